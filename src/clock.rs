@@ -1,0 +1,138 @@
+//! Time and randomness, injected. The only module that reads either from the system.
+//!
+//! Everything else takes a [`Clock`] or an [`Entropy`], so a test can move time by hand and see the same
+//! identifiers on every run. `clippy.toml` bans the originals elsewhere.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use parking_lot::Mutex;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+
+/// Milliseconds on a monotonic scale that starts when the clock is made. Never goes back.
+pub type Ticks = u64;
+
+/// Tells wall-clock time (for people and expiry dates) and monotonic time (for limits and deadlines).
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System { start: Instant },
+    Manual(Arc<Mutex<Hands>>),
+}
+
+#[derive(Debug)]
+struct Hands {
+    wall: DateTime<Utc>,
+    ticks: Ticks,
+}
+
+impl Clock {
+    /// The machine's clocks.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system clock")]
+    pub fn system() -> Self {
+        Self(Source::System { start: Instant::now() })
+    }
+
+    /// A clock that stands still at `wall` until a test moves it.
+    pub fn manual(wall: DateTime<Utc>) -> Self {
+        Self(Source::Manual(Arc::new(Mutex::new(Hands { wall, ticks: 0 }))))
+    }
+
+    /// Wall-clock time, UTC.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system clock")]
+    pub fn now(&self) -> DateTime<Utc> {
+        match &self.0 {
+            Source::System { .. } => DateTime::from(SystemTime::now()),
+            Source::Manual(hands) => hands.lock().wall,
+        }
+    }
+
+    /// Monotonic milliseconds since the clock was made.
+    pub fn ticks(&self) -> Ticks {
+        match &self.0 {
+            Source::System { start } => u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX),
+            Source::Manual(hands) => hands.lock().ticks,
+        }
+    }
+
+    /// Moves a manual clock forward, wall and monotonic alike. Does nothing to the system clock.
+    pub fn advance(&self, by: Duration) {
+        if let Source::Manual(hands) = &self.0 {
+            let mut hands = hands.lock();
+            hands.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
+            hands.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
+        }
+    }
+
+    /// Steps only the wall clock of a manual clock, as an operator or NTP would.
+    pub fn step_wall(&self, by: TimeDelta) {
+        if let Source::Manual(hands) = &self.0 {
+            hands.lock().wall += by;
+        }
+    }
+}
+
+/// Random bytes: the operating system's, or a seeded sequence in tests.
+#[derive(Clone, Debug)]
+pub struct Entropy(Option<Arc<Mutex<SmallRng>>>);
+
+impl Entropy {
+    /// The operating system's cryptographic generator.
+    pub fn system() -> Self {
+        Self(None)
+    }
+
+    /// A repeatable sequence. For tests only: it is not secret.
+    pub fn seeded(seed: u64) -> Self {
+        Self(Some(Arc::new(Mutex::new(SmallRng::seed_from_u64(seed)))))
+    }
+
+    /// `N` random bytes.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that draws from the system generator")]
+    pub fn bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        match &self.0 {
+            None => rand::rng().fill_bytes(&mut bytes),
+            Some(rng) => rng.lock().fill_bytes(&mut bytes),
+        }
+        bytes
+    }
+
+    /// `len` lowercase letters, each equally likely.
+    pub fn letters(&self, len: usize) -> String {
+        let mut text = String::with_capacity(len);
+        while text.len() < len {
+            // 234 = 9 * 26: bytes above it would make the first letters likelier.
+            text.extend(self.bytes::<32>().into_iter().filter(|b| *b < 234).map(|b| char::from(b'a' + b % 26)).take(len - text.len()));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_only_by_hand() {
+        let clock = Clock::manual(DateTime::UNIX_EPOCH);
+        clock.advance(Duration::from_millis(1500));
+        assert_eq!((clock.ticks(), clock.now().timestamp_millis()), (1500, 1500));
+        clock.step_wall(TimeDelta::seconds(-60));
+        assert_eq!((clock.ticks(), clock.now().timestamp_millis()), (1500, -58_500));
+    }
+
+    #[test]
+    fn letters_are_lowercase_and_as_many_as_asked() {
+        for len in [0, 1, 20, 100] {
+            let text = Entropy::system().letters(len);
+            assert_eq!(text.len(), len);
+            assert!(text.bytes().all(|b| b.is_ascii_lowercase()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The real PostgreSQL cluster behind a project.

@@ -1,0 +1,1 @@
+//! Operations inside a project's PostgreSQL.

@@ -1,0 +1,256 @@
+//! The one domain error and its table of codes. Knows no HTTP framework; `http::respond` turns it into a response.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+use crate::access::Permission;
+
+/// Anything an operation can fail with.
+#[derive(Debug)]
+pub enum Error {
+    /// No usable credential.
+    Unauthenticated(Credential),
+    /// The caller may see the subject, but not do this.
+    Forbidden(Denial),
+    /// The subject does not exist, or the caller may not see it.
+    NotFound,
+    /// No operation has this method and path.
+    UnknownRoute {
+        /// Method as sent.
+        method: String,
+        /// Path as sent, without the query.
+        path: String,
+    },
+    /// A part of the request is not what the operation accepts.
+    Invalid {
+        /// Field, parameter or header, as the client spells it.
+        field: Cow<'static, str>,
+        /// What is wrong with it.
+        problem: Cow<'static, str>,
+    },
+    /// The request is well formed, but the subject's state forbids it. The text is the contract's.
+    Rejected(Cow<'static, str>),
+    /// The customer's SQL failed. The text is `behaviour.md` §8's.
+    Sql(String),
+    /// Something with the same identity but other content exists.
+    Conflict(Cow<'static, str>),
+    /// A quota is used up until its window ends.
+    LimitReached,
+    /// The request's body is over the operation's bound.
+    TooLarge {
+        /// The bound, in bytes.
+        bytes_max: usize,
+    },
+    /// The project's database did not answer in time.
+    DatabaseUnreachable,
+    /// The operation took longer than its bound.
+    TimedOut(Duration),
+    /// The service is short of something for now.
+    Unavailable {
+        /// What is missing.
+        what: Cow<'static, str>,
+        /// When to ask again.
+        retry: Duration,
+    },
+    /// A published operation that this server does not have yet.
+    NotBuilt(&'static str),
+    /// A fault of ours. The cause is logged once and never sent.
+    Internal(Report),
+}
+
+/// Why a credential was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credential {
+    /// No `Authorization: Bearer` header.
+    Missing,
+    /// Not shaped like a token of ours.
+    Malformed,
+    /// A JSON web token; this API accepts none.
+    Jwt,
+    /// Shaped like a token, but unknown, expired or revoked.
+    Unknown,
+}
+
+/// Why an authenticated caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// The member's role does not include what the operation needs.
+    Role,
+    /// The scoped token lacks these permissions.
+    Permissions(Vec<Permission>),
+    /// The operation is about the user, and the token is bound to projects or organizations.
+    UserScopeOnly,
+    /// The request came over plain HTTP.
+    InsecureTransport,
+}
+
+/// A fault with what was being done when it happened. Only for the log.
+#[derive(Debug)]
+pub struct Report {
+    doing: &'static str,
+    cause: Box<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.doing, self.cause)?;
+        let mut source = self.cause.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+/// Names what was being done when an error came up, and makes it an [`Error::Internal`].
+pub trait Context<T> {
+    /// `doing` completes "failed while …".
+    fn context(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
+    fn context(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|cause| Error::Internal(Report { doing, cause: cause.into() }))
+    }
+}
+
+/// Stable name of a kind of failure: metric label, and row of `docs/errors.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// Snake-case name; v2 answers carry it as `error.code`.
+    pub name: &'static str,
+    /// HTTP status.
+    pub status: u16,
+    /// When it happens.
+    pub when: &'static str,
+    /// What the person who gets it should do.
+    pub remedy: &'static str,
+}
+
+macro_rules! codes {
+    ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
+        $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
+        /// Every code, in the order of `docs/errors.md`.
+        pub const CODES: &[Code] = &[$($ident),*];
+    };
+}
+
+codes! {
+    VALIDATION_FAILED = "validation_failed", 400, "A field, parameter or header is not what the operation accepts.", "Correct the field the message names.";
+    BAD_REQUEST = "bad_request", 400, "The subject's state forbids the operation.", "Read the message; wait or change the state first.";
+    SQL_FAILED = "sql_failed", 400, "PostgreSQL refused the statement.", "Read SQLSTATE, detail and line in the message; nothing was applied.";
+    UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
+    FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
+    INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
+    NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
+    CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
+    REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
+    INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
+    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
+    UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
+    REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
+    DATABASE_UNREACHABLE = "database_unreachable", 544, "The project's database did not answer.", "Look at the project's health; start it if it is paused.";
+}
+
+/// Role refusals point at the access-control guide, as clients show this text as it is.
+const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges to access this endpoint. For more details, refer to our documentation https://supabase.com/docs/guides/platform/access-control";
+
+impl Error {
+    /// A field is missing or wrong: 400 `<field>: <problem>`.
+    pub fn invalid(field: impl Into<Cow<'static, str>>, problem: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { field: field.into(), problem: problem.into() }
+    }
+
+    /// The row of the table this error belongs to.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid { .. } => VALIDATION_FAILED,
+            Self::Rejected(_) => BAD_REQUEST,
+            Self::Sql(_) => SQL_FAILED,
+            Self::Unauthenticated(_) => UNAUTHORIZED,
+            Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
+            Self::Forbidden(_) => FORBIDDEN,
+            Self::NotFound | Self::UnknownRoute { .. } => NOT_FOUND,
+            Self::Conflict(_) => CONFLICT,
+            Self::TooLarge { .. } => REQUEST_TOO_LARGE,
+            Self::LimitReached => RATE_LIMIT_EXCEEDED,
+            Self::Internal(_) => INTERNAL_SERVER_ERROR,
+            Self::NotBuilt(_) => NOT_IMPLEMENTED,
+            Self::Unavailable { .. } => UNAVAILABLE,
+            Self::TimedOut(_) => REQUEST_TIMEOUT,
+            Self::DatabaseUnreachable => DATABASE_UNREACHABLE,
+        }
+    }
+
+    /// What the caller is told. Never carries a cause or a secret.
+    pub fn message(&self) -> Cow<'static, str> {
+        match self {
+            Self::Unauthenticated(Credential::Missing | Credential::Unknown) => "Unauthorized".into(),
+            Self::Unauthenticated(Credential::Malformed) => "JWT could not be decoded".into(),
+            Self::Unauthenticated(Credential::Jwt) => "JWT failed verification".into(),
+            Self::Forbidden(Denial::Role) => ROLE_MESSAGE.into(),
+            Self::Forbidden(Denial::Permissions(missing)) => {
+                let names: Vec<_> = missing.iter().map(|p| p.name()).collect();
+                format!("Missing required permission(s): {}", names.join(", ")).into()
+            }
+            Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
+            Self::Forbidden(Denial::InsecureTransport) => {
+                "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
+            }
+            Self::NotFound => "Not Found".into(),
+            Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
+            Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
+            Self::Rejected(text) | Self::Conflict(text) => text.clone(),
+            Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
+            Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
+            Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
+            Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
+            Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
+            Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
+            Self::Internal(_) => "Internal Server Error".into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Internal(report) => report.fmt(f),
+            other => f.write_str(&other.message()),
+        }
+    }
+}
+
+impl StdError for Error {}
+
+impl From<deadpool_postgres::PoolError> for Error {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        match error {
+            deadpool_postgres::PoolError::Timeout(_) => {
+                Self::Unavailable { what: "The control database is busy".into(), retry: Duration::from_secs(1) }
+            }
+            other => Self::Internal(Report { doing: "connecting to the control database", cause: other.into() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_internal_error_says_nothing_of_its_cause() {
+        let failed: Result<(), _> = Err(std::io::Error::other("/secret/path")).context("reading the template");
+        let error = failed.unwrap_err();
+        assert_eq!(error.message(), "Internal Server Error");
+        assert_eq!(error.to_string(), "reading the template: /secret/path");
+    }
+
+    #[test]
+    fn code_names_are_unique() {
+        let names: std::collections::HashSet<_> = CODES.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), CODES.len());
+    }
+}
