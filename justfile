@@ -1,0 +1,57 @@
+# What people and CI type. `just` lists the recipes.
+
+target := env("CARGO_TARGET_DIR", "target")
+gantry := target / "debug/gantry"
+
+[private]
+default:
+    @just --list --unsorted
+
+# Everything CI checks, cheapest first
+ci: fmt-check build generate-check lint deny test doc
+
+# Start everything on this machine
+dev *arguments:
+    ./bin/dev {{arguments}}
+
+build:
+    cargo build --all-targets
+
+# All tests, over a throw-away PostgreSQL. Arguments go to nextest: `just test contract`
+test *arguments: build
+    {{gantry}} with-postgres -- cargo nextest run {{arguments}}
+
+# Real, unmodified clients against the real binary
+clients: build
+    tests/clients/run
+
+# Formatting
+fmt:
+    cargo fmt
+
+fmt-check:
+    cargo fmt --check
+
+# Clippy, warnings denied
+lint:
+    cargo clippy --all-targets -- -D warnings
+
+# Licences, banned crates, sources
+deny:
+    cargo deny --log-level error check bans licenses sources
+
+# Rustdoc, warnings denied
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+
+# Write the files that derive from the code
+generate: build
+    {{gantry}} generate
+
+generate-check: build
+    {{gantry}} generate --check
+
+# An authenticated request against bare axum, and a project against initdb, as ratios
+bench:
+    cargo bench --bench request
+    cargo bench --bench creation
