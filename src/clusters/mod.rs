@@ -1,1 +1,172 @@
-//! The real PostgreSQL cluster behind a project.
+//! The real PostgreSQL cluster behind a project, and Gantry's own control cluster.
+//!
+//! A project is one data directory and one postmaster. The directory is a copy of a prepared [`template`], given its
+//! own system [`identity`]; the postmaster runs under the project's own uid inside a sandbox, started by re-executing
+//! Gantry as [`launch()`]. Everything lives in one locked [`home::Home`]. [`embedded::Embedded`] ties it together in
+//! idempotent steps for a reconciler, and [`control::Control`] is the same machinery for Gantry's own tables.
+//!
+//! A server is identified by what it is (its executable and working directory), never by a pid in a file; so servers
+//! survive a restart of Gantry and are adopted again.
+
+pub mod account;
+pub mod control;
+pub mod embedded;
+pub mod engine;
+mod files;
+pub mod home;
+pub mod identity;
+pub mod launch;
+mod process;
+pub mod server;
+pub mod template;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+pub use self::{
+    account::Account,
+    control::Control,
+    embedded::{Cluster, Embedded, Observed},
+    engine::{Engine, EngineError},
+    home::Home,
+    launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    server::Host,
+};
+
+/// What managing a cluster can fail with. Every message is one complete line, fit for a terminal.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// A file operation failed.
+    #[error("{doing} {}: {cause}", path.display())]
+    Io {
+        /// What was being done, as a participle: "copying".
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The operating system's answer.
+        cause: io::Error,
+    },
+    /// No usable PostgreSQL installation.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A user id has no entry in the passwd file, so peer authentication cannot name it.
+    #[error("uid {0} has no entry in /etc/passwd; PostgreSQL's peer authentication needs one, so run Gantry as a named user")]
+    NoAccount(u32),
+    /// Another process manages this data directory.
+    #[error("{} is in use by another gantry{holder}; stop it, or choose another data directory", dir.display())]
+    InUse {
+        /// The data directory.
+        dir: PathBuf,
+        /// ` (pid 123)`, or nothing if unknown.
+        holder: String,
+    },
+    /// Servers run unprivileged, and may not enter this directory.
+    #[error("servers run as {account} and cannot enter {}: {} has mode {mode:04o}; choose a directory such as /var/lib/gantry", dir.display(), ancestor.display())]
+    Unreachable {
+        /// The data directory.
+        dir: PathBuf,
+        /// The directory on the way that is closed.
+        ancestor: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+        /// The account that cannot pass.
+        account: String,
+    },
+    /// The short directory for sockets exists and is not ours.
+    #[error("{} belongs to somebody else; remove it, or choose a shorter data directory", .0.display())]
+    SocketsTaken(PathBuf),
+    /// `initdb` failed.
+    #[error("initdb failed: {0}")]
+    Initdb(String),
+    /// A data directory was made by another major version of PostgreSQL.
+    #[error("cluster {name} was made by PostgreSQL {made_by}, but {} is PostgreSQL {engine}", bin_dir.display())]
+    WrongMajor {
+        /// The cluster.
+        name: String,
+        /// Content of its `PG_VERSION`.
+        made_by: String,
+        /// The engine's major version.
+        engine: u16,
+        /// The engine's directory.
+        bin_dir: PathBuf,
+    },
+    /// A server exited before it accepted connections.
+    #[error("cluster {name} did not start: {log}")]
+    NotStarted {
+        /// The cluster.
+        name: String,
+        /// The end of its start log.
+        log: String,
+    },
+    /// A server runs but did not accept a connection in time.
+    #[error("cluster {name} was not ready after {} ms: {last}", waited.as_millis())]
+    NotReady {
+        /// The cluster.
+        name: String,
+        /// The bound that passed.
+        waited: Duration,
+        /// The last answer.
+        last: String,
+    },
+    /// Processes of a cluster outlived SIGKILL.
+    #[error("cluster {0} still has processes after SIGKILL")]
+    NotStopped(String),
+    /// The template has not been prepared, or a cluster does not exist.
+    #[error("{0} does not exist; it has to be prepared first")]
+    Missing(String),
+    /// A data directory could not be given its own system identifier.
+    #[error("giving the cluster an identity: {0}")]
+    Identity(#[from] identity::IdentityError),
+    /// PostgreSQL refused a statement of ours, or a connection.
+    #[error("{doing}: {}", sql_text(cause))]
+    Sql {
+        /// What was being done.
+        doing: &'static str,
+        /// The driver's or the server's answer.
+        cause: tokio_postgres::Error,
+    },
+    /// A connection attempt took longer than its bound.
+    #[error("cluster {0} did not answer a connection attempt in time")]
+    ConnectTimeout(String),
+    /// Not a SCRAM-SHA-256 verifier. The value itself is not repeated: it may be a password.
+    #[error("expected a SCRAM-SHA-256 verifier")]
+    NotAVerifier,
+    /// The process is on its way out and takes no more work.
+    #[error("shutting down")]
+    ShuttingDown,
+}
+
+/// Shorthand of this module.
+pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
+
+/// The server's own message where there is one; the driver's `Display` alone only says "db error".
+fn sql_text(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
+        None => std::error::Error::source(error).map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
+    }
+}
+
+/// Names the file operation and the path when it fails.
+trait At<T> {
+    /// `doing` is a participle: "copying".
+    fn at(self, doing: &'static str, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for std::result::Result<T, E> {
+    fn at(self, doing: &'static str, path: &Path) -> Result<T> {
+        self.map_err(|cause| ClusterError::Io { doing, path: path.to_owned(), cause: cause.into() })
+    }
+}
+
+/// Runs file work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(join) if join.is_panic() => std::panic::resume_unwind(join.into_panic()),
+        Err(_) => Err(ClusterError::ShuttingDown),
+    }
+}

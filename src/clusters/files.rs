@@ -1,0 +1,129 @@
+//! File operations whose outcome must survive a crash.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown},
+    path::Path,
+};
+
+use rustix::fs::OFlags;
+
+use super::{At, Result, account::RunAs};
+
+/// Makes a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
+pub(super) fn make_dir(path: &Path, mode: u32) -> Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).at("opening up", path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error).at("creating", path),
+    }
+}
+
+/// Removes a directory tree. One that is not there is fine. Never follows symbolic links.
+pub(super) fn remove_tree(path: &Path) -> Result<()> {
+    absent_is_fine(fs::remove_dir_all(path)).at("removing", path)
+}
+
+/// Removes a file. One that is not there is fine.
+pub(super) fn remove_file(path: &Path) -> Result<()> {
+    absent_is_fine(fs::remove_file(path)).at("removing", path)
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Copies a stopped data directory and hands the copy over. `to` must not exist.
+///
+/// Files are copied with `copy_file_range`, which shares blocks on file systems that can.
+pub(super) fn copy_data(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
+    DirBuilder::new().mode(0o700).create(to).at("creating", to)?;
+    for entry in fs::read_dir(from).at("listing", from)? {
+        let entry = entry.at("listing", from)?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type().at("examining", &source)?.is_dir() {
+            copy_data(&source, &target, owner)?;
+        } else {
+            copy_file(&source, &target, owner)?;
+        }
+    }
+    owner.own(to)
+}
+
+fn copy_file(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
+    let mut source = File::open(from).at("reading", from)?;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at("creating", to)?;
+    io::copy(&mut source, &mut target).at("copying", from)?;
+    match owner.ids() {
+        Some((uid, gid)) => fchown(&target, Some(uid), Some(gid)).at("handing over", to),
+        None => Ok(()),
+    }
+}
+
+/// Writes everything the file system of `path` holds in memory to the disk. One call beats a thousand `fsync`s.
+pub(super) fn sync_fs(path: &Path) -> Result<()> {
+    let dir = File::open(path).at("opening", path)?;
+    rustix::fs::syncfs(&dir).at("syncing", path)
+}
+
+/// Renames, and makes the new name durable. The commit point of every creation and removal.
+pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
+    fs::rename(from, to).at("renaming", from)?;
+    let parent = to.parent().unwrap_or(to);
+    File::open(parent).and_then(|dir| dir.sync_all()).at("syncing", parent)
+}
+
+/// At most `bytes_max` from the start of a file in a tenant's directory. A link is not followed and a pipe does not
+/// block, as the tenant may have put either there.
+pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The last few lines of a log on one line. Empty if there is none.
+pub(super) fn tail(path: &Path) -> String {
+    const BYTES: u64 = 2048;
+    const LINES: usize = 6;
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let end = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(end.saturating_sub(BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_one_line_of_the_last_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        assert_eq!(tail(&log), "");
+        fs::write(&log, (0..500).map(|n| format!("line {n}\n")).collect::<Vec<_>>().join("\n")).unwrap();
+        assert_eq!(tail(&log), "line 494; line 495; line 496; line 497; line 498; line 499");
+    }
+
+    #[test]
+    fn an_untrusted_file_is_neither_a_link_nor_endless() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "0123456789").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read_untrusted(&file, 4).unwrap(), "0123");
+        assert!(read_untrusted(&link, 4).is_err());
+    }
+}

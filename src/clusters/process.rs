@@ -1,0 +1,180 @@
+//! Recognising a server's processes, and waiting for them to end.
+//!
+//! A pid in a file may belong to anybody by now. A process belongs to a cluster if it runs a `postgres` executable in
+//! the cluster's data directory; the kernel vouches for both.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// What a server's processes are recognised by.
+#[derive(Debug, Clone)]
+pub(super) struct Mark {
+    /// The data directory, without symbolic links.
+    pub(super) data: PathBuf,
+    /// Whom the processes run as.
+    pub(super) uid: u32,
+    /// The `cluster_name`.
+    pub(super) name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Postmaster,
+    /// A backend or helper: anything a postmaster forked.
+    Child,
+}
+
+/// A cluster's live processes.
+#[derive(Debug, Default)]
+pub(super) struct Family {
+    pub(super) postmaster: Option<Pid>,
+    pub(super) children: Vec<Pid>,
+}
+
+impl Mark {
+    /// What `pid` is to the cluster. A zombie is nothing: the kernel no longer knows its directory.
+    pub(super) fn kind(&self, pid: Pid) -> Option<Kind> {
+        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        let title = fs::read(proc.join("cmdline")).ok()?;
+        let ours = match fs::read_link(proc.join("cwd")) {
+            Ok(cwd) => cwd == self.data && runs_postgres(&proc),
+            // Root in a container may lack CAP_SYS_PTRACE, which reading another uid's links needs.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.looks_ours(&proc, &title)?,
+            Err(_) => false,
+        };
+        // A process on its way out has no title any more; it may still hold shared memory, but leads nobody.
+        let kind = if title.is_empty() || title.starts_with(b"postgres: ") { Kind::Child } else { Kind::Postmaster };
+        ours.then_some(kind)
+    }
+
+    /// The second-best evidence, all world-readable: uid, program name, and the data directory or cluster name that our
+    /// own command line gave it. A tenant can forge none of these for another cluster.
+    fn looks_ours(&self, proc: &Path, title: &[u8]) -> Option<bool> {
+        let data = self.data.as_os_str().as_encoded_bytes();
+        let named = title.starts_with(format!("postgres: {}: ", self.name).as_bytes());
+        let placed = title.split(|byte| *byte == 0).any(|argument| argument == data);
+        let leaving = title.is_empty() && state(proc)? != 'Z';
+        Some((named || placed || leaving) && is_named_postgres(proc) && fs::metadata(proc).ok()?.uid() == self.uid)
+    }
+
+    /// Looks through all processes of the machine.
+    pub(super) fn family(&self) -> io::Result<Family> {
+        let mut family = Family::default();
+        for entry in fs::read_dir("/proc")? {
+            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+            match self.kind(pid) {
+                // A child has the postmaster's title until it sets its own, so of two the parent is the postmaster.
+                Some(Kind::Postmaster) => match family.postmaster {
+                    Some(other) if parent(pid) == Some(other) => family.children.push(pid),
+                    other => {
+                        family.children.extend(other);
+                        family.postmaster = Some(pid);
+                    }
+                },
+                Some(Kind::Child) => family.children.push(pid),
+                None => {}
+            }
+        }
+        Ok(family)
+    }
+}
+
+/// An ending process loses its executable first, and its directory only after its memory is released.
+fn runs_postgres(proc: &Path) -> bool {
+    match fs::read_link(proc.join("exe")) {
+        Ok(exe) => is_postgres(&exe),
+        Err(error) => error.kind() == io::ErrorKind::NotFound && is_named_postgres(proc),
+    }
+}
+
+fn is_named_postgres(proc: &Path) -> bool {
+    fs::read(proc.join("comm")).is_ok_and(|name| name == b"postgres\n")
+}
+
+/// An upgrade of the package may have replaced the file under a running server.
+fn is_postgres(exe: &Path) -> bool {
+    exe.file_name().is_some_and(|name| name == "postgres" || name == "postgres (deleted)")
+}
+
+fn parent(pid: Pid) -> Option<Pid> {
+    let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
+    Pid::from_raw(stat.split(' ').nth(1)?.parse().ok()?)
+}
+
+fn state(proc: &Path) -> Option<char> {
+    stat(proc)?.chars().next()
+}
+
+/// `state ppid …`: what follows the program name, which may contain anything but ends in the last parenthesis.
+fn stat(proc: &Path) -> Option<String> {
+    let stat = fs::read_to_string(proc.join("stat")).ok()?;
+    Some(stat.rsplit_once(") ")?.1.to_owned())
+}
+
+/// A reference to one process that stays true when its pid is reused.
+#[derive(Debug)]
+pub(super) struct Handle(AsyncFd<OwnedFd>);
+
+impl Handle {
+    /// None if there is no such process.
+    #[expect(deprecated, reason = "its successor is unsafe for descriptors that may close early; an OwnedFd cannot")]
+    pub(super) fn open(pid: Pid) -> io::Result<Option<Self>> {
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Ok(Some(Self(AsyncFd::with_interest(fd, Interest::READABLE)?))),
+            Err(rustix::io::Errno::SRCH) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends a signal. A process that has ended is fine.
+    pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
+        match rustix::process::pidfd_send_signal(self.0.get_ref(), signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns when the process has ended.
+    pub(super) async fn ended(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_not_a_server_for_being_in_the_directory() {
+        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let mark = Mark { data: std::env::current_dir().unwrap(), uid: rustix::process::geteuid().as_raw(), name: "x".to_owned() };
+        assert_eq!(mark.kind(me), None);
+        assert!(mark.family().unwrap().postmaster.is_none());
+        assert_eq!(parent(me), rustix::process::getppid());
+    }
+
+    #[test]
+    fn an_executable_replaced_by_an_upgrade_still_counts() {
+        assert!(is_postgres(Path::new("/usr/lib/postgresql/15/bin/postgres")));
+        assert!(is_postgres(Path::new("/usr/lib/postgresql/15/bin/postgres (deleted)")));
+        assert!(!is_postgres(Path::new("/usr/bin/bash")));
+    }
+
+    #[tokio::test]
+    async fn a_handle_sees_the_end() {
+        let mut child = tokio::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
+        let handle = Handle::open(pid).unwrap().unwrap();
+        handle.signal(Signal::KILL).unwrap();
+        handle.ended().await.unwrap();
+        child.wait().await.unwrap();
+        assert!(Handle::open(pid).unwrap().is_none());
+        handle.signal(Signal::KILL).unwrap();
+    }
+}

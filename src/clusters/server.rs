@@ -1,0 +1,369 @@
+//! One postmaster: see it, start it, wait for it, stop it.
+//!
+//! Nothing here remembers a running server. Every call looks at the machine again, so it does not matter which Gantry
+//! started it. The caller sees to it that one cluster is worked on by one task at a time; two servers on one data
+//! directory are prevented by PostgreSQL's own lock file in any case.
+
+use std::{
+    fs::OpenOptions,
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal};
+use tokio::{
+    process::{Child, Command},
+    time::{sleep, timeout},
+};
+use tokio_postgres::{Client, NoTls};
+
+use super::{
+    At, ClusterError, Engine, LaunchPlan, Launcher, Result,
+    account::RunAs,
+    blocking, files, home,
+    process::{Family, Handle, Kind, Mark},
+};
+
+/// How often to look for what no event announces: a program that became another, a server that became ready.
+const POLL: Duration = Duration::from_millis(2);
+/// The launcher only makes a few system calls before it is the server.
+const LAUNCH_PATIENCE: Duration = Duration::from_secs(10);
+/// What a process gets to finish the `exec` that makes it the server.
+const EXEC_PATIENCE: Duration = Duration::from_secs(5);
+/// What children get to notice that their postmaster is gone before they are killed.
+const CHILD_GRACE: Duration = Duration::from_secs(1);
+/// The kernel's time to end a killed process, which may be in the middle of a write.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+/// One connection attempt, until the server has accepted it.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// What a superuser session may not inherit from settings that a tenant can attach to its database.
+const SUPERUSER_OPTIONS: &str =
+    "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
+
+/// What to run servers with.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The PostgreSQL installation.
+    pub engine: Engine,
+    /// How to start it.
+    pub launcher: Launcher,
+}
+
+/// How a server is asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Disconnects everybody, writes a checkpoint: the next start is quick.
+    Fast,
+    /// Drops everything: the next start recovers from WAL.
+    Immediate,
+}
+
+impl Stop {
+    /// Signals to send, each after the last one was not enough.
+    fn ladder(self) -> &'static [Signal] {
+        match self {
+            Self::Fast => &[Signal::INT, Signal::QUIT, Signal::KILL],
+            Self::Immediate => &[Signal::QUIT, Signal::KILL],
+        }
+    }
+}
+
+/// A cluster on this machine, running or not.
+#[derive(Debug, Clone)]
+pub struct Server {
+    host: Host,
+    /// What recognises its processes; also says where the data is.
+    mark: Mark,
+    sockets: PathBuf,
+    start_log: PathBuf,
+    run_as: RunAs,
+    superuser: &'static str,
+}
+
+impl Server {
+    /// The cluster in `<place>/data`, whose socket goes to `sockets`. `name` becomes its `cluster_name`.
+    pub(super) fn new(host: Host, name: &str, place: &Path, sockets: PathBuf, run_as: RunAs, superuser: &'static str) -> Self {
+        let mark = Mark { data: place.join("data"), uid: run_as.uid(), name: name.to_owned() };
+        Self { host, mark, sockets, start_log: place.join("start.log"), run_as, superuser }
+    }
+
+    /// The cluster's name, for messages.
+    pub fn name(&self) -> &str {
+        &self.mark.name
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> &Path {
+        &self.mark.data
+    }
+
+    /// Whom its files belong to.
+    pub(super) fn run_as(&self) -> RunAs {
+        self.run_as
+    }
+
+    /// The live postmaster, if any.
+    pub async fn postmaster(&self) -> Result<Option<Pid>> {
+        let mark = self.mark.clone();
+        blocking(move || {
+            // The file is only a hint that saves looking through all processes.
+            if let Some(pid) = PidFile::read(&mark.data).and_then(|file| file.pid)
+                && mark.kind(pid) == Some(Kind::Postmaster)
+            {
+                return Ok(Some(pid));
+            }
+            Ok(mark.family().at("listing", Path::new("/proc"))?.postmaster)
+        })
+        .await
+    }
+
+    /// Starts the server unless it runs, and returns the postmaster's pid. It may not accept connections yet.
+    ///
+    /// Clears what a crash left: backends of a dead postmaster, and lock files whose pid is somebody else's by now.
+    pub async fn start(&self) -> Result<Pid> {
+        if let Some(pid) = self.postmaster().await? {
+            return Ok(pid);
+        }
+        self.check_major()?;
+        self.end_children(Duration::ZERO).await?;
+        let (data, sockets, run_as) = (self.mark.data.clone(), self.sockets.clone(), self.run_as);
+        blocking(move || {
+            files::remove_file(&data.join(PidFile::NAME))?;
+            home::fresh_socket_dir(&sockets, run_as)
+        })
+        .await?;
+        let mut child = self.spawn()?;
+        let pid = timeout(LAUNCH_PATIENCE, self.launched(&mut child)).await.unwrap_or(None);
+        // Somebody must collect the exit status, or the process would stay a zombie.
+        tokio::spawn(async move { child.wait().await });
+        pid.ok_or_else(|| self.not_started())
+    }
+
+    /// Waits until the server accepts connections. Fails at once if it exits, and after `patience` in any case.
+    pub async fn wait_ready(&self, patience: Duration) -> Result<()> {
+        let pid = timeout(EXEC_PATIENCE, self.titled_postmaster()).await.unwrap_or(Ok(None))?.ok_or_else(|| self.not_started())?;
+        let handle = Handle::open(pid).at("watching", self.data())?.ok_or_else(|| self.not_started())?;
+        let mut last = "it is still starting".to_owned();
+        let ready = async {
+            loop {
+                if PidFile::read(self.data()).is_some_and(|file| file.ready) {
+                    match self.connect(self.superuser, "postgres").await {
+                        Ok(_) => return,
+                        Err(error) => last = error.to_string(),
+                    }
+                }
+                sleep(POLL).await;
+            }
+        };
+        tokio::select! {
+            outcome = timeout(patience, ready) => outcome.map_err(|_| ClusterError::NotReady { name: self.name().to_owned(), waited: patience, last }),
+            _ = handle.ended() => Err(self.not_started()),
+        }
+    }
+
+    /// The live postmaster, once it can be told from its children: in the middle of `exec` it has no title yet, and passes
+    /// for one of them. None as soon as there is neither.
+    async fn titled_postmaster(&self) -> Result<Option<Pid>> {
+        loop {
+            if let Some(pid) = self.postmaster().await? {
+                return Ok(Some(pid));
+            }
+            let mark = self.mark.clone();
+            let family = blocking(move || mark.family().at("listing", Path::new("/proc"))).await?;
+            match family.postmaster {
+                None if !family.children.is_empty() => sleep(POLL).await,
+                found => return Ok(found),
+            }
+        }
+    }
+
+    /// Stops the server, more and more firmly, and returns when no process of the cluster is left. A server that does
+    /// not run is fine. Each step gets `patience`.
+    pub async fn stop(&self, how: Stop, patience: Duration) -> Result<()> {
+        if let Some(postmaster) = self.hold_postmaster().await? {
+            for &signal in how.ladder() {
+                postmaster.signal(signal).at("signalling", self.data())?;
+                if timeout(patience, postmaster.ended()).await.is_ok() {
+                    break;
+                }
+                tracing::warn!(cluster = self.name(), ?signal, "still running; trying harder");
+            }
+        }
+        self.end_children(CHILD_GRACE).await
+    }
+
+    /// How to connect: over the Unix socket, let in by peer authentication. A bounded attempt each.
+    pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(&self.sockets).port(5432).user(role).dbname(database).connect_timeout(CONNECT_PATIENCE).application_name("gantry");
+        if role == self.superuser {
+            config.options(SUPERUSER_OPTIONS);
+        }
+        config
+    }
+
+    /// Connects. The connection ends when the client is dropped.
+    pub async fn connect(&self, role: &str, database: &str) -> Result<Client> {
+        let config = self.config(role, database);
+        // The driver's own timeout ends with the socket's connect; a stopped server would still hold us.
+        let attempt = timeout(CONNECT_PATIENCE, config.connect(NoTls)).await;
+        let (client, connection) = attempt
+            .map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))?
+            .map_err(|cause| ClusterError::Sql { doing: "connecting to a cluster", cause })?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// Connects as the superuser.
+    pub async fn admin(&self) -> Result<Client> {
+        self.connect(self.superuser, "postgres").await
+    }
+
+    fn spawn(&self) -> Result<Child> {
+        let ids = self.run_as.ids();
+        let plan = LaunchPlan {
+            postgres: self.host.engine.program("postgres"),
+            data: self.mark.data.clone(),
+            sockets: self.sockets.clone(),
+            name: self.mark.name.clone(),
+            uid: ids.map(|(uid, _)| uid),
+            gid: ids.map(|(_, gid)| gid),
+            sandbox: self.host.launcher.sandbox,
+        };
+        let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
+        let log = log.at("writing", &self.start_log)?;
+        let twin = log.try_clone().at("writing", &self.start_log)?;
+        let mut launcher = Command::new(&self.host.launcher.program);
+        launcher.args(plan.arguments()).env_clear().stdin(Stdio::null()).stdout(log).stderr(twin);
+        launcher.spawn().at("running", &self.host.launcher.program)
+    }
+
+    /// Returns when the launcher has become the server; None if it ended before.
+    async fn launched(&self, child: &mut Child) -> Option<Pid> {
+        let pid = Pid::from_raw(i32::try_from(child.id()?).ok()?)?;
+        loop {
+            // In the middle of `exec` it is PostgreSQL already, but has no arguments yet, and passes for a child.
+            if self.mark.kind(pid) == Some(Kind::Postmaster) {
+                return Some(pid);
+            }
+            tokio::select! {
+                _ = child.wait() => return None,
+                () = sleep(POLL) => {}
+            }
+        }
+    }
+
+    /// A handle on the postmaster, checked after it was taken: the pid cannot have passed to another process.
+    async fn hold_postmaster(&self) -> Result<Option<Handle>> {
+        let Some(pid) = self.postmaster().await? else { return Ok(None) };
+        let handle = Handle::open(pid).at("watching", self.data())?;
+        Ok(handle.filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster)))
+    }
+
+    /// Ends every process of the cluster; the postmaster must have ended already. Those still there after `grace` are
+    /// killed: a busy backend does not notice the postmaster's death, and keeps the shared memory.
+    async fn end_children(&self, grace: Duration) -> Result<()> {
+        /// A backend may have been forked just before the postmaster died, and show up only in the next look.
+        const LOOKS: usize = 3;
+        for _ in 0..LOOKS {
+            let Family { postmaster, children } = self.family().await?;
+            let left: Vec<Pid> = postmaster.into_iter().chain(children).collect();
+            if left.is_empty() {
+                return Ok(());
+            }
+            let mut handles = Vec::with_capacity(left.len());
+            for pid in left {
+                let handle = Handle::open(pid).at("watching", self.data())?;
+                handles.extend(handle.filter(|_| self.mark.kind(pid).is_some()));
+            }
+            if all_ended(&handles, grace).await {
+                continue;
+            }
+            for handle in &handles {
+                handle.signal(Signal::KILL).at("killing", self.data())?;
+            }
+            all_ended(&handles, KILL_PATIENCE).await;
+        }
+        let Family { postmaster, children } = self.family().await?;
+        if postmaster.is_none() && children.is_empty() { Ok(()) } else { Err(ClusterError::NotStopped(self.name().to_owned())) }
+    }
+
+    async fn family(&self) -> Result<Family> {
+        let mark = self.mark.clone();
+        blocking(move || mark.family().at("listing", Path::new("/proc"))).await
+    }
+
+    /// PostgreSQL would say so too, but not which of several installations to choose.
+    fn check_major(&self) -> Result<()> {
+        let path = self.data().join("PG_VERSION");
+        let made_by = match files::read_untrusted(&path, 16) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ClusterError::Missing(format!("cluster {}", self.name()))),
+            read => read.at("reading", &path)?.trim().to_owned(),
+        };
+        let engine = &self.host.engine;
+        if made_by == engine.major().to_string() {
+            return Ok(());
+        }
+        Err(ClusterError::WrongMajor {
+            name: self.name().to_owned(),
+            made_by,
+            engine: engine.major(),
+            bin_dir: engine.bin_dir().to_owned(),
+        })
+    }
+
+    fn not_started(&self) -> ClusterError {
+        let log = files::tail(&self.start_log);
+        let log = if log.is_empty() { "it ended without a message".to_owned() } else { log };
+        ClusterError::NotStarted { name: self.name().to_owned(), log }
+    }
+}
+
+/// Whether all have ended within `patience`.
+async fn all_ended(handles: &[Handle], patience: Duration) -> bool {
+    let all = futures_util::future::join_all(handles.iter().map(Handle::ended));
+    timeout(patience, all).await.is_ok()
+}
+
+/// What a postmaster says of itself. A hint: the file outlives a crash, and the tenant may be able to write it.
+struct PidFile {
+    pid: Option<Pid>,
+    ready: bool,
+}
+
+impl PidFile {
+    const NAME: &str = "postmaster.pid";
+    /// Line of the status, counted from 0.
+    const STATUS: usize = 7;
+
+    fn read(data: &Path) -> Option<Self> {
+        files::read_untrusted(&data.join(Self::NAME), 4096).ok().map(|text| Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines();
+        let pid = lines.next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).and_then(Pid::from_raw);
+        let ready = lines.nth(Self::STATUS - 1).is_some_and(|status| status.trim() == "ready");
+        Self { pid, ready }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pid_file_says_pid_and_readiness() {
+        let text = |status| format!("4711\n/data\n1763730000\n5432\n/run/x\n\n  12345   6\n{status}\n");
+        let ready = PidFile::parse(&text("ready   "));
+        assert_eq!((ready.pid, ready.ready), (Pid::from_raw(4711), true));
+        assert!(!PidFile::parse(&text("starting")).ready);
+        for junk in ["", "0\n", "-1\n", "ready\n", "99999999999\n"] {
+            let file = PidFile::parse(junk);
+            assert!(file.pid.is_none() && !file.ready, "{junk:?}");
+        }
+    }
+}
