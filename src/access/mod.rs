@@ -1,7 +1,13 @@
 //! Who calls, what they may do, and the decision (specification §5).
 
+pub mod caller;
+mod decide;
+mod directory;
 pub mod permission;
 pub mod role;
 
+pub use caller::{Caller, User};
+pub use decide::{Standing, decide};
+pub use directory::{Directory, Organization, Project, Reference, Subject};
 pub use permission::{AnyOf, Level, OauthScope, Permission};
 pub use role::Role;

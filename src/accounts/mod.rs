@@ -1,0 +1,64 @@
+//! Users of the service.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+pub mod api;
+
+use crate::{
+    clock::Entropy,
+    db::{self, Db},
+    error::{Context, Error},
+    ids::UserId,
+};
+
+/// Somebody with an account.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// Row of `users`.
+    pub id: UserId,
+    /// The identifier other services know the user by.
+    pub gotrue_id: Uuid,
+    /// Unique, whatever the case of its letters.
+    pub email: String,
+    /// Shown to other members.
+    pub username: String,
+}
+
+/// Creates a user. The name shown to others defaults to what stands before the `@`.
+pub async fn create(db: &Db, entropy: &Entropy, email: &str, username: Option<&str>, now: DateTime<Utc>) -> Result<Account, Error> {
+    let local =
+        email.split_once('@').filter(|(local, domain)| !local.is_empty() && domain.contains('.') && !email.contains(char::is_whitespace));
+    let Some((local, _)) = local else { return Err(Error::invalid("email", "expected an address such as ada@example.com")) };
+    let gotrue_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    let username = username.unwrap_or(local);
+    let rows = db
+        .query(
+            "insert into users (gotrue_id, email, username, created_at) values ($1, $2, $3, $4) returning id",
+            &[&gotrue_id, &email, &username, &now],
+        )
+        .await
+        .map_err(|error| match db::violated(&error) {
+            Some("users_email_key") => Error::Conflict(format!("A user with the address {email} exists").into()),
+            _ => Error::internal("creating a user", error),
+        })?;
+    let id = UserId(rows.first().map_or(0, |row| row.get(0)));
+    Ok(Account { id, gotrue_id, email: email.to_owned(), username: username.to_owned() })
+}
+
+/// The user with this address.
+pub async fn by_email(db: &Db, email: &str) -> Result<Account, Error> {
+    let rows = db.query("select id, gotrue_id, email, username from users where lower(email) = lower($1)", &[&email]).await;
+    one(&rows.context("looking up a user")?)
+}
+
+/// The user with this id.
+pub async fn by_id(db: &Db, id: UserId) -> Result<Account, Error> {
+    let rows = db.query("select id, gotrue_id, email, username from users where id = $1", &[&id.0]).await;
+    one(&rows.context("looking up a user")?)
+}
+
+fn one(rows: &[tokio_postgres::Row]) -> Result<Account, Error> {
+    let row = rows.first().ok_or(Error::NotFound)?;
+    Ok(Account { id: UserId(row.get(0)), gotrue_id: row.get(1), email: row.get(2), username: row.get(3) })
+}
