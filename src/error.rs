@@ -110,7 +110,7 @@ pub trait Context<T> {
 
 impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
     fn context(self, doing: &'static str) -> Result<T, Error> {
-        self.map_err(|cause| Error::Internal(Report { doing, cause: cause.into() }))
+        self.map_err(|cause| Error::internal(doing, cause))
     }
 }
 
@@ -160,6 +160,11 @@ impl Error {
     /// A field is missing or wrong: 400 `<field>: <problem>`.
     pub fn invalid(field: impl Into<Cow<'static, str>>, problem: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid { field: field.into(), problem: problem.into() }
+    }
+
+    /// A fault of ours; `doing` completes "failed while …".
+    pub fn internal(doing: &'static str, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Internal(Report { doing, cause: cause.into() })
     }
 
     /// The row of the table this error belongs to.
@@ -231,7 +236,7 @@ impl From<deadpool_postgres::PoolError> for Error {
             deadpool_postgres::PoolError::Timeout(_) => {
                 Self::Unavailable { what: "The control database is busy".into(), retry: Duration::from_secs(1) }
             }
-            other => Self::Internal(Report { doing: "connecting to the control database", cause: other.into() }),
+            other => Self::internal("connecting to the control database", other),
         }
     }
 }

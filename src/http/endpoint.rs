@@ -1,0 +1,208 @@
+//! An operation is a value: routing, access, limits, documents and tests all read the same declaration.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use axum::response::Response;
+
+use super::{
+    input::{Call, Input},
+    openapi::Described,
+    output::Output,
+};
+use crate::{
+    access::{AnyOf, OauthScope, Permission},
+    error::Error,
+    limits::Limit,
+};
+
+/// One operation of the API.
+pub struct Endpoint {
+    /// Operation id of the contract; the name of its counter and its metrics.
+    pub id: &'static str,
+    /// One line for a reader of the reference.
+    pub summary: &'static str,
+    /// Group in the reference.
+    pub tag: Tag,
+    /// HTTP method.
+    pub method: Verb,
+    /// Path with `{placeholders}`: the specification's spelling where it has one.
+    pub path: &'static str,
+    /// Other spellings of the same operation. They share its counter and its permission.
+    pub aliases: &'static [&'static str],
+    /// Who may call it.
+    pub access: Access,
+    /// How often.
+    pub limit: &'static Limit,
+    /// Makes the handler, and what its signature says.
+    pub handler: fn() -> Mounted,
+}
+
+/// HTTP method of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the methods of RFC 9110")]
+pub enum Verb {
+    Get,
+    Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl Verb {
+    /// As it stands in a request line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// Group of operations in the reference: the contract's tags, in the order a reader meets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "each name is the tag's title")]
+pub enum Tag {
+    Organizations,
+    Projects,
+    Database,
+    Domains,
+    Analytics,
+    Profile,
+    OAuth,
+    Secrets,
+    Environments,
+    Advisors,
+    Auth,
+    Rest,
+    Realtime,
+    Storage,
+    EdgeFunctions,
+    Compute,
+    Notebooks,
+    Billing,
+    Webhooks,
+    Gantry,
+}
+
+impl Tag {
+    /// Title in the reference.
+    pub fn title(self) -> String {
+        match self {
+            Self::EdgeFunctions => "Edge Functions".into(),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// What a caller needs before the handler runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Public,
+    /// A live token of any kind.
+    Caller,
+    /// A live token that is not bound to projects or organizations.
+    User,
+    /// Permissions on the subject; through OAuth also a scope, and without one OAuth tokens are refused.
+    Needs {
+        /// Groups of permissions, one of which must be complete.
+        permissions: AnyOf,
+        /// Scope an OAuth application must hold.
+        oauth: Option<OauthScope>,
+    },
+}
+
+impl Access {
+    /// The permissions it names, if any.
+    pub const fn permissions(&self) -> AnyOf {
+        match self {
+            Self::Needs { permissions, .. } => *permissions,
+            Self::Public | Self::Caller | Self::User => AnyOf(&[]),
+        }
+    }
+
+    /// The OAuth scope it names, if any.
+    pub const fn oauth(&self) -> Option<OauthScope> {
+        match self {
+            Self::Needs { oauth, .. } => *oauth,
+            Self::Public | Self::Caller | Self::User => None,
+        }
+    }
+}
+
+/// One permission group and a scope.
+pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -> Access {
+    Access::Needs { permissions: AnyOf(group), oauth: Some(scope) }
+}
+
+/// Permissions, and not reachable through OAuth.
+pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
+    Access::Needs { permissions: AnyOf(group), oauth: None }
+}
+
+/// The handler of an operation, with what its signature says.
+pub struct Mounted {
+    pub(super) handle: Handle,
+    pub(super) describe: fn(&mut Described),
+    /// Whether it does what the contract says, or only answers 501.
+    pub built: bool,
+}
+
+/// Runs a handler on an admitted call.
+pub(super) type Handle = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>> + Send + Sync>;
+
+/// Mounts a handler: an async function of [`Input`]s that answers `Result<impl Output, Error>`.
+pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
+    Mounted { handle: Arc::new(move |call| handler.clone().run(call)), describe: H::describe, built: true }
+}
+
+/// Mounts the answer of an operation that is not built: 501 naming it, after every check of a built one.
+pub fn not_built(title: &'static str) -> Mounted {
+    Mounted { handle: Arc::new(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })), describe: |_| (), built: false }
+}
+
+/// An async function whose arguments are [`Input`]s and whose answer is an [`Output`].
+pub trait Handler<A>: Clone + Send + Sync + 'static {
+    /// What the signature says about the operation.
+    fn describe(described: &mut Described);
+    /// Takes the arguments from the call, in order, and runs.
+    fn run(self, call: Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
+}
+
+macro_rules! handler {
+    ($($arg:ident $name:ident),*) => {
+        impl<F, Fut, R, $($arg),*> Handler<($($arg,)*)> for F
+        where
+            F: Fn($($arg),*) -> Fut + Clone + Send + Sync + 'static,
+            Fut: Future<Output = Result<R, Error>> + Send + 'static,
+            R: Output,
+            $($arg: Input,)*
+        {
+            fn describe(described: &mut Described) {
+                $($arg::describe(described);)*
+                R::describe(described);
+            }
+
+            fn run(self, call: Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>> {
+                Box::pin(async move {
+                    let call = &mut { call };
+                    $(let $name = $arg::take(call).await?;)*
+                    // An operation without arguments still holds the call until it answers.
+                    let _ = call;
+                    Ok(self($($name),*).await?.respond())
+                })
+            }
+        }
+    };
+}
+handler!();
+handler!(A a);
+handler!(A a, B b);
+handler!(A a, B b, C c);
+handler!(A a, B b, C c, D d);
+handler!(A a, B b, C c, D d, E e);

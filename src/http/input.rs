@@ -1,0 +1,277 @@
+//! What handlers take: each argument is taken from the call and describes itself.
+
+use std::future::Future;
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName},
+};
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
+use crate::{
+    access::{Caller, Organization, Permission, Project, Standing, Subject, User},
+    app::App,
+    error::{Denial, Error},
+};
+
+/// A request that the guard let through: the caller is known, counted and permitted.
+pub struct Call {
+    pub(super) app: App,
+    pub(super) caller: Caller,
+    pub(super) subject: Subject,
+    pub(super) standing: Standing,
+    pub(super) endpoint: &'static Endpoint,
+    pub(super) line: RequestLine,
+    pub(super) query: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Payload,
+}
+
+/// A body that is still to be read, or was read to find out what the request names.
+pub(super) enum Payload {
+    Pending(Body),
+    Read(Bytes),
+}
+
+impl Call {
+    /// What the path has in the place of `{name}`.
+    pub fn placeholder(&self, name: &str) -> Option<&str> {
+        placeholder(self.endpoint, &self.line.path, name)
+    }
+}
+
+impl Payload {
+    pub(super) async fn read(&mut self) -> Result<Bytes, Error> {
+        let bytes = match std::mem::replace(self, Self::Read(Bytes::new())) {
+            Self::Pending(pending) => body::read(pending, body::BYTES_MAX).await?,
+            Self::Read(bytes) => bytes,
+        };
+        *self = Self::Read(bytes.clone());
+        Ok(bytes)
+    }
+}
+
+/// Method and path, as sent.
+#[derive(Debug, Clone)]
+pub struct RequestLine {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+}
+
+/// An argument of a handler.
+pub trait Input: Sized + Send {
+    /// Adds itself to the document.
+    fn describe(described: &mut Described);
+    /// Takes itself from the call.
+    fn take(call: &mut Call) -> impl Future<Output = Result<Self, Error>> + Send;
+}
+
+impl Input for App {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(call.app.clone())
+    }
+}
+
+impl Input for RequestLine {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(call.line.clone())
+    }
+}
+
+/// What the caller may do beyond what the endpoint asked for, where that depends on the request.
+#[derive(Debug, Clone, Copy)]
+pub struct Permits(Standing);
+
+impl Permits {
+    /// Refuses the caller who lacks `permission`.
+    pub fn require(self, permission: Permission) -> Result<(), Error> {
+        match self.0 {
+            Standing::Member(role) if role.holds(permission) => Ok(()),
+            _ => Err(Error::Forbidden(Denial::Role)),
+        }
+    }
+}
+
+impl Input for Permits {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(Self(call.standing))
+    }
+}
+
+/// The user who calls.
+impl Input for User {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        match &call.caller {
+            Caller::User(user) => Ok(user.clone()),
+            Caller::Nobody { credential, .. } => Err(Error::Unauthenticated(*credential)),
+        }
+    }
+}
+
+/// The organization the request names: it exists, and the caller may do this to it.
+impl Input for Organization {
+    fn describe(described: &mut Described) {
+        described.names("slug");
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        match &call.subject {
+            Subject::Organization(organization) => Ok(organization.clone()),
+            // Only reached where the body should have named it.
+            Subject::Account | Subject::Project(_) => {
+                Err(Error::invalid("organization_slug", "Invalid input: expected the slug of an organization"))
+            }
+        }
+    }
+}
+
+/// The project the request names: it exists, and the caller may do this to it.
+impl Input for Project {
+    fn describe(described: &mut Described) {
+        described.names("ref");
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        match &call.subject {
+            Subject::Project(project) => Ok(project.clone()),
+            Subject::Account | Subject::Organization(_) => Err(Error::NotFound),
+        }
+    }
+}
+
+/// A JSON body, or a JSON answer.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
+    fn describe(described: &mut Described) {
+        described.body_schema::<T>();
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let bytes = call.body.read().await?;
+        // Serde takes an array for a struct, field by field; the contract does not.
+        if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
+            return Err(Error::invalid("body", "Invalid input: expected an object"));
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&bytes);
+        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = error.path().to_string();
+            invalid_json(&path, error.inner())
+        })?;
+        reader.end().map_err(|error| invalid_json(".", &error))?;
+        Ok(Self(value))
+    }
+}
+
+/// Whether the document describes `T` as an object.
+fn is_object<T: JsonSchema>() -> bool {
+    schemars::schema_for!(T).get("type").is_some_and(|kind| kind == "object")
+}
+
+/// Names the field a JSON error is about. Missing and unknown fields are named in the error's own text.
+fn invalid_json(path: &str, error: &serde_json::Error) -> Error {
+    let text = error.to_string();
+    let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+    let quoted = || problem.split('`').nth(1).unwrap_or_default().to_owned();
+    if problem.starts_with("missing field") {
+        return Error::invalid(within(path, &quoted()), "Required");
+    }
+    if problem.starts_with("unknown field") {
+        return Error::invalid(within(path, &quoted()), "is not a field of this request");
+    }
+    let field = if path == "." || path == "?" { "body".to_owned() } else { path.to_owned() };
+    Error::invalid(field, format!("Invalid input: {problem}"))
+}
+
+fn within(path: &str, field: &str) -> String {
+    match path {
+        "." | "?" | "" => field.to_owned(),
+        path if path.ends_with(field) => path.to_owned(),
+        path => format!("{path}.{field}"),
+    }
+}
+
+/// Query parameters.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
+    fn describe(described: &mut Described) {
+        described.query_schema::<T>();
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(call.query.as_bytes()));
+        serde_path_to_error::deserialize::<_, T>(reader).map(Self).map_err(|error: serde_path_to_error::Error<serde::de::value::Error>| {
+            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
+            if problem.starts_with("missing field") {
+                Error::invalid(named, "Required")
+            } else {
+                Error::invalid(if path == "." { "query".to_owned() } else { path }, format!("Invalid input: {problem}"))
+            }
+        })
+    }
+}
+
+/// Key of a request that must not be carried out twice: `Idempotency-Key`, 1 to 255 printable bytes.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey(pub Option<String>);
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+impl Input for IdempotencyKey {
+    fn describe(described: &mut Described) {
+        described.header("Idempotency-Key", "Carries the request out once: the same key again answers the first outcome.");
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let Some(value) = call.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
+        match value.to_str() {
+            Ok(key) if (1..=255).contains(&key.len()) => Ok(Self(Some(key.to_owned()))),
+            _ => Err(Error::invalid("Idempotency-Key", "expected 1 to 255 printable characters")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only parsed")]
+    struct Body {
+        name: String,
+        size: Option<u8>,
+    }
+
+    fn message(json: &str) -> String {
+        let mut reader = serde_json::Deserializer::from_str(json);
+        let error = serde_path_to_error::deserialize::<_, Body>(&mut reader).unwrap_err();
+        invalid_json(&error.path().to_string(), error.inner()).message().into_owned()
+    }
+
+    #[test]
+    fn a_wrong_body_names_the_field() {
+        assert_eq!(message("{}"), "name: Required");
+        assert_eq!(message(r#"{"name":"x","colour":1}"#), "colour: is not a field of this request");
+        assert_eq!(message(r#"{"name":7}"#), "name: Invalid input: invalid type: integer `7`, expected a string");
+        assert_eq!(message(r#"{"name":"x","size":300}"#), "size: Invalid input: invalid value: integer `300`, expected u8");
+        assert_eq!(message("nonsense"), "body: Invalid input: expected ident");
+    }
+}

@@ -1,0 +1,133 @@
+//! What handlers answer: the return type says the status.
+
+use std::marker::PhantomData;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::{input::Json, openapi::Described};
+use crate::error::{Context, Error};
+
+/// Content type of our own JSON.
+const JSON: &str = "application/json; charset=utf-8";
+
+/// An answer that can describe itself.
+pub trait Output: Send {
+    /// Adds status and schema to the document.
+    fn describe(described: &mut Described);
+    /// Becomes the response.
+    fn respond(self) -> Response;
+}
+
+/// 200 with a JSON body.
+impl<T: Serialize + JsonSchema + Send> Output for Json<T> {
+    fn describe(described: &mut Described) {
+        described.reply_schema::<T>(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        json(StatusCode::OK, &self.0)
+    }
+}
+
+/// 201 with a JSON body.
+pub struct Created<T>(pub T);
+
+impl<T: Serialize + JsonSchema + Send> Output for Created<T> {
+    fn describe(described: &mut Described) {
+        described.reply_schema::<T>(StatusCode::CREATED);
+    }
+
+    fn respond(self) -> Response {
+        json(StatusCode::CREATED, &self.0)
+    }
+}
+
+/// 200 with an empty body and no content type, as clients expect of void operations.
+pub struct Done;
+
+impl Output for Done {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        Response::new(Body::empty())
+    }
+}
+
+/// 200 with a JSON body that was written before: the bytes of a `T`.
+pub struct Written<T> {
+    bytes: Bytes,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Serialize> Written<T> {
+    /// Writes `value`.
+    pub fn new(value: &T) -> Result<Self, Error> {
+        Ok(Self::from(Bytes::from(serde_json::to_vec(value).context("writing an answer")?)))
+    }
+
+    /// The bytes, to be answered again.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl<T> From<Bytes> for Written<T> {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, of: PhantomData }
+    }
+}
+
+impl<T: JsonSchema> Output for Written<T> {
+    fn describe(described: &mut Described) {
+        described.reply_schema::<T>(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        with_type(StatusCode::OK, JSON, self.bytes)
+    }
+}
+
+/// 201 with the rows of a customer's query: JSON already written.
+pub struct Rows(pub Bytes);
+
+impl Output for Rows {
+    fn describe(described: &mut Described) {
+        described.reply_schema::<Vec<serde_json::Map<String, serde_json::Value>>>(StatusCode::CREATED);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = with_type(StatusCode::CREATED, "application/json", self.0);
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        response
+    }
+}
+
+/// A response of a given content type.
+pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// A JSON response. Our wire types always serialise; if one ever did not, the caller sees a 500 rather than half a body.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    // Most answers fit; growing from 128 bytes costs more than serialising (measured).
+    let mut body = Vec::with_capacity(2048);
+    match serde_json::to_writer(&mut body, value) {
+        Ok(()) => with_type(status, JSON, body),
+        Err(error) => {
+            tracing::error!(%error, "an answer could not be serialised");
+            with_type(StatusCode::INTERNAL_SERVER_ERROR, JSON, r#"{"message":"Internal Server Error"}"#)
+        }
+    }
+}

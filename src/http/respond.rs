@@ -1,0 +1,70 @@
+//! The one place that turns an error into a response.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use serde_json::{Value, json};
+
+use super::output;
+use crate::error::{Denial, Error};
+
+/// The response to an error of an operation whose path is `path`. Logs a fault of ours, once, with its request id.
+pub(super) fn error(error: &Error, path: &str, request_id: &str, operation: &str) -> Response {
+    if let Error::Internal(report) = error {
+        tracing::error!(request_id, operation, error = %report, "the operation failed");
+    }
+    let code = error.code();
+    let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = output::json(status, &body(error, path.starts_with("/v2/"), request_id));
+    match error {
+        Error::Unauthenticated(_) => {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Error::Unavailable { retry, .. } => {
+            response.headers_mut().insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
+        }
+        _ => {}
+    }
+    response
+}
+
+/// v1 answers `{message}`; v2 answers `{error: {code, message}}` and keeps `message`, which clients of either read.
+fn body(error: &Error, v2: bool, request_id: &str) -> Value {
+    let message = error.message();
+    let mut body = json!({ "message": message });
+    if let Error::Forbidden(Denial::Permissions(missing)) = error {
+        let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
+        body["error"]["missing_permissions"] = missing.into();
+    }
+    if v2 {
+        body["error"]["code"] = error.code().name.into();
+        body["error"]["message"] = message.into();
+    }
+    if matches!(error, Error::Internal(_)) {
+        body["errorEventId"] = request_id.into();
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{access::Permission, error::Context};
+
+    #[test]
+    fn v1_and_v2_bodies() {
+        assert_eq!(body(&Error::NotFound, false, "r"), json!({"message": "Not Found"}));
+        assert_eq!(
+            body(&Error::NotFound, true, "r"),
+            json!({"message": "Not Found", "error": {"code": "not_found", "message": "Not Found"}})
+        );
+        let missing = Error::Forbidden(Denial::Permissions(vec![Permission::DatabaseRead, Permission::DatabaseWrite]));
+        assert_eq!(
+            body(&missing, false, "r"),
+            json!({"message": "Missing required permission(s): database_read, database_write", "error": {"missing_permissions": ["database_read", "database_write"]}})
+        );
+        let failed: Result<(), _> = Err("secret").context("x");
+        assert_eq!(body(&failed.unwrap_err(), false, "abc"), json!({"message": "Internal Server Error", "errorEventId": "abc"}));
+    }
+}
