@@ -1,1 +1,37 @@
-//! Operations inside a project's PostgreSQL.
+//! Operations inside a project's PostgreSQL: a customer's SQL, migrations, and the list of schemas.
+//!
+//! [`session`] logs in as the role the SQL shall run as and speaks the protocol, `stop` ends what runs too long,
+//! [`query`], [`migrations`] and [`context`] are the operations. Nothing here runs a customer's text as a superuser.
+
+pub mod api;
+pub mod context;
+pub mod migrations;
+pub mod query;
+pub mod session;
+
+mod json;
+mod sql_error;
+mod statements;
+mod stop;
+mod types;
+
+use std::time::Duration;
+
+pub use session::{Limits, Session, Target};
+
+use crate::error::Error;
+
+/// Whether the database lets the customer's role in and answers, within `time`.
+pub async fn ping(target: &Target, time: Duration) -> Result<(), Error> {
+    let limits = Limits { time, ..Limits::default() };
+    Session::open(target, OWNER, DATABASE, &[], limits).await?.simple("select 1").await.map(drop)
+}
+
+/// The role that owns a project's database: a customer's SQL and migrations run as it.
+pub const OWNER: &str = "postgres";
+/// The role of read-only queries: member of `pg_read_all_data`, and of nothing that writes.
+pub const READER: &str = "supabase_read_only_user";
+/// The superuser of a project's cluster. Only `stop` logs in as it, and never with a customer's text.
+const ADMIN: &str = "supabase_admin";
+/// The database a project's clients work in.
+pub const DATABASE: &str = "postgres";

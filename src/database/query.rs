@@ -1,0 +1,72 @@
+//! Running a customer's SQL, and its rows as JSON.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{
+    DATABASE, OWNER, READER, json,
+    session::{Answer, Limits, Session, Target},
+    types,
+};
+use crate::error::{Context as _, Error};
+
+/// From this many bytes on, rows are printed off the threads that serve requests: 32 MiB take some 100 ms.
+const PRINT_ASIDE_BYTES: usize = 256 * 1024;
+/// Name of the statement with parameters. Named, because looking up types drops the unnamed one.
+const STATEMENT: &str = "customer";
+
+/// What to run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Query {
+    /// SQL: several statements, or exactly one if there are parameters.
+    pub text: String,
+    /// Values of `$1`, `$2`, …: null, texts, numbers and booleans as they read, objects as JSON, arrays as an array where
+    /// the parameter is one and as JSON where not. Empty if the text has none.
+    pub parameters: Vec<Value>,
+    /// Whether it may read only.
+    pub read_only: bool,
+}
+
+/// Runs `query` and answers a JSON array of row objects (`behaviour.md` §8): the last result that has rows, else `[]`.
+///
+/// It runs as [`OWNER`], or as [`READER`] if it is read-only: that role has no privilege to write, whatever the text
+/// switches on. The transaction around it and its default are the second line, and answer a plain write with 25006.
+///
+/// Errors: [`Error::Sql`] as the server says, 57014 past the time limit; [`Error::Invalid`] if the result is over the
+/// limits, where what the text did may stand; [`Error::DatabaseUnreachable`].
+pub async fn run_query(target: &Target, query: &Query, limits: Limits) -> Result<Bytes, Error> {
+    let mut session = if query.read_only {
+        let settings = [("default_transaction_read_only", "on")];
+        let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
+        // Never committed: what even a reader may leave behind goes with the session.
+        session.simple("begin read only").await?;
+        session
+    } else {
+        Session::open(target, OWNER, DATABASE, &[], limits).await?
+    };
+    let answer = match query.parameters.as_slice() {
+        [] => session.simple(&query.text).await?,
+        parameters => with_parameters(&mut session, &query.text, parameters).await?,
+    };
+    print(session, answer, limits).await
+}
+
+async fn with_parameters(session: &mut Session, sql: &str, values: &[Value]) -> Result<Answer, Error> {
+    let expected = session.prepare(STATEMENT, sql).await?;
+    // As many as were sent: the server says it best if the numbers differ.
+    let kinds = types::resolve(session, expected.into_iter().chain(std::iter::repeat(0)).take(values.len())).await;
+    let texts: Vec<_> = values.iter().zip(kinds).map(|(value, kind)| json::parameter(value, kind)).collect();
+    session.execute(STATEMENT, sql, &texts).await
+}
+
+async fn print(mut session: Session, answer: Answer, limits: Limits) -> Result<Bytes, Error> {
+    let rows = answer.rows;
+    let kinds = types::resolve(&mut session, rows.columns.iter().map(|column| column.kind)).await;
+    drop(session);
+    let printed = if rows.bytes() < PRINT_ASIDE_BYTES {
+        json::rows(&rows, &kinds, &limits)?
+    } else {
+        tokio::task::spawn_blocking(move || json::rows(&rows, &kinds, &limits)).await.context("printing rows")??
+    };
+    Ok(printed.into())
+}
