@@ -1,0 +1,144 @@
+//! Organizations and their members.
+
+pub mod api;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio_postgres::Row;
+
+use crate::{
+    access::Role,
+    clock::Entropy,
+    db::{self, Db},
+    error::{Context, Error},
+    ids::{OrgSlug, OrganizationId, UserId},
+};
+
+/// An organization, as lists show it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OrganizationResponseV1")]
+pub struct Summary {
+    /// Older spelling of `slug`.
+    #[schemars(extend("deprecated" = true))]
+    id: OrgSlug,
+    /// Its identifier in paths.
+    slug: OrgSlug,
+    /// What people call it.
+    name: String,
+}
+
+/// A member, as others see them.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1OrganizationMemberResponse")]
+pub struct Member {
+    user_id: String,
+    user_name: String,
+    email: String,
+    role_name: &'static str,
+    mfa_enabled: bool,
+    avatar_url: Option<String>,
+}
+
+/// Longest list of organizations or members: more than any caller belongs to in practice.
+const LIST_MAX: i64 = 10_000;
+
+/// The organizations a user belongs to, by name.
+pub async fn list(db: &Db, user: UserId) -> Result<Vec<Summary>, Error> {
+    let rows = db
+        .query(
+            "select o.slug, o.name from organizations o join members m on m.organization_id = o.id \
+             where m.user_id = $1 order by lower(o.name), o.id limit $2",
+            &[&user.0, &LIST_MAX],
+        )
+        .await
+        .context("listing organizations")?;
+    rows.iter().map(|row| Ok(summary(slug(row, 0)?, row.get(1)))).collect()
+}
+
+/// The organization's name.
+pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
+    let rows = db.query("select name from organizations where id = $1", &[&id.0]).await.context("reading an organization")?;
+    rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
+}
+
+/// The organization with this slug.
+pub async fn by_slug(db: &Db, slug: &OrgSlug) -> Result<OrganizationId, Error> {
+    let rows = db.query("select id from organizations where slug = $1", &[&slug.as_str()]).await.context("looking up an organization")?;
+    rows.first().map(|row| OrganizationId(row.get(0))).ok_or(Error::NotFound)
+}
+
+/// Its members, by name.
+pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> {
+    let rows = db
+        .query(
+            "select u.gotrue_id::text, u.username, u.email, m.role from members m join users u on u.id = m.user_id \
+             where m.organization_id = $1 order by lower(u.username), u.id limit $2",
+            &[&id.0, &LIST_MAX],
+        )
+        .await
+        .context("listing members")?;
+    let member = |row: &Row| {
+        let role: Role = row.get::<_, &str>(3).parse().context("reading a member's role")?;
+        Ok(Member {
+            user_id: row.get(0),
+            user_name: row.get(1),
+            email: row.get(2),
+            role_name: role.label(),
+            mfa_enabled: false,
+            avatar_url: None,
+        })
+    };
+    rows.iter().map(member).collect()
+}
+
+/// Creates an organization with `owner` as its Owner. Without a slug it gets a random one.
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    name: &str,
+    slug: Option<OrgSlug>,
+    owner: UserId,
+    now: DateTime<Utc>,
+) -> Result<Summary, Error> {
+    if !(1..=256).contains(&name.chars().count()) {
+        return Err(Error::invalid("name", "expected 1 to 256 characters"));
+    }
+    let slug = slug.unwrap_or_else(|| OrgSlug::generate(entropy));
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("creating an organization")?;
+    let sql = "insert into organizations (slug, name, created_at) values ($1, $2, $3) returning id";
+    let row = transaction.query_one(sql, &[&slug.as_str(), &name, &now]).await.map_err(|error| match db::violated(&error) {
+        Some("organizations_slug_key") => Error::Conflict(format!("An organization with the slug {slug} exists").into()),
+        _ => Error::internal("creating an organization", error),
+    })?;
+    let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, 'owner', $3)";
+    transaction.execute(sql, &[&row.get::<_, i64>(0), &owner.0, &now]).await.context("making the creator an owner")?;
+    transaction.commit().await.context("creating an organization")?;
+    Ok(summary(slug, name.to_owned()))
+}
+
+/// Gives a user a role in an organization, or another one than before.
+pub async fn set_member(db: &Db, organization: OrganizationId, user: UserId, role: Role, now: DateTime<Utc>) -> Result<(), Error> {
+    let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
+               on conflict (organization_id, user_id) do update set role = excluded.role";
+    let role = role.name();
+    db.query(sql, &[&organization.0, &user.0, &role, &now]).await.context("setting a member's role")?;
+    Ok(())
+}
+
+fn summary(slug: OrgSlug, name: String) -> Summary {
+    Summary { id: slug.clone(), slug, name }
+}
+
+/// A slug read back from the database, where a check holds it to its form.
+pub(crate) fn slug(row: &Row, column: usize) -> Result<OrgSlug, Error> {
+    row.get::<_, &str>(column).parse().context("reading a slug")
+}
+
+impl Summary {
+    /// Its identifier in paths.
+    pub fn slug(&self) -> &OrgSlug {
+        &self.slug
+    }
+}

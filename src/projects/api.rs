@@ -1,0 +1,186 @@
+//! Operations on projects.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Bare, Full, Named, health,
+    regions::{self, Continent, RegionsInfo},
+    request::{CreateRequest, InstanceSize},
+};
+use crate::{
+    access::{OauthScope as S, Organization, Permission as P, Project, User},
+    app::App,
+    error::Error,
+    http::{Created, Endpoint, Json, Query, Tag, Verb, Written, mount, needs},
+    ids::OrgSlug,
+    limits::{STANDARD, STANDARD_BY_BODY},
+    projects,
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &REGIONS, &GET, &UPDATE, &DELETE, &HEALTH, &super::listing::LIST_OF_ORGANIZATION];
+
+static LIST: Endpoint = Endpoint {
+    id: "v1-list-all-projects",
+    summary: "List all projects",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects",
+    aliases: &[],
+    access: needs(&[&[P::ProjectsRead]], S::ProjectsRead),
+    limit: &STANDARD,
+    handler: || mount(list),
+};
+
+async fn list(user: User, app: App) -> Result<Written<Vec<Full>>, Error> {
+    projects::list(&app, user.id).await
+}
+
+static CREATE: Endpoint = Endpoint {
+    id: "v1-create-a-project",
+    summary: "Create a project",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects",
+    aliases: &[],
+    access: needs(&[&[P::OrganizationProjectsCreate]], S::ProjectsWrite),
+    limit: &STANDARD_BY_BODY,
+    handler: || mount(create),
+};
+
+async fn create(app: App, Json(request): Json<CreateRequest>, organization: Organization) -> Result<Created<Bare>, Error> {
+    let new = request.check(app.clusters.engine())?;
+    Ok(Created(projects::create(&app, &organization, new).await?))
+}
+
+static REGIONS: Endpoint = Endpoint {
+    id: "v1-get-available-regions",
+    summary: "List the regions a project can be created in",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/available-regions",
+    aliases: &[],
+    access: needs(&[], S::OrganizationsRead),
+    limit: &STANDARD,
+    handler: || mount(available_regions),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct RegionsQuery {
+    #[expect(dead_code, reason = "required by the contract; every organization has the same regions here")]
+    organization_slug: OrgSlug,
+    continent: Option<Continent>,
+    #[expect(dead_code, reason = "every region has every size here")]
+    desired_instance_size: Option<InstanceSize>,
+}
+
+async fn available_regions(Query(query): Query<RegionsQuery>) -> Result<Json<RegionsInfo>, Error> {
+    Ok(Json(regions::available(query.continent)))
+}
+
+static GET: Endpoint = Endpoint {
+    id: "v1-get-project",
+    summary: "Get a project",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminRead]], S::ProjectsRead),
+    limit: &STANDARD,
+    handler: || mount(get),
+};
+
+async fn get(project: Project, app: App) -> Result<Json<Full>, Error> {
+    Ok(Json(projects::get(&app, &project).await?))
+}
+
+static UPDATE: Endpoint = Endpoint {
+    id: "v1-update-a-project",
+    summary: "Rename a project",
+    tag: Tag::Projects,
+    method: Verb::Patch,
+    path: "/v1/projects/{ref}",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(update),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "V1UpdateProjectBody")]
+struct UpdateRequest {
+    #[schemars(length(min = 1, max = 256))]
+    name: String,
+}
+
+async fn update(project: Project, app: App, Json(request): Json<UpdateRequest>) -> Result<Json<Named>, Error> {
+    if !(1..=256).contains(&request.name.chars().count()) {
+        return Err(Error::invalid("name", "expected 1 to 256 characters"));
+    }
+    Ok(Json(projects::rename(&app, &project, &request.name).await?))
+}
+
+static DELETE: Endpoint = Endpoint {
+    id: "v1-delete-a-project",
+    summary: "Delete a project",
+    tag: Tag::Projects,
+    method: Verb::Delete,
+    path: "/v1/projects/{ref}",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(delete),
+};
+
+async fn delete(project: Project, app: App) -> Result<Json<Named>, Error> {
+    Ok(Json(projects::remove(&app, &project).await?))
+}
+
+static HEALTH: Endpoint = Endpoint {
+    id: "v1-get-services-health",
+    summary: "Get the health of a project's services",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/health",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminRead]], S::ProjectsRead),
+    limit: &STANDARD,
+    handler: || mount(services_health),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct HealthQuery {
+    /// Services to ask, comma separated.
+    #[serde(deserialize_with = "comma_separated")]
+    services: Vec<health::Service>,
+    /// How long to wait, in milliseconds.
+    #[serde(default = "one_second")]
+    #[schemars(range(min = 0, max = 10_000))]
+    timeout_ms: u64,
+}
+
+fn one_second() -> u64 {
+    1000
+}
+
+/// Services at most in one question: the contract has eight.
+const SERVICES_MAX: usize = 8;
+
+fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<health::Service>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).take(SERVICES_MAX + 1);
+    names.map(|name| health::Service::deserialize(serde::de::value::StrDeserializer::new(name))).collect()
+}
+
+async fn services_health(project: Project, app: App, Query(query): Query<HealthQuery>) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
+    if !(1..=SERVICES_MAX).contains(&query.services.len()) {
+        return Err(Error::invalid("services", "expected one to eight of the services"));
+    }
+    if query.timeout_ms > 10_000 {
+        return Err(Error::invalid("timeout_ms", "expected 0 to 10000"));
+    }
+    Ok(Json(health::check(&app, &project, &query.services, Duration::from_millis(query.timeout_ms)).await?))
+}

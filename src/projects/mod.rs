@@ -1,0 +1,285 @@
+//! Projects: what is wanted of them, what was last seen of them, and how they look on the wire.
+
+pub mod api;
+pub mod health;
+pub mod listing;
+pub mod reconciler;
+pub mod regions;
+mod request;
+
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+
+pub use request::{InstanceSize, NewProject};
+
+use crate::{
+    access::{Organization, Project},
+    app::App,
+    database::Target,
+    db::{self, Param},
+    error::{Context, Error},
+    http::Written,
+    ids::{OrgSlug, ProjectId, ProjectRef, UserId},
+    organizations,
+};
+
+/// State of a project: the contract's names. The database holds those a project of ours can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    /// Being created.
+    ComingUp,
+    /// Running and answering.
+    ActiveHealthy,
+    /// Should run and does not; being repaired.
+    ActiveUnhealthy,
+    /// Could not be created yet; being retried.
+    InitFailed,
+    /// Being removed.
+    GoingDown,
+    /// Gone.
+    Removed,
+}
+
+impl Status {
+    const ALL: [Self; 6] = [Self::ComingUp, Self::ActiveHealthy, Self::ActiveUnhealthy, Self::InitFailed, Self::GoingDown, Self::Removed];
+
+    /// Name on the wire and in the database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ComingUp => "COMING_UP",
+            Self::ActiveHealthy => "ACTIVE_HEALTHY",
+            Self::ActiveUnhealthy => "ACTIVE_UNHEALTHY",
+            Self::InitFailed => "INIT_FAILED",
+            Self::GoingDown => "GOING_DOWN",
+            Self::Removed => "REMOVED",
+        }
+    }
+
+    fn read(row: &Row, column: usize) -> Result<Self, Error> {
+        let name: &str = row.get(column);
+        Self::ALL.into_iter().find(|status| status.name() == name).ok_or(name.to_owned()).context("reading a project's status")
+    }
+}
+
+/// A project without its database, as its creation answers it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectResponse")]
+pub struct Bare {
+    /// Older spelling of `ref`.
+    #[schemars(extend("deprecated" = true))]
+    id: ProjectRef,
+    /// Its identifier in paths.
+    #[serde(rename = "ref")]
+    reference: ProjectRef,
+    /// Older spelling of `organization_slug`.
+    #[schemars(extend("deprecated" = true))]
+    organization_id: OrgSlug,
+    organization_slug: OrgSlug,
+    name: String,
+    region: String,
+    created_at: String,
+    status: Status,
+}
+
+/// Where the project's database is.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Database {
+    host: String,
+    version: String,
+    postgres_engine: String,
+    release_channel: String,
+}
+
+/// A project with its database.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectWithDatabaseResponse")]
+pub struct Full {
+    #[serde(flatten)]
+    bare: Bare,
+    database: Database,
+}
+
+/// What renaming and removing answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectRefResponse")]
+pub struct Named {
+    id: i64,
+    #[serde(rename = "ref")]
+    reference: ProjectRef,
+    name: String,
+}
+
+/// Longest list of projects: the contract does not page it.
+const LIST_MAX: i64 = 10_000;
+
+macro_rules! full {
+    ($rest:literal) => {
+        concat!(
+            "select p.ref, o.slug, p.name, p.region, p.created_at, p.status, p.engine, p.release_channel, p.desired \
+             from projects p join organizations o on o.id = p.organization_id ",
+            $rest
+        )
+    };
+}
+
+/// The projects of every organization a user belongs to, newest last. Asked for often and changed seldom, so the answer
+/// is kept as it was written.
+pub async fn list(app: &App, user: UserId) -> Result<Written<Vec<Full>>, Error> {
+    let (now, epoch) = (app.clock.ticks(), app.listings.epoch());
+    if let Some(bytes) = app.listings.get(user, now) {
+        return Ok(bytes.into());
+    }
+    let sql = full!("join members m on m.organization_id = o.id where m.user_id = $1 and p.desired = 'active' order by p.id limit $2");
+    let rows = app.db.query(sql, &[&user.0, &LIST_MAX]).await.context("listing projects")?;
+    let projects = rows.iter().map(|row| read_full(app, row)).collect::<Result<Vec<_>, _>>()?;
+    let written = Written::new(&projects)?;
+    app.listings.put(user, written.bytes(), now, epoch);
+    Ok(written)
+}
+
+/// One project. A removed one is refused by name, as its former members may know that it was there.
+pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
+    let rows = app.db.query(full!("where p.id = $1"), &[&project.id.0]).await.context("reading a project")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    if row.get::<_, &str>(8) == "active" { read_full(app, row) } else { Err(removed()) }
+}
+
+/// Writes down that a project is wanted, and wakes the reconciler, which makes it.
+pub async fn create(app: &App, organization: &Organization, new: NewProject) -> Result<Bare, Error> {
+    let (reference, now) = (ProjectRef::generate(&app.entropy), app.clock.now());
+    let verifier = new.password_verifier().await?;
+    let engine = app.clusters.engine().text().to_owned();
+    let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
+               password_verifier, not_before, created_at, updated_at) \
+               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9)";
+    let params: [Param<'_>; 9] = [
+        &reference.as_str(),
+        &organization.id.0,
+        &new.name,
+        &new.region.code(),
+        &new.size.code(),
+        &engine,
+        &app.settings.node,
+        &verifier,
+        &now,
+    ];
+    app.db.query(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    app.forget("projects");
+    app.reconciler.wake();
+    Ok(Bare {
+        id: reference.clone(),
+        reference,
+        organization_id: organization.slug.clone(),
+        organization_slug: organization.slug.clone(),
+        name: new.name,
+        region: new.region.code().to_owned(),
+        created_at: timestamp(now),
+        status: Status::ComingUp,
+    })
+}
+
+/// Gives a project another name.
+pub async fn rename(app: &App, project: &Project, name: &str) -> Result<Named, Error> {
+    let sql = "update projects set name = $2, updated_at = $3 where id = $1 and desired = 'active' returning id, ref, name";
+    let rows = app.db.query(sql, &[&project.id.0, &name, &app.clock.now()]).await.map_err(|error| duplicate_name(error, name))?;
+    app.forget("projects");
+    rows.first().map_or_else(|| Err(removed()), read_named)
+}
+
+/// Writes down that a project is to go, and wakes the reconciler, which removes it.
+pub async fn remove(app: &App, project: &Project) -> Result<Named, Error> {
+    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', attempts = 0, not_before = $2, updated_at = $2, \
+               password_verifier = null where id = $1 and desired = 'active' returning id, ref, name";
+    let rows = app.db.query(sql, &[&project.id.0, &app.clock.now()]).await.context("removing a project")?;
+    app.forget("projects");
+    app.reconciler.wake();
+    rows.first().map_or_else(|| Err(removed()), read_named)
+}
+
+/// How long an operation waits for a project that is coming up, or coming back.
+const COMING_UP_WAIT: Duration = Duration::from_secs(15);
+
+/// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
+/// script need not.
+pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
+    let mut changes = app.reconciler.changes();
+    let ready = async {
+        loop {
+            changes.borrow_and_update();
+            match status(app, project.id).await? {
+                Status::ActiveHealthy => return Ok(Target::new(app.clusters.socket_path(&project.reference))),
+                Status::GoingDown | Status::Removed => return Err(removed()),
+                Status::InitFailed => return Err(Error::DatabaseUnreachable),
+                Status::ComingUp | Status::ActiveUnhealthy => {}
+            }
+            changes.changed().await.context("waiting for a project")?;
+        }
+    };
+    tokio::time::timeout(COMING_UP_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
+}
+
+/// What was last seen of a project.
+pub async fn status(app: &App, id: ProjectId) -> Result<Status, Error> {
+    let rows = app.db.query("select status from projects where id = $1", &[&id.0]).await.context("reading a project's status")?;
+    Status::read(rows.first().ok_or(Error::NotFound)?, 0)
+}
+
+fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
+    let reference: ProjectRef = row.get::<_, &str>(0).parse().context("reading a project's ref")?;
+    let slug = organizations::slug(row, 1)?;
+    let version: String = row.get(6);
+    let database = Database {
+        host: format!("db.{reference}.{}", app.settings.project_domain),
+        postgres_engine: version.split('.').next().unwrap_or_default().to_owned(),
+        version,
+        release_channel: row.get(7),
+    };
+    let bare = Bare {
+        id: reference.clone(),
+        reference,
+        organization_id: slug.clone(),
+        organization_slug: slug,
+        name: row.get(2),
+        region: row.get(3),
+        created_at: timestamp(row.get(4)),
+        status: Status::read(row, 5)?,
+    };
+    Ok(Full { bare, database })
+}
+
+fn read_named(row: &Row) -> Result<Named, Error> {
+    let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+    Ok(Named { id: row.get(0), reference, name: row.get(2) })
+}
+
+fn removed() -> Error {
+    Error::Rejected("Resource has been removed".into())
+}
+
+fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
+    match db::violated(&error) {
+        Some("projects_name_key") => Error::Rejected(format!("Project with name {name} already exists in this organization").into()),
+        _ => Error::internal("writing a project", error),
+    }
+}
+
+fn timestamp(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_wire_and_in_the_database_are_one() {
+        for status in Status::ALL {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The body of `POST /v1/projects`: as clients send it, and what it means here.
+
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer};
+
+use super::regions::{self, Region, SmartGroup};
+use crate::{
+    clusters::Engine,
+    error::{Context, Error},
+};
+
+macro_rules! sizes {
+    ($($variant:ident = $code:literal;)*) => {
+        /// Compute size of the contract. All run with the same memory profile here; the size is kept for clients that compare it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+        #[expect(missing_docs, reason = "each name is the size's code")]
+        pub enum InstanceSize { $(#[serde(rename = $code)] $variant),* }
+
+        impl InstanceSize {
+            /// Code on the wire.
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code),* }
+            }
+        }
+    };
+}
+
+sizes! {
+    Nano = "nano"; Micro = "micro"; Small = "small"; Medium = "medium"; Large = "large"; XLarge = "xlarge";
+    X2 = "2xlarge"; X4 = "4xlarge"; X8 = "8xlarge"; X12 = "12xlarge"; X16 = "16xlarge";
+    X24 = "24xlarge"; X24Memory = "24xlarge_optimized_memory"; X24Cpu = "24xlarge_optimized_cpu"; X24HighMemory = "24xlarge_high_memory";
+    X48 = "48xlarge"; X48Memory = "48xlarge_optimized_memory"; X48Cpu = "48xlarge_optimized_cpu"; X48HighMemory = "48xlarge_high_memory";
+}
+
+/// The body, as sent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "V1CreateProjectBody")]
+pub(super) struct CreateRequest {
+    /// Password of the role `postgres`.
+    #[serde(deserialize_with = "secret")]
+    #[schemars(with = "String")]
+    db_pass: SecretString,
+    #[schemars(length(min = 1, max = 256))]
+    name: String,
+    /// Slug of the organization the project will belong to.
+    #[schemars(required, with = "String", regex(pattern = r"^[\w-]+$"))]
+    #[expect(dead_code, reason = "the guard reads it, as the request is counted and permitted by it")]
+    organization_slug: Option<String>,
+    /// Older spelling of `organization_slug`.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(dead_code, reason = "the guard reads it, as the request is counted and permitted by it")]
+    organization_id: Option<String>,
+    /// Accepted and ignored: nothing is billed here.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(dead_code, reason = "accepted from older clients")]
+    plan: Option<Plan>,
+    #[schemars(with = "Option<Region>", extend("deprecated" = true))]
+    region: Option<String>,
+    region_selection: Option<RegionSelection>,
+    /// Accepted and ignored.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(dead_code, reason = "accepted from older clients")]
+    kps_enabled: Option<bool>,
+    desired_instance_size: Option<InstanceSize>,
+    template_url: Option<String>,
+    postgres_engine: Option<String>,
+    release_channel: Option<String>,
+    high_availability: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Plan {
+    Free,
+    Pro,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "camelCase")]
+enum RegionSelection {
+    Specific { code: Region },
+    SmartGroup { code: SmartGroup },
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
+    String::deserialize(deserializer).map(SecretString::from)
+}
+
+/// A project that is wanted, checked.
+#[derive(Debug)]
+pub struct NewProject {
+    /// What people call it.
+    pub name: String,
+    /// Its label.
+    pub region: Region,
+    /// Its compute size.
+    pub size: InstanceSize,
+    password: SecretString,
+}
+
+impl CreateRequest {
+    /// Checks the body against what is installed here. Nothing that was asked for is silently left out.
+    pub(super) fn check(self, engine: &Engine) -> Result<NewProject, Error> {
+        if !(1..=256).contains(&self.name.chars().count()) {
+            return Err(Error::invalid("name", "expected 1 to 256 characters"));
+        }
+        if !(1..=256).contains(&self.db_pass.expose_secret().len()) {
+            return Err(Error::invalid("db_pass", "expected 1 to 256 bytes"));
+        }
+        if self.template_url.is_some() {
+            return Err(Error::invalid("template_url", "is not supported by this server; apply a migration instead"));
+        }
+        if self.high_availability == Some(true) {
+            return Err(Error::invalid("high_availability", "is not available on this server"));
+        }
+        if let Some(channel) = self.release_channel.filter(|channel| channel != "ga") {
+            return Err(Error::invalid("release_channel", format!("{channel} is not installed here; available: ga")));
+        }
+        let major = engine.major().to_string();
+        if let Some(wanted) = self.postgres_engine.filter(|wanted| *wanted != major) {
+            return Err(Error::invalid("postgres_engine", format!("{wanted} is not installed here; available: {major}")));
+        }
+        let region = match (self.region, self.region_selection) {
+            (Some(_), Some(_)) => return Err(Error::invalid("region", "give either region or region_selection")),
+            (Some(code), None) => find_region(&code)?,
+            (None, Some(RegionSelection::Specific { code })) => code,
+            (None, Some(RegionSelection::SmartGroup { code })) => code.first(),
+            (None, None) => regions::DEFAULT,
+        };
+        let size = self.desired_instance_size.unwrap_or(InstanceSize::Nano);
+        Ok(NewProject { name: self.name, region, size, password: self.db_pass })
+    }
+}
+
+fn find_region(code: &str) -> Result<Region, Error> {
+    let found = Region::ALL.iter().copied().find(|region| region.code() == code);
+    found.ok_or_else(|| Error::invalid("region", "Need to use one of available regions."))
+}
+
+impl NewProject {
+    /// The password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
+    pub(super) async fn password_verifier(&self) -> Result<String, Error> {
+        let password = self.password.clone();
+        tokio::task::spawn_blocking(move || postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes()))
+            .await
+            .context("making a password verifier")
+    }
+}
