@@ -1,10 +1,33 @@
 //! Gantry: a self-hosted Management API for organizations and projects of a hosted backend platform.
 //!
-//! `ARCHITECTURE.md` has the map and the life of a request.
+//! `ARCHITECTURE.md` has the map and the life of a request. The modules, from the outside in:
+//!
+//! - [`cli`]: what a person types; [`config`]: the server's options
+//! - [`http`]: how a request becomes a call; [`endpoints`]: the one list of operations; [`planned`]: those not built yet
+//! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
+//! - [`organizations`], [`projects`], [`database`], [`mod@reference`]: the operations
+//! - [`clusters`]: the real PostgreSQL behind a project
+//! - [`app`], [`db`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod access;
+pub mod accounts;
+pub mod app;
+pub mod cache;
+pub mod cli;
 pub mod clock;
 pub mod clusters;
+pub mod config;
 pub mod database;
+pub mod db;
+pub mod endpoints;
 pub mod error;
+pub mod http;
 pub mod ids;
+pub mod limits;
+pub mod listener;
+pub mod organizations;
+pub mod planned;
+pub mod projects;
+pub mod reference;
+pub mod telemetry;
+pub mod tokens;

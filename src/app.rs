@@ -1,0 +1,158 @@
+//! Everything a request needs, built once.
+
+use std::{ops::Deref, sync::Arc};
+
+use axum::Router;
+use tokio::{sync::mpsc, task::JoinSet};
+use uuid::Uuid;
+
+use crate::{
+    access::Directory,
+    clock::{Clock, Entropy},
+    clusters::Embedded,
+    db::Db,
+    endpoints,
+    error::Error,
+    http::{self, Links, Transport},
+    ids::TokenId,
+    limits::Limits,
+    listener,
+    projects::{
+        listing::Listings,
+        reconciler::{self, Reconciler},
+    },
+    telemetry::{self, Metrics},
+    tokens::last_used,
+};
+
+/// What the operator decided, as requests see it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How the listener speaks, and whose forwarding headers it believes.
+    pub transport: Transport,
+    /// Databases are `db.<ref>.<this>`.
+    pub project_domain: String,
+    /// Published beside the API.
+    pub links: Links,
+    /// This node: the owner of the clusters in its data folder.
+    pub node: Uuid,
+    /// First of the numeric user ids of project clusters.
+    pub project_uid_base: u32,
+}
+
+/// Handle to the application. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Inner>);
+
+/// The application's parts.
+pub struct Inner {
+    /// What the operator decided.
+    pub settings: Settings,
+    /// Time.
+    pub clock: Clock,
+    /// Randomness.
+    pub entropy: Entropy,
+    /// The control database.
+    pub db: Db,
+    /// What access decisions read.
+    pub directory: Directory,
+    /// Counters.
+    pub limits: Arc<Limits>,
+    /// The projects' clusters.
+    pub clusters: Embedded,
+    /// Lists of projects as they were last answered.
+    pub listings: Listings,
+    /// Drives clusters to what is wanted of them.
+    pub reconciler: Reconciler,
+    /// Counters and durations, for Prometheus.
+    pub metrics: Metrics,
+}
+
+impl Deref for App {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+/// Work beside requests, not started yet.
+pub struct Background {
+    app: App,
+    uses: mpsc::Receiver<TokenId>,
+}
+
+impl App {
+    /// An application and the work that goes on beside its requests.
+    pub fn new(
+        settings: Settings,
+        clock: Clock,
+        entropy: Entropy,
+        db: Db,
+        clusters: Embedded,
+        limits: Limits,
+    ) -> Result<(Self, Background), Error> {
+        let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
+        let directory = Directory::new(db.clone(), clock.clone(), sender);
+        let metrics = Metrics::new(Self::operations().into_iter())?;
+        let inner = Inner {
+            settings,
+            clock,
+            entropy,
+            db,
+            directory,
+            limits: Arc::new(limits),
+            clusters,
+            listings: Listings::default(),
+            reconciler: Reconciler::default(),
+            metrics,
+        };
+        let app = Self(Arc::new(inner));
+        Ok((app.clone(), Background { app, uses }))
+    }
+
+    /// Ids of all operations, in the order of their numbers: those of counters and metrics.
+    pub fn operations() -> Vec<&'static str> {
+        endpoints::all().iter().map(|endpoint| endpoint.id).chain([endpoints::UNKNOWN.id]).collect()
+    }
+
+    /// The API.
+    pub fn router(&self) -> Router {
+        http::router(self, endpoints::all(), &endpoints::UNKNOWN)
+    }
+}
+
+impl App {
+    /// Forgets what a change of `table` may have made untrue.
+    pub fn forget(&self, table: &str) {
+        self.directory.forget(table);
+        self.listings.forget(table);
+    }
+
+    /// Forgets everything: after a lost connection nobody knows what was missed.
+    pub fn forget_all(&self) {
+        for table in ["users", "organizations", "members", "tokens", "projects"] {
+            self.forget(table);
+        }
+    }
+}
+
+impl Background {
+    /// Starts it. Dropping the set ends it; [`Reconciler::stop`] first lets begun work finish.
+    pub fn spawn(self) -> JoinSet<()> {
+        let Self { app, uses } = self;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(reconciler::run(app.clone()));
+        tasks.spawn(reconciler::empty_trash(app.clone()));
+        tasks.spawn(listener::run(app.clone()));
+        tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
+        tasks.spawn(async move {
+            let mut tick = tokio::time::interval(telemetry::UPKEEP);
+            loop {
+                tick.tick().await;
+                app.metrics.upkeep();
+            }
+        });
+        tasks
+    }
+}

@@ -1,0 +1,165 @@
+//! The server's options: one clap struct. Flag, environment variable, help text and `docs/configuration.md` are one.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+use secrecy::SecretString;
+use sha2::{Digest, Sha256};
+
+use crate::clusters::Home;
+
+/// The data folder nobody chose.
+const DATA_DIR: &str = "./.gantry";
+
+/// Where Gantry keeps things: options of every command that touches the control database.
+#[derive(Debug, Clone, Args)]
+pub struct ControlOptions {
+    /// Folder that holds the clusters and everything else Gantry keeps.
+    #[arg(long, env = "GANTRY_DATA_DIR", default_value = DATA_DIR, value_name = "DIR")]
+    pub data_dir: PathBuf,
+
+    /// Folder with PostgreSQL's programs (`postgres`, `initdb`). Without it, the newest installed is used.
+    #[arg(long, env = "GANTRY_POSTGRES_BIN", value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+
+    /// Control database, PostgreSQL 15 or newer. Without it, Gantry runs a control cluster of its own in the data folder.
+    #[arg(long, env = "GANTRY_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<SecretString>,
+}
+
+impl ControlOptions {
+    /// The data folder, or where servers can enter if they cannot enter the default one: under a private home directory,
+    /// say. One that was chosen is taken as it is.
+    pub fn home(&self) -> PathBuf {
+        let default = Path::new(DATA_DIR);
+        if self.data_dir != default || Home::reachable(default) {
+            return self.data_dir.clone();
+        }
+        let place = std::path::absolute(default).unwrap_or_else(|_| default.to_owned());
+        let digest = Sha256::digest(place.as_os_str().as_encoded_bytes());
+        Path::new("/var/lib/gantry").join(hex::encode(&digest[..4]))
+    }
+}
+
+/// Options of `gantry dev` and `gantry serve`.
+#[derive(Debug, Clone, Args)]
+pub struct Config {
+    /// Where Gantry keeps things.
+    #[command(flatten)]
+    pub control: ControlOptions,
+
+    /// Address the API listens on.
+    #[arg(long, env = "GANTRY_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+
+    /// Address for /healthz, /readyz and /metrics. They are not served without it.
+    #[arg(long, env = "GANTRY_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
+    pub admin_listen: Option<SocketAddr>,
+
+    /// Certificate chain (PEM) for HTTPS.
+    #[arg(long, env = "GANTRY_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of the certificate.
+    #[arg(long, env = "GANTRY_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Networks of the proxies in front, whose X-Forwarded-For and X-Forwarded-Proto are believed. Comma separated.
+    #[arg(long, env = "GANTRY_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR")]
+    pub trusted_proxies: Vec<IpNet>,
+
+    /// Domain of the projects: a database is `db.<ref>.<domain>`.
+    #[arg(long, env = "GANTRY_PROJECT_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
+    pub project_domain: String,
+
+    /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
+    #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
+    pub project_uid_base: u32,
+
+    /// Run project clusters without the Landlock sandbox. Only for kernels that lack it.
+    #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
+    pub unsafe_no_sandbox: bool,
+
+    /// Page with the fair-use policy, named in the OpenAPI document.
+    #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
+    pub terms_url: Option<String>,
+
+    /// Page with the published pricing, named in the OpenAPI document.
+    #[arg(long, env = "GANTRY_PRICING_URL", value_name = "URL")]
+    pub pricing_url: Option<String>,
+
+    /// What is logged: `error`, `warn`, `info`, `debug`, or a filter such as `gantry::clusters=debug`.
+    #[arg(long, env = "GANTRY_LOG", default_value = "warn,gantry=info", value_name = "FILTER")]
+    pub log: String,
+
+    /// How log lines look.
+    #[arg(long, env = "GANTRY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+/// Why a configuration cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Plain HTTP would leave this machine.
+    #[error(
+        "{0} is reachable from other machines, and plain HTTP there would show tokens to the network: \
+         give --tls-cert and --tls-key, or name the proxies in front with --trusted-proxies, or listen on 127.0.0.1"
+    )]
+    PlainHttp(SocketAddr),
+}
+
+impl Config {
+    /// Checks what no single flag can.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let plain = self.tls_cert.is_none();
+        if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
+            return Err(ConfigError::PlainHttp(self.listen));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    #[test]
+    fn plain_http_stays_on_this_machine_or_behind_a_proxy() {
+        let cases = [
+            (vec!["x"], true),
+            (vec!["x", "--listen", "[::1]:1"], true),
+            (vec!["x", "--listen", "0.0.0.0:1"], false),
+            (vec!["x", "--listen", "0.0.0.0:1", "--trusted-proxies", "10.0.0.0/8,192.168.0.0/16"], true),
+            (vec!["x", "--listen", "0.0.0.0:1", "--tls-cert", "c", "--tls-key", "k"], true),
+        ];
+        for (line, ok) in cases {
+            assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        assert!(Line::try_parse_from(["x", "--tls-cert", "c"]).is_err());
+    }
+}

@@ -1,0 +1,45 @@
+//! The one list of operations: routes, documents, limits and contract tests all read it.
+
+use std::sync::LazyLock;
+
+use crate::{
+    accounts, database,
+    error::Error,
+    http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
+    limits::STANDARD,
+    organizations, planned, projects, reference,
+};
+
+static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
+    [
+        accounts::api::ENDPOINTS,
+        organizations::api::ENDPOINTS,
+        projects::api::ENDPOINTS,
+        database::api::ENDPOINTS,
+        reference::api::ENDPOINTS,
+        planned::PLANNED,
+    ]
+    .concat()
+});
+
+/// Every operation, built or planned. Its place is the number of its counter.
+pub fn all() -> &'static [&'static Endpoint] {
+    &ALL
+}
+
+/// What answers everything no operation has: counted and headed like one of them.
+pub static UNKNOWN: Endpoint = Endpoint {
+    id: "unknown",
+    summary: "Anything else",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(unknown),
+};
+
+async fn unknown(RequestLine { method, path }: RequestLine) -> Result<Done, Error> {
+    Err(Error::UnknownRoute { method, path })
+}

@@ -1,0 +1,88 @@
+//! Logs and metrics.
+
+use std::{io::IsTerminal, time::Duration};
+
+use axum::http::StatusCode;
+use metrics::{Counter, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tracing_log::{AsLog, LogTracer};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+use crate::{
+    config::LogFormat,
+    error::{Context, Error},
+};
+
+/// Starts logging to standard error. Standard output is for answers.
+pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
+    // The driver logs the parameters of every statement, password verifiers among them, when asked for debug lines. No
+    // filter may ask for those.
+    let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE).as_log();
+    LogTracer::builder().with_max_level(level).ignore_crate("tokio_postgres").init().context("starting the log")?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => {
+            tracing::subscriber::set_global_default(lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).finish())
+        }
+        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
+    }
+    .context("starting the log")
+}
+
+/// Counters and durations of every operation, in Prometheus' form.
+///
+/// Handles are made once, so a request pays two atomic additions.
+pub struct Metrics {
+    handle: PrometheusHandle,
+    operations: Vec<Operation>,
+}
+
+struct Operation {
+    /// By hundreds of the status: 1xx to 5xx.
+    requests: [Counter; 5],
+    seconds: Histogram,
+}
+
+const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
+const SECONDS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Observations are kept apart until somebody sums them up; this often keeps that short.
+pub const UPKEEP: Duration = Duration::from_secs(5);
+
+impl Metrics {
+    /// Metrics for operations of these ids, numbered in this order.
+    pub fn new(operations: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
+        let recorder = PrometheusBuilder::new().set_buckets(&SECONDS).context("choosing histogram buckets")?.build_recorder();
+        let operations = operations
+            .map(|id| {
+                let labels = vec![Label::from_static_parts("operation", id)];
+                let requests = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
+                    let labels = [labels.clone(), vec![Label::from_static_parts("status", class)]].concat();
+                    recorder.register_counter(&Key::from_parts("gantry_requests_total", labels), &METADATA)
+                });
+                let seconds = recorder.register_histogram(&Key::from_parts("gantry_request_seconds", labels), &METADATA);
+                Operation { requests, seconds }
+            })
+            .collect();
+        Ok(Self { handle: recorder.handle(), operations })
+    }
+
+    /// One answered request.
+    pub fn observe(&self, operation: u16, status: StatusCode, millis: u64) {
+        let Some(operation) = self.operations.get(usize::from(operation)) else { return };
+        if let Some(counter) = operation.requests.get(usize::from(status.as_u16() / 100).saturating_sub(1)) {
+            counter.increment(1);
+        }
+        operation.seconds.record(Duration::from_millis(millis).as_secs_f64());
+    }
+
+    /// The page Prometheus scrapes.
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Sums up observations, so that memory stays bounded when nobody scrapes.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
