@@ -1,0 +1,216 @@
+//! Commands for the operator: users, organizations, members, tokens.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::{control::OpenControl, output::Output};
+use crate::{
+    access::Role,
+    accounts::{self, Account},
+    clock::{Clock, Entropy},
+    config::ControlOptions,
+    db::Db,
+    ids::{OrgSlug, TokenId},
+    organizations,
+    tokens::{self, LIFE_DAYS_MAX},
+};
+
+/// What every command of this kind takes.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    control: ControlOptions,
+    /// How the answer looks.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Migrate {
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum User {
+    /// Create a user.
+    Create {
+        /// The user's address; unique.
+        #[arg(long)]
+        email: String,
+        /// Name shown to other members. Without it: what stands before the @.
+        #[arg(long)]
+        username: Option<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Org {
+    /// Create an organization.
+    Create {
+        /// What people call it.
+        #[arg(long)]
+        name: String,
+        /// Its identifier in paths. Without it: 20 random letters.
+        #[arg(long)]
+        slug: Option<OrgSlug>,
+        /// Address of the user who owns it.
+        #[arg(long, value_name = "EMAIL")]
+        owner: String,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Member {
+    /// Give a user a role in an organization, or another one than before.
+    Add {
+        /// The organization's slug.
+        #[arg(long)]
+        org: OrgSlug,
+        /// The user's address.
+        #[arg(long)]
+        email: String,
+        /// owner, administrator, developer or read-only.
+        #[arg(long)]
+        role: Role,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Token {
+    /// Create a classic token: it may do whatever its owner may. Shown once.
+    Create {
+        /// Address of the user it acts for.
+        #[arg(long)]
+        email: String,
+        /// What it is for.
+        #[arg(long)]
+        name: String,
+        /// Days until it stops working, 1 to 366. Without it: never.
+        #[arg(long, value_parser = clap::value_parser!(i64).range(1..=LIFE_DAYS_MAX))]
+        expires_in_days: Option<i64>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// List a user's live tokens.
+    List {
+        /// The user's address.
+        #[arg(long)]
+        email: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Revoke a token: the next request with it is refused.
+    Revoke {
+        /// Its number, from the list.
+        id: i64,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+impl Migrate {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let applied = OpenControl::with_unmigrated(&self.common.control, async |db| Ok(db.migrate().await?)).await?;
+        self.common.output.print(&json!({ "applied": applied }), || match applied.as_slice() {
+            [] => "The control database is up to date.".to_owned(),
+            applied => format!("Applied: {}", applied.join(", ")),
+        })
+    }
+}
+
+impl User {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self::Create { email, username, common } = self;
+        let user = OpenControl::with(&common.control, async |db| {
+            Ok(accounts::create(db, &Entropy::system(), &email, username.as_deref(), Clock::system().now()).await?)
+        })
+        .await?;
+        let value = json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
+        common.output.print(&value, || format!("Created the user {} ({}).", user.email, user.gotrue_id))
+    }
+}
+
+impl Org {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self::Create { name, slug, owner, common } = self;
+        let created = OpenControl::with(&common.control, async |db| {
+            let owner = user(db, &owner).await?;
+            Ok(organizations::create(db, &Entropy::system(), &name, slug, owner.id, Clock::system().now()).await?)
+        })
+        .await?;
+        common.output.print(&created, || format!("Created the organization {} ({name}).", created.slug()))
+    }
+}
+
+impl Member {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let Self::Add { org, email, role, common } = self;
+        OpenControl::with(&common.control, async |db| {
+            let user = user(db, &email).await?;
+            let organization = organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
+            Ok(organizations::set_member(db, organization, user.id, role, Clock::system().now()).await?)
+        })
+        .await?;
+        common.output.print(&json!({ "organization": org, "email": email, "role": role.name() }), || {
+            format!("{email} is {} of {org}.", role.label())
+        })
+    }
+}
+
+impl Token {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Create { email, name, expires_in_days, common } => {
+                let (minted, now) = (tokens::mint_classic(&Entropy::system()), Clock::system().now());
+                let expires_at = expires_in_days.map(|days| now + TimeDelta::days(days));
+                let token = OpenControl::with(&common.control, async |db| {
+                    let owner = user(db, &email).await?;
+                    Ok(tokens::create(db, owner.id, &name, &minted, now, expires_at).await?)
+                })
+                .await?;
+                let value = json!({ "id": token.id, "name": name, "token": minted.expose(), "expires_at": expires_at });
+                common
+                    .output
+                    .print(&value, || format!("{}\nKeep it now: it is not shown again. It {}.", minted.expose(), until(expires_at)))
+            }
+            Self::List { email, common } => {
+                let tokens = OpenControl::with(&common.control, async |db| Ok(tokens::list(db, user(db, &email).await?.id).await?)).await?;
+                let line = |token: &tokens::Token| format!("{:>6}  {}  {}  {}", token.id, token.alias, token.name, until(token.expires_at));
+                common.output.print(&tokens, || tokens.iter().map(line).collect::<Vec<_>>().join("\n"))
+            }
+            Self::Revoke { id, common } => {
+                OpenControl::with(&common.control, async |db| {
+                    tokens::revoke(db, TokenId(id), Clock::system().now())
+                        .await
+                        .map_err(|error| about("live token", &id.to_string(), error))
+                })
+                .await?;
+                common.output.print(&json!({ "revoked": id }), || format!("Revoked token {id}."))
+            }
+        }
+    }
+}
+
+async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
+    accounts::by_email(db, email).await.map_err(|error| about("user", email, error))
+}
+
+fn until(expires_at: Option<DateTime<Utc>>) -> String {
+    expires_at.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", at.format("%Y-%m-%d %H:%M UTC")))
+}
+
+/// Says what was not found; other errors as they are.
+fn about(what: &str, name: &str, error: crate::error::Error) -> anyhow::Error {
+    match error {
+        crate::error::Error::NotFound => anyhow::anyhow!("there is no {what} {name}"),
+        other => other.into(),
+    }
+}

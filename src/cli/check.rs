@@ -1,0 +1,93 @@
+//! `gantry check`: whether this machine has what Gantry needs.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{output::Output, serve};
+use crate::{
+    clusters::{Account, Engine, Home, sandbox_available},
+    config::Config,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    config: Box<Config>,
+    /// How the answer looks.
+    #[arg(long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    ok: bool,
+    /// Whether Gantry can start without it.
+    needed: bool,
+    detail: String,
+}
+
+impl Check {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let findings = self.look().await;
+        let line = |finding: &Finding| {
+            let mark = if finding.ok {
+                "ok  "
+            } else if finding.needed {
+                "NO  "
+            } else {
+                "warn"
+            };
+            format!("{mark}  {:<12} {}", finding.what, finding.detail)
+        };
+        self.output.print(&findings, || findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
+        match findings.iter().filter(|finding| finding.needed && !finding.ok).count() {
+            0 => Ok(()),
+            missing => anyhow::bail!("{missing} of what Gantry needs is missing"),
+        }
+    }
+
+    async fn look(&self) -> Vec<Finding> {
+        let control = &self.config.control;
+        let engine = Engine::find(control.postgres_bin.as_deref());
+        let home = control.home();
+        let address = self.config.listen;
+        let free = serve::can_bind(address).await;
+        vec![
+            needed("postgresql", engine.map(|engine| format!("{} in {}", engine.text(), engine.bin_dir().display()))),
+            needed("account", Account::for_servers().map(|account| format!("servers run as {}", account.name))),
+            needed(
+                "data folder",
+                if Home::reachable(&home) {
+                    Ok(home.display().to_string())
+                } else {
+                    Err(format!("{} is closed to servers", home.display()))
+                },
+            ),
+            needed("transport", self.config.check().map(|()| format!("{address}"))),
+            Finding {
+                what: "address",
+                ok: free,
+                needed: false,
+                detail: if free { format!("{address} is free") } else { format!("{address} is in use, perhaps by Gantry itself") },
+            },
+            Finding {
+                what: "sandbox",
+                ok: sandbox_available(),
+                needed: false,
+                detail: if sandbox_available() {
+                    "Landlock confines project clusters".into()
+                } else {
+                    "no Landlock: project clusters are not confined".into()
+                },
+            },
+        ]
+    }
+}
+
+fn needed<E: std::fmt::Display>(what: &'static str, found: Result<String, E>) -> Finding {
+    match found {
+        Ok(detail) => Finding { what, ok: true, needed: true, detail },
+        Err(error) => Finding { what, ok: false, needed: true, detail: error.to_string() },
+    }
+}

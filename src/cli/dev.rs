@@ -1,0 +1,122 @@
+//! `gantry dev`: everything on this machine with one command and no configuration.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Args;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::{
+    files::DevFiles,
+    serve::{self, Clusters, Running},
+};
+use crate::{accounts, config::Config, organizations, tokens};
+
+#[derive(Debug, Args)]
+pub(super) struct Dev {
+    #[command(flatten)]
+    config: Box<Config>,
+}
+
+/// The user of a machine that was never used before. The domain is reserved for examples (RFC 2606).
+const FIRST_EMAIL: &str = "owner@example.com";
+const FIRST_ORGANIZATION: &str = "First organization";
+
+/// What the first start made, and later ones find.
+struct Start {
+    token: SecretString,
+    organization: String,
+    /// Whether the token was made just now.
+    fresh: bool,
+}
+
+impl Dev {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let config = *self.config;
+        let files = DevFiles::new(&config.control.data_dir);
+        let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
+        let project_domain = config.project_domain.clone();
+        let mut running = serve::start(config).await?;
+        let used = welcome(&mut running, &files, scheme, &project_domain).await;
+        // Whatever happened, nothing started here is left behind.
+        let stopped = running.stop(Clusters::Stop).await;
+        used.and(stopped)
+    }
+}
+
+/// Says what there is, and waits until nobody needs it any more.
+async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_domain: &str) -> anyhow::Result<()> {
+    let url = format!("{scheme}://{}", running.address);
+    let start = begin(running, files).await?;
+    files.write(&url, &start.token, &start.organization, project_domain)?;
+    greet(running, files, &url, &start);
+    running.wait().await;
+    anstream::eprintln!("\nStopping …");
+    Ok(())
+}
+
+/// A user, an organization and a token: found again, or made.
+async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
+    let app = &running.app;
+    if let Some((token, organization)) = files.read()
+        && app.directory.user(&tokens::Digest::of(token.expose_secret())).await?.is_some()
+    {
+        return Ok(Start { token, organization, fresh: false });
+    }
+    let now = app.clock.now();
+    let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
+        Ok(owner) => owner,
+        Err(crate::error::Error::NotFound) => accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now).await?,
+        Err(error) => return Err(error.into()),
+    };
+    let organization = match organizations::list(&app.db, owner.id).await?.into_iter().next() {
+        Some(organization) => organization,
+        None => organizations::create(&app.db, &app.entropy, FIRST_ORGANIZATION, None, owner.id, now).await?,
+    };
+    let minted = tokens::mint_classic(&app.entropy);
+    tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None).await.context("making the first token")?;
+    Ok(Start { token: minted.token, organization: organization.slug().to_string(), fresh: true })
+}
+
+fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start) {
+    let bold = anstyle::Style::new().bold();
+    let (env, profile) = (files.env(), files.profile());
+    let (env, profile) = (quoted(&env), quoted(&profile));
+    let token = if start.fresh { format!("{}  (shown once; kept in {env})", start.token.expose_secret()) } else { format!("in {env}") };
+    let bearer = if start.fresh { start.token.expose_secret().to_owned() } else { format!("$(. {env}; echo $GANTRY_TOKEN)") };
+    let engine = running.app.clusters.engine().text();
+    anstream::println!(
+        "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
+         \n  API         {url}\
+         \n  Reference   {url}/docs\
+         \n  Token       {token}\
+         \n  Variables   . {env}\
+         \n  CLI         export SUPABASE_PROFILE={profile} SUPABASE_ACCESS_TOKEN=$GANTRY_TOKEN\n\
+         \nCreate a project, a real PostgreSQL cluster:\n\
+         \n  curl -s {url}/v1/projects -H 'Content-Type: application/json' \\\
+         \n    -H \"Authorization: Bearer {bearer}\" \\\
+         \n    -d '{{\"name\": \"first\", \"organization_slug\": \"{organization}\", \"db_pass\": \"correct horse battery staple\"}}'\n\
+         \nCtrl-C stops everything; the next start finds it again.\n",
+        organization = start.organization,
+    );
+}
+
+/// A path as a shell takes it: as it is where that is safe, else in quotes.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let safe = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte));
+    if safe { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_where_a_shell_would_split_or_expand_them() {
+        let cases = [("/var/lib/gantry-1", "/var/lib/gantry-1"), ("/my data", "'/my data'"), ("/it's $HOME", r"'/it'\''s $HOME'")];
+        for (path, text) in cases {
+            assert_eq!(quoted(Path::new(path)), text);
+        }
+    }
+}

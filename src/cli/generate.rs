@@ -1,0 +1,63 @@
+//! `gantry generate`: the files that derive from the code, written or compared.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+
+use super::definition;
+use crate::{
+    endpoints,
+    http::{Links, document},
+    reference::tables,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Generate {
+    /// Write nothing; fail if a file is not what it would be.
+    #[arg(long)]
+    check: bool,
+    /// Folder the files are in.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Every generated file and its content.
+fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
+    let document = serde_json::to_string_pretty(&document(endpoints::all(), &Links::default()))?;
+    let mut files = vec![
+        ("openapi.json".into(), document + "\n"),
+        ("docs/endpoints.md".into(), tables::endpoints()),
+        ("docs/permissions.md".into(), tables::permissions()),
+        ("docs/errors.md".into(), tables::errors()),
+        ("docs/configuration.md".into(), tables::configuration(&definition())),
+    ];
+    files.extend(tables::requests().into_iter().map(|(name, text)| (Path::new("requests").join(name), text)));
+    Ok(files)
+}
+
+impl Generate {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let mut stale = Vec::new();
+        for (name, text) in files()? {
+            let file = self.dir.join(&name);
+            if std::fs::read_to_string(&file).is_ok_and(|present| present == text) {
+                continue;
+            }
+            stale.push(name.display().to_string());
+            if !self.check {
+                let parent = file.parent().context("a generated file lies in a folder")?;
+                std::fs::create_dir_all(parent)
+                    .and_then(|()| std::fs::write(&file, text))
+                    .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+        }
+        if self.check && !stale.is_empty() {
+            anyhow::bail!("not what the code says: {}; run `gantry generate`", stale.join(", "));
+        }
+        for name in stale {
+            anstream::println!("wrote {name}");
+        }
+        Ok(())
+    }
+}

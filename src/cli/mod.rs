@@ -1,0 +1,117 @@
+//! What a person types. Parsing and printing only; the work is done by the slices.
+
+mod admin;
+mod check;
+mod control;
+mod dev;
+mod files;
+mod generate;
+mod output;
+mod serve;
+mod with_postgres;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::{
+    clusters::{self, LaunchPlan},
+    config::Config,
+};
+
+/// Self-hosted Management API: organizations, projects that are real PostgreSQL clusters, tokens, limits.
+#[derive(Debug, Parser)]
+#[command(name = "gantry", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start everything on this machine with no configuration: the quickest way to look around.
+    Dev(dev::Dev),
+    /// Start the server for production.
+    Serve(Box<Config>),
+    /// Bring the control database up to this version.
+    Migrate(admin::Migrate),
+    /// Manage users.
+    #[command(subcommand)]
+    User(admin::User),
+    /// Manage organizations.
+    #[command(subcommand)]
+    Org(admin::Org),
+    /// Manage members of organizations.
+    #[command(subcommand)]
+    Member(admin::Member),
+    /// Manage personal access tokens.
+    #[command(subcommand)]
+    Token(admin::Token),
+    /// Write the files that derive from the code: the OpenAPI document, tables and requests.
+    Generate(generate::Generate),
+    /// Look whether this machine has what Gantry needs.
+    Check(check::Check),
+    /// Become a PostgreSQL server: how Gantry starts servers. Not for people.
+    #[command(hide = true)]
+    Launch(LaunchPlan),
+    /// Run a command beside a throw-away PostgreSQL: how the tests get theirs.
+    #[command(hide = true)]
+    WithPostgres(with_postgres::WithPostgres),
+}
+
+/// Parses the command line, does what it says, and tells how it went.
+pub fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    if let Command::Launch(plan) = &command {
+        // Before any thread: what follows applies to this thread and what it becomes.
+        return failure(clusters::launch(plan).map(|never| match never {}));
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failure(Err::<(), _>(error)),
+    };
+    let outcome = runtime.block_on(run(command));
+    // A blocking copy may still run; it leaves only what the next start clears.
+    runtime.shutdown_background();
+    failure(outcome)
+}
+
+async fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Dev(dev) => dev.run().await,
+        Command::Serve(config) => serve::serve(*config).await,
+        Command::Migrate(migrate) => migrate.run().await,
+        Command::User(user) => user.run().await,
+        Command::Org(org) => org.run().await,
+        Command::Member(member) => member.run().await,
+        Command::Token(token) => token.run().await,
+        Command::Generate(generate) => generate.run(),
+        Command::Check(check) => check.run().await,
+        Command::WithPostgres(with) => with.run().await,
+        Command::Launch(_) => anyhow::bail!("launched before the runtime started"),
+    }
+}
+
+/// One clear line on standard error and exit code 1, or nothing and 0.
+fn failure<E: std::fmt::Display>(outcome: Result<(), E>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            anstream::eprintln!("gantry: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command line's definition, for the page generated from it.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_definition_is_sound() {
+        super::definition().debug_assert();
+    }
+}

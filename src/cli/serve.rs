@@ -1,0 +1,281 @@
+//! Starting and stopping the server: what `gantry serve` and `gantry dev` share.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use axum::{Router, extract::State, http::StatusCode, routing::get};
+use axum_server::{Handle, tls_rustls::RustlsConfig};
+use futures_util::FutureExt;
+use hyper_util::rt::TokioTimer;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use secrecy::ExposeSecret;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+};
+use uuid::Uuid;
+
+use crate::{
+    app::{App, Settings},
+    clock::{Clock, Entropy},
+    clusters::{Account, Control, Embedded, Engine, Home, Launcher, sandbox_available, server::Host},
+    config::Config,
+    db::Db,
+    http::{Links, Transport},
+    limits::{Capacity, snapshot},
+    projects::reconciler,
+    telemetry,
+};
+
+/// How long requests in flight may take to finish when the server stops.
+const DRAIN: Duration = Duration::from_secs(30);
+/// How long a client may take to send a request's headers.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a kill can take back from the counters.
+const LIMITS_KEPT_EVERY: Duration = Duration::from_secs(1);
+const STOPPED_EARLY: &str = "stopped before it was ready";
+
+/// A server that answers.
+pub(super) struct Running {
+    pub(super) app: App,
+    /// Where it answers: the port chosen, if the configuration left it open.
+    pub(super) address: SocketAddr,
+    handle: Handle<SocketAddr>,
+    background: JoinSet<()>,
+    listeners: JoinSet<std::io::Result<()>>,
+    control: Option<Control>,
+    home: Arc<Home>,
+    signals: Signals,
+}
+
+/// Requests to stop. Taken from the start on: one that comes while the server starts is obeyed as soon as it can be.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn take() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    fn asked_already(&mut self) -> bool {
+        self.asked().now_or_never().is_some()
+    }
+}
+
+/// `gantry serve`: until SIGINT or SIGTERM. Projects' clusters go on running, and are adopted by the next start.
+pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
+    let mut running = start(config).await?;
+    tracing::info!(address = %running.address, "listening");
+    running.wait().await;
+    tracing::info!("stopping: requests in flight are finished first");
+    running.stop(Clusters::Leave).await
+}
+
+/// What becomes of projects' clusters when the server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clusters {
+    Leave,
+    Stop,
+}
+
+/// Starts everything the configuration names.
+pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
+    let mut signals = Signals::take()?;
+    telemetry::log(&config.log, config.log_format)?;
+    config.check()?;
+    // Before anything is started: the commonest mistake should cost nothing.
+    let listener = bind(config.listen, "--listen")?;
+    let admin = config.admin_listen.map(|address| bind(address, "--admin-listen")).transpose()?;
+    let tls = tls(&config)?;
+
+    let engine = Engine::find(config.control.postgres_bin.as_deref())?;
+    let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
+    if !launcher.sandbox {
+        tracing::warn!("clusters run without the Landlock sandbox: a project's SQL can reach files of its user id");
+    }
+    let home = Arc::new(Home::open(&config.control.home(), Account::for_servers()?)?);
+    let host = Host { engine, launcher };
+    let (entropy, clock) = (Entropy::system(), Clock::system());
+    let (db, control) = if let Some(url) = &config.control.database_url {
+        (Db::new(url.expose_secret().parse().context("--database-url is not a PostgreSQL URL")?)?, None)
+    } else {
+        let control = Control::ensure(&home, &host, &entropy).await?;
+        (Db::new(control.config())?, Some(control))
+    };
+    let begun = async {
+        tokio::select! {
+            migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
+            () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
+        };
+        let clusters = Embedded::open(home.clone(), host, entropy.clone());
+        clusters.prepare().await?;
+        let operations = App::operations();
+        let limits = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
+        let (app, background) = App::new(settings(&config, &home, &entropy)?, clock, entropy, db, clusters, limits)?;
+        reconciler::take_stock(&app).await?;
+        anyhow::Ok((app, background, listener.local_addr()?))
+    };
+    let (app, background, address) = match begun.await {
+        Ok(begun) => begun,
+        Err(error) => {
+            // Nobody is left who would stop it.
+            if let Some(control) = &control {
+                control.stop().await?;
+            }
+            // Ctrl-C reaches `initdb` too, whose complaint then says nothing.
+            return Err(if signals.asked_already() { anyhow::anyhow!(STOPPED_EARLY) } else { error });
+        }
+    };
+    let mut background = background.spawn();
+    background.spawn(snapshot::run(app.limits.clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
+    let handle = Handle::new();
+    let mut listeners = JoinSet::new();
+    listeners.spawn(listen(listener, tls, app.router(), handle.clone()));
+    if let Some(admin) = admin {
+        listeners.spawn(listen(admin, None, admin_router(app.clone()), handle.clone()));
+    }
+    Ok(Running { app, address, handle, background, listeners, control, home, signals })
+}
+
+impl Running {
+    /// Returns when the server is asked to stop.
+    pub(super) async fn wait(&mut self) {
+        self.signals.asked().await;
+    }
+
+    /// Finishes what was begun, then stops what this process started.
+    pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
+        self.handle.graceful_shutdown(Some(DRAIN));
+        while let Some(listener) = self.listeners.join_next().await {
+            listener??;
+        }
+        self.app.reconciler.stop().await;
+        if clusters == Clusters::Stop {
+            self.app.clusters.stop_all().await?;
+        }
+        self.background.shutdown().await;
+        if let Err(error) = snapshot::save(&self.app.limits, &self.app.clock, &limits_file(&self.home)) {
+            tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
+        }
+        self.app.db.close();
+        if let Some(control) = &self.control {
+            control.stop().await?;
+        }
+        tracing::debug!(data = %self.home.dir().display(), "stopped");
+        Ok(())
+    }
+}
+
+fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("{address} is in use by another program; stop it, or choose another address with {flag}")
+        }
+        _ => anyhow::anyhow!("cannot listen on {address}: {error}"),
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+async fn listen(
+    listener: std::net::TcpListener,
+    tls: Option<RustlsConfig>,
+    router: Router,
+    handle: Handle<SocketAddr>,
+) -> std::io::Result<()> {
+    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+    if let Some(tls) = tls {
+        let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
+        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+        server.serve(service).await
+    } else {
+        let mut server = axum_server::from_tcp(listener)?.handle(handle);
+        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+        server.serve(service).await
+    }
+}
+
+fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
+    let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else { return Ok(None) };
+    let unreadable = |file: &Path| format!("cannot read {}", file.display());
+    let chain = CertificateDer::pem_file_iter(cert).with_context(|| unreadable(cert))?.collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_file(key).with_context(|| unreadable(key))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain.with_context(|| unreadable(cert))?, key)
+        .context("the certificate and the key do not fit")?;
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(RustlsConfig::from_config(Arc::new(server))))
+}
+
+fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
+    Ok(Settings {
+        transport: Transport { tls: config.tls_cert.is_some(), trusted_proxies: config.trusted_proxies.clone() },
+        project_domain: config.project_domain.clone(),
+        links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
+        node: node(&home.dir().join("node"), entropy)?,
+        project_uid_base: config.project_uid_base,
+    })
+}
+
+/// Where counters outlive the process.
+fn limits_file(home: &Home) -> PathBuf {
+    home.dir().join("limits")
+}
+
+/// The identity of this data folder, made when it is first used: rows of projects name it.
+fn node(file: &Path, entropy: &Entropy) -> anyhow::Result<Uuid> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => text.trim().parse().with_context(|| format!("{} does not hold a UUID", file.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let node = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+            // Renamed in place, so that a crash never leaves half an identity.
+            let unfinished = file.with_extension("tmp");
+            std::fs::write(&unfinished, format!("{node}\n")).and_then(|()| std::fs::rename(&unfinished, file))?;
+            Ok(node)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+/// For the operator's own tools: not counted, not authenticated, on a listener of its own.
+fn admin_router(app: App) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(|State(app): State<App>| async move { app.metrics.render() }))
+        .with_state(app)
+}
+
+/// Ready while the control database answers.
+async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
+    match app.db.query("select 1", &[]).await {
+        Ok(_) => (StatusCode::OK, "ready\n"),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the control database does not answer\n"),
+    }
+}
+
+/// Binds a listener for a caller that only needs to know whether it can.
+pub(super) async fn can_bind(address: SocketAddr) -> bool {
+    TcpListener::bind(address).await.is_ok()
+}

@@ -1,0 +1,68 @@
+//! `gantry with-postgres -- command`: a throw-away control cluster and a prepared template for a command, such as the
+//! test runner. Nothing is left behind.
+
+use std::{os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc};
+
+use anyhow::Context;
+use clap::Args;
+use tokio::process::Command;
+
+use crate::{
+    clock::Entropy,
+    clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+};
+
+/// Data folder of the throw-away control cluster, for the command.
+const HOME_VARIABLE: &str = "GANTRY_TEST_HOME";
+/// Prepared templates, for the command.
+const TEMPLATES_VARIABLE: &str = "GANTRY_TEST_TEMPLATES";
+
+#[derive(Debug, Args)]
+pub(super) struct WithPostgres {
+    /// Folder with PostgreSQL's programs.
+    #[arg(long, env = "GANTRY_POSTGRES_BIN", value_name = "DIR")]
+    postgres_bin: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+impl WithPostgres {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        let entropy = Entropy::system();
+        let dir = std::env::temp_dir().join(format!("gantry-{}", entropy.letters(8)));
+        std::fs::create_dir(&dir)?;
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o711))?;
+        let outcome = self.run_in(&dir, entropy).await;
+        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        outcome
+    }
+
+    async fn run_in(&self, dir: &std::path::Path, entropy: Entropy) -> anyhow::Result<()> {
+        let home = Arc::new(Home::open(dir, Account::for_servers()?)?);
+        let host = Host { engine: Engine::find(self.postgres_bin.as_deref())?, launcher: Launcher::default() };
+        let control = Control::ensure(&home, &host, &entropy).await?;
+        let outcome = async {
+            // Thrown away in any case, so nothing needs to survive a power cut.
+            let (client, connection) = control.config().connect(tokio_postgres::NoTls).await?;
+            tokio::spawn(connection);
+            for statement in ["alter system set fsync = off", "alter system set full_page_writes = off", "select pg_reload_conf()"] {
+                client.batch_execute(statement).await?;
+            }
+            Embedded::open(home.clone(), host, entropy).prepare().await?;
+            let (program, arguments) = self.command.split_first().context("no command")?;
+            let status = Command::new(program)
+                .args(arguments)
+                .env(HOME_VARIABLE, home.dir())
+                .env(TEMPLATES_VARIABLE, home.dir().join("templates"))
+                .status()
+                .await
+                .with_context(|| format!("cannot run {program}"))?;
+            anyhow::ensure!(status.success(), "{program} ended with {status}");
+            Ok(())
+        }
+        .await;
+        control.stop().await?;
+        outcome
+    }
+}
