@@ -1,1 +1,17 @@
+//! The integration tests: one binary, over a real PostgreSQL.
 
+#![cfg(test)]
+
+mod access;
+mod binary;
+mod clusters;
+mod contract;
+mod database;
+mod http;
+mod lifecycle;
+mod limits;
+mod organizations;
+mod projects;
+mod sql;
+mod support;
+mod tidy;

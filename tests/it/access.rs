@@ -1,0 +1,141 @@
+//! Tokens and roles as they change: what is true now decides, on every node.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::TimeDelta;
+use gantry::{access::Role, organizations, tokens};
+use tokio::time::{sleep, timeout};
+
+use crate::support::{
+    Actor, Node, TestApp,
+    client::Quota,
+    dawn,
+    machine::{Machine, PATIENCE},
+    postgres::connect,
+};
+
+/// Asks again until the answer has this status. The notification is on its way; nothing here hears it arrive.
+async fn until(node: &Node, path: &str, actor: &Actor, status: u16) {
+    let answered = async {
+        while node.get(path).as_(actor).send().await.status != status {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answered {status}"));
+}
+
+#[tokio::test]
+async fn an_expired_token_is_refused_from_that_moment() {
+    let app = TestApp::new().await;
+    let (token, _) = app.token(&app.owner, Some(dawn() + TimeDelta::seconds(10))).await;
+    app.get("/v1/profile").token(&token).send().await.expect(200);
+    app.advance(9);
+    app.get("/v1/profile").token(&token).send().await.expect(200);
+    app.advance(1);
+    let refused = app.get("/v1/profile").token(&token).send().await.expect(401);
+    assert_eq!(refused.message(), "Unauthorized");
+    assert_eq!(refused.header("x-gotrue-id"), None);
+}
+
+#[tokio::test]
+async fn a_revocation_reaches_every_node() {
+    let mut app = TestApp::new().await;
+    let mut second = app.another(2, Arc::new(Machine::bare()));
+    app.node.start();
+    second.start();
+    // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
+    until(&app.node, "/v1/profile", &app.developer, 200).await;
+    until(&second, "/v1/profile", &app.developer, 200).await;
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
+    until(&app.node, "/v1/profile", &app.developer, 401).await;
+    until(&second, "/v1/profile", &app.developer, 401).await;
+    assert!(tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.is_err(), "there is nothing left to revoke");
+}
+
+#[tokio::test]
+async fn a_change_by_hand_is_heard_too() {
+    let mut app = TestApp::new().await;
+    app.node.start();
+    until(&app.node, "/v1/profile", &app.owner, 200).await;
+    let person = connect(&app.config).await;
+    person.execute("update tokens set expires_at = $1 where user_id = $2", &[&dawn(), &app.owner.user.0]).await.unwrap();
+    until(&app.node, "/v1/profile", &app.owner, 401).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
+    let mut app = TestApp::new().await;
+    app.node.start();
+    until(&app.node, "/v1/profile", &app.owner, 200).await;
+    let person = connect(&app.config).await;
+    let listeners =
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and query = 'listen gantry'";
+    let ended = async {
+        while person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("it never listened");
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
+    until(&app.node, "/v1/profile", &app.owner, 401).await;
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
+    until(&app.node, "/v1/profile", &app.developer, 401).await;
+}
+
+#[tokio::test]
+async fn another_role_counts_from_the_next_request_on() {
+    let mut app = TestApp::new().await;
+    app.node.start();
+    let path = app.at("/config/auth/signing-keys");
+    until(&app.node, &path, &app.developer, 501).await;
+    organizations::set_member(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();
+    until(&app.node, &path, &app.developer, 403).await;
+    organizations::set_member(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn()).await.unwrap();
+    until(&app.node, &path, &app.developer, 501).await;
+    app.app.db.query("delete from members where user_id = $1", &[&app.developer.user.0]).await.unwrap();
+    until(&app.node, &path, &app.developer, 404).await;
+}
+
+#[tokio::test]
+async fn without_a_word_from_the_database_half_a_minute_is_the_limit() {
+    let app = TestApp::new().await;
+    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
+    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
+    app.advance(30);
+    app.get("/v1/profile").as_(&app.owner).send().await.expect(401);
+}
+
+/// What exists elsewhere and what exists nowhere cannot be told apart: not by status, message, or any counter.
+#[tokio::test]
+async fn a_counter_does_not_tell_what_exists() {
+    let app = TestApp::new().await;
+    let unknown = ["abcdefghijklmnopqrst", "not-a-ref", "ABCDEFGHIJKLMNOPQRST"];
+    let foreign = [app.foreign.project.as_str(), app.foreign.slug.as_str()];
+    let mut left = 120;
+    for subject in foreign.into_iter().chain(unknown).cycle().take(30) {
+        let answer = app.get(&format!("/v1/projects/{subject}")).as_(&app.owner).send().await.expect(404);
+        left -= 1;
+        assert_eq!((answer.quota, &*answer.message()), (Quota { limit: 120, remaining: left, reset: 60 }, "Not Found"), "{subject}");
+    }
+    let mut left = 120;
+    for slug in [app.foreign.slug.as_str(), "nobody", "no.slug", "x".repeat(65).as_str()].into_iter().cycle().take(30) {
+        let answer = app.get(&format!("/v1/organizations/{slug}")).as_(&app.owner).send().await.expect(404);
+        left -= 1;
+        assert_eq!((answer.quota, &*answer.message()), (Quota { limit: 120, remaining: left, reset: 60 }, "Not Found"), "{slug}");
+    }
+}
+
+/// One's own is never charged to the counter of what is not, whether it was cached or not.
+#[tokio::test]
+async fn ones_own_is_not_charged_for_guesses() {
+    let app = TestApp::new().await;
+    let path = format!("/v1/projects/{}", app.foreign.project);
+    for _ in 0..5 {
+        app.get(&path).as_(&app.owner).send().await.expect(404);
+    }
+    for remaining in [119, 118] {
+        assert_eq!(app.get(&app.at("")).as_(&app.owner).send().await.expect(200).quota.remaining, remaining);
+    }
+    assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(404).quota.remaining, 114);
+}

@@ -1,0 +1,14 @@
+//! The executable as a person runs it: started, killed, asked for help, refused.
+//!
+//! Everything here goes through the process's own doors: arguments, signals, standard streams, HTTP and files.
+
+mod admin;
+mod crash;
+mod dev;
+mod help;
+mod machine;
+mod quota;
+mod refusals;
+mod secrets;
+mod serve;
+mod wire;

@@ -1,0 +1,150 @@
+//! `kill -9` at every moment that matters. Whatever is cut, the next start finishes.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio_postgres::NoTls;
+
+use super::machine::{Gantry, Machine, alive, until};
+
+/// After the answer to a request: while the row is new, while files are copied, while the server starts, after all.
+const MOMENTS_MS: [u64; 8] = [0, 5, 20, 50, 90, 140, 200, 300];
+
+/// The moment itself is what varies here, so it is a time and not an event.
+fn let_pass(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+/// Exactly the servers that should be there, and nothing that was not finished.
+#[track_caller]
+fn assert_tidy(machine: &Machine, gantry: &Gantry, projects: &[String]) {
+    let mut wanted = projects.to_vec();
+    wanted.sort();
+    assert_eq!(machine.names("projects"), wanted, "{}", gantry.log());
+    until("an empty tmp", || machine.names("tmp").is_empty().then_some(()));
+    until("an empty trash", || machine.names("trash").is_empty().then_some(()));
+    wanted.push("control".to_owned());
+    wanted.sort();
+    assert_eq!(machine.names("run"), wanted, "sockets of the living");
+    // Every process belongs to one of the postmasters.
+    let places = projects.iter().map(|project| format!("projects/{project}")).chain(["control".to_owned()]);
+    let masters: Vec<_> = places.map(|place| machine.postmaster(&place).unwrap_or_else(|| panic!("{place} has no server"))).collect();
+    until("no orphans", || {
+        machine.servers().iter().all(|pid| masters.contains(pid) || masters.iter().any(|master| is_child(*pid, *master))).then_some(())
+    });
+}
+
+fn is_child(pid: rustix::process::Pid, of: rustix::process::Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)).map(str::to_owned);
+    parent.is_some_and(|parent| parent == of.as_raw_nonzero().to_string())
+}
+
+/// What the server keeps of the customer's password.
+fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(machine.data().join("run").join(project)).user("supabase_admin").dbname("postgres");
+        let (client, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.query_one("select rolpassword from pg_authid where rolname = 'postgres'", &[]).await.unwrap().get(0)
+    })
+}
+
+#[test]
+fn killed_while_it_creates_a_project_it_finishes_at_the_next_start() {
+    let machine = Machine::new();
+    let mut projects = Vec::new();
+    let mut gantry = machine.dev(&[]);
+    for moment in MOMENTS_MS {
+        projects.push(gantry.create(&format!("cut after {moment} ms")));
+        let_pass(moment);
+        gantry.kill();
+        gantry = machine.dev(&[]);
+        for project in &projects {
+            gantry.healthy(project);
+        }
+        assert_tidy(&machine, &gantry, &projects);
+        let verifier = password_verifier(&machine, projects.last().unwrap());
+        assert!(verifier.as_deref().is_some_and(|text| text.starts_with("SCRAM-SHA-256$")), "after {moment} ms: {verifier:?}");
+    }
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+    assert_eq!(machine.servers(), []);
+}
+
+#[test]
+fn killed_while_it_removes_a_project_it_finishes_at_the_next_start() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    let moments = [0, 5, 30, 120];
+    let mut projects: Vec<_> = moments.iter().map(|moment| gantry.create(&format!("cut after {moment} ms"))).collect();
+    for project in &projects {
+        gantry.healthy(project);
+    }
+    for moment in moments {
+        let project = projects.remove(0);
+        gantry.send("DELETE", &format!("/v1/projects/{project}"), None).expect(200);
+        let_pass(moment);
+        gantry.kill();
+        gantry = machine.dev(&[]);
+        let gone = gantry.get(&format!("/v1/projects/{project}"));
+        assert_eq!(gone.expect(400)["message"], "Resource has been removed");
+        until("the end of its server", || machine.postmaster(&format!("projects/{project}")).is_none().then_some(()));
+        until("its folder gone", || (!machine.names("projects").contains(&project)).then_some(()));
+        assert_tidy(&machine, &gantry, &projects);
+        for project in &projects {
+            gantry.healthy(project);
+        }
+    }
+}
+
+#[test]
+fn killed_beside_running_clusters_it_adopts_them() {
+    let machine = Machine::new();
+    let gantry = machine.dev(&[]);
+    let project = gantry.create("kept");
+    gantry.healthy(&project);
+    let place = format!("projects/{project}");
+    let (control, server) = (machine.postmaster("control").unwrap(), machine.postmaster(&place).unwrap());
+    gantry.kill();
+    assert!(alive(control) && alive(server), "servers outlive gantry");
+
+    let mut gantry = machine.serve(&[]);
+    assert_eq!((machine.postmaster("control"), machine.postmaster(&place)), (Some(control), Some(server)), "{}", gantry.log());
+    // Production leaves customers' servers running over a restart, and stops only what is its own.
+    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+    assert!(alive(server) && !alive(control), "{}", gantry.log());
+
+    let mut gantry = machine.dev(&[]);
+    assert_eq!(machine.postmaster(&place), Some(server), "{}", gantry.log());
+    gantry.healthy(&project);
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+    assert_eq!(machine.servers(), []);
+}
+
+#[test]
+fn killed_during_the_first_start_it_starts_the_next_time() {
+    for moment in [30, 200, 500, 900] {
+        let machine = Machine::unprepared();
+        let cut = machine.begin("dev", &[]);
+        let_pass(moment);
+        cut.kill();
+        let gantry = machine.dev(&[]);
+        let project = gantry.create("first");
+        gantry.healthy(&project);
+        assert_tidy(&machine, &gantry, &[project]);
+    }
+}
+
+#[test]
+fn asked_to_stop_while_it_starts_it_leaves_nothing_running() {
+    for (moment, signal) in [(100, Signal::INT), (300, Signal::TERM), (600, Signal::INT), (1000, Signal::TERM)] {
+        let machine = Machine::unprepared();
+        let mut cut = machine.begin("dev", &[]);
+        let_pass(moment);
+        cut.stop(signal);
+        until("nothing running", || machine.servers().is_empty().then_some(()));
+        assert!(!cut.log().contains("panicked"), "{}", cut.log());
+    }
+}

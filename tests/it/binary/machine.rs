@@ -1,0 +1,331 @@
+//! A folder of its own for each test, and the executable running in it.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs::{self, Permissions},
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::wire::{self, Answer};
+
+/// Bound of every wait: far beyond what a slow machine needs, far below a person's patience.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Between two looks at what no event announces: a process that ended, a folder that emptied.
+const POLL: Duration = Duration::from_millis(10);
+/// The password of projects made here; the secrets test looks for it.
+pub(super) const PASSWORD: &str = "correct horse battery staple";
+
+/// Looks again and again until there is something to see.
+#[track_caller]
+#[expect(clippy::disallowed_methods, reason = "the processes watched here live in real time")]
+pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        std::thread::sleep(POLL);
+    }
+    panic!("not within {PATIENCE:?}: {what}");
+}
+
+/// A folder that servers can enter, with the data folder in it.
+pub(super) struct Machine {
+    dir: TempDir,
+}
+
+impl Machine {
+    /// With the templates that the test run prepared, if it did: saves the first start some seconds.
+    pub(super) fn new() -> Self {
+        let machine = Self::unprepared();
+        if let Some(templates) = env::var_os("GANTRY_TEST_TEMPLATES") {
+            fs::create_dir(machine.data()).unwrap();
+            fs::set_permissions(machine.data(), Permissions::from_mode(0o711)).unwrap();
+            // Owners and modes are part of a template.
+            let copied = Command::new("cp").arg("-a").arg(templates).arg(machine.data().join("templates")).status().unwrap();
+            assert!(copied.success());
+        }
+        machine
+    }
+
+    /// Nothing there at all.
+    pub(super) fn unprepared() -> Self {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
+        Self { dir }
+    }
+
+    /// Where the executable is run.
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A space, because people have them.
+    pub(super) fn data(&self) -> PathBuf {
+        self.dir().join("my data")
+    }
+
+    /// The executable with these arguments, and nothing of this test's own environment that could steer it.
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GANTRY_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.dir()).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// A command on this data folder, to its end.
+    pub(super) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).env("GANTRY_DATA_DIR", self.data()).output().unwrap()
+    }
+
+    /// The JSON a command answers.
+    #[track_caller]
+    pub(super) fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(&[arguments, &["--output", "json"]].concat());
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+
+    /// `gantry dev`, ready.
+    pub(super) fn dev(&self, arguments: &[&str]) -> Gantry {
+        let mut gantry = self.begin("dev", arguments);
+        gantry.greeting = gantry.stdout.until_line("Ctrl-C stops everything");
+        gantry.address = field(&gantry.greeting, "API").trim_start_matches("http://").parse().unwrap();
+        let variables = fs::read_to_string(self.data().join("dev.env")).unwrap();
+        let value = |name: &str| variables.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        (gantry.token, gantry.organization) = (value("GANTRY_TOKEN="), value("GANTRY_ORG="));
+        gantry
+    }
+
+    /// `gantry serve`, listening.
+    pub(super) fn serve(&self, arguments: &[&str]) -> Gantry {
+        let mut gantry = self.begin("serve", arguments);
+        let line = gantry.stderr.until_line("listening").pop().unwrap();
+        gantry.address = line.rsplit_once("address=").unwrap().1.trim().parse().unwrap();
+        gantry
+    }
+
+    /// A server that has just been started and has done nothing yet.
+    pub(super) fn begin(&self, command: &str, arguments: &[&str]) -> Gantry {
+        let mut command = self.command(&[&[command], arguments].concat());
+        command.env("GANTRY_LISTEN", "127.0.0.1:0").env("GANTRY_DATA_DIR", self.data()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Gantry {
+            stdout: Lines::of(child.stdout.take().unwrap()),
+            stderr: Lines::of(child.stderr.take().unwrap()),
+            child,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            greeting: Vec::new(),
+            token: String::new(),
+            organization: String::new(),
+        }
+    }
+
+    /// Live processes of this data folder's servers: those in it, and `initdb`, which only names it.
+    pub(super) fn servers(&self) -> Vec<Pid> {
+        let data = self.data();
+        let ours = |entry: fs::DirEntry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let program = fs::read_to_string(entry.path().join("comm")).ok()?;
+            let inside = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&data));
+            let named = || {
+                let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+                matches!(program.trim(), "initdb" | "postgres") && String::from_utf8_lossy(&line).contains(&*data.to_string_lossy())
+            };
+            (inside || named()).then_some(pid)
+        };
+        fs::read_dir("/proc").unwrap().flatten().filter_map(ours).collect()
+    }
+
+    /// The postmaster whose data is `<data folder>/<place>/data`.
+    pub(super) fn postmaster(&self, place: &str) -> Option<Pid> {
+        let data = self.data().join(place).join("data");
+        let pid = fs::read_to_string(data.join("postmaster.pid")).ok()?;
+        let pid = Pid::from_raw(pid.lines().next()?.trim().parse().ok()?)?;
+        let cwd = fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).ok()?;
+        (cwd == data).then_some(pid)
+    }
+
+    /// Names in a folder of the data folder. One that is not there is empty.
+    pub(super) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.data().join(folder)).into_iter().flatten().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Machine {
+    /// A failed test must not leave servers behind.
+    fn drop(&mut self) {
+        for pid in self.servers() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The text after a label of the greeting.
+#[track_caller]
+pub(super) fn field<'a>(greeting: &'a [String], label: &str) -> &'a str {
+    let line = greeting.iter().find_map(|line| line.trim_start().strip_prefix(label));
+    line.unwrap_or_else(|| panic!("no {label} in {greeting:?}")).trim()
+}
+
+/// Whether a server runs under this pid.
+pub(super) fn alive(pid: Pid) -> bool {
+    fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok()
+}
+
+/// A running executable.
+pub(super) struct Gantry {
+    child: Child,
+    pub(super) stdout: Lines,
+    pub(super) stderr: Lines,
+    pub(super) address: SocketAddr,
+    /// What it printed until it was ready.
+    pub(super) greeting: Vec<String>,
+    pub(super) token: String,
+    pub(super) organization: String,
+}
+
+impl Gantry {
+    pub(super) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        wire::send(self.address, method, path, Some(&self.token), body)
+            .unwrap_or_else(|error| panic!("{method} {path}: {error}\n{}", self.log()))
+    }
+
+    pub(super) fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, None)
+    }
+
+    /// Asks for a project, and returns its ref.
+    pub(super) fn create(&self, name: &str) -> String {
+        let body = json!({ "name": name, "organization_slug": self.organization, "db_pass": PASSWORD });
+        let created = self.send("POST", "/v1/projects", Some(&body)).expect(201);
+        created["ref"].as_str().unwrap().to_owned()
+    }
+
+    pub(super) fn query(&self, project: &str, sql: &str) -> Answer {
+        self.send("POST", &format!("/v1/projects/{project}/database/query"), Some(&json!({ "query": sql })))
+    }
+
+    /// Waits until the project answers SQL, which the operation itself waits for, and is shown as healthy.
+    #[track_caller]
+    pub(super) fn healthy(&self, project: &str) {
+        let answer = until("a project that answers", || Some(self.query(project, "select 1 as one")).filter(|answer| answer.status != 544));
+        assert_eq!(answer.expect(201), json!([{ "one": 1 }]), "{}", self.log());
+        assert_eq!(self.get(&format!("/v1/projects/{project}")).expect(200)["status"], "ACTIVE_HEALTHY", "{}", self.log());
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it without a chance to do anything about it.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop, and waits until it has.
+    #[track_caller]
+    pub(super) fn stop(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        self.ended()
+    }
+
+    #[track_caller]
+    pub(super) fn ended(&mut self) -> ExitStatus {
+        let status = until("the end of gantry", || self.child.try_wait().unwrap());
+        self.stdout.finish();
+        self.stderr.finish();
+        status
+    }
+
+    /// Everything it said so far.
+    pub(super) fn log(&self) -> String {
+        format!("{}\n{}", self.stdout.all(), self.stderr.all())
+    }
+}
+
+impl Drop for Gantry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A standard stream, line by line as it comes.
+pub(super) struct Lines {
+    seen: Arc<Mutex<String>>,
+    coming: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Lines {
+    fn of(stream: impl Read + Send + 'static) -> Self {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let (sender, coming) = channel();
+        let copy = Arc::clone(&seen);
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let mut seen = copy.lock().unwrap();
+                seen.push_str(&line);
+                seen.push('\n');
+                drop(seen);
+                // Nobody has to be waiting for lines.
+                let _ = sender.send(line);
+            }
+        });
+        Self { seen, coming, reader: Some(reader) }
+    }
+
+    /// The lines up to and including the first with this text in it.
+    #[track_caller]
+    pub(super) fn until_line(&mut self, text: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            match self.coming.recv_timeout(PATIENCE) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Timeout) => panic!("no {text:?} within {PATIENCE:?}: {lines:?}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("it ended before it said {text:?}: {lines:?}"),
+            }
+            if lines.last().is_some_and(|line| line.contains(text)) {
+                return lines;
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+
+    pub(super) fn all(&self) -> String {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+/// Runs another program to its end.
+#[track_caller]
+pub(super) fn program(name: &str, arguments: &[&OsStr]) -> Output {
+    Command::new(name).args(arguments).output().unwrap_or_else(|error| panic!("{name}: {error}"))
+}

@@ -1,0 +1,151 @@
+//! What cannot work is refused with one clear line and exit code 1, and leaves nothing behind.
+
+use std::{
+    fs::{self, Permissions},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Output,
+};
+
+use super::machine::Machine;
+
+/// The one line, if that is all there was.
+#[track_caller]
+fn refusal(machine: &Machine, output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(said.starts_with("gantry: ") && said.ends_with('\n') && said.lines().count() == 1, "{said:?}");
+    assert_eq!(machine.servers(), [], "{said}");
+    said.trim().to_owned()
+}
+
+/// A folder with `postgres` and `initdb` that only say a version.
+fn fake_engine(dir: &Path, version: &str) {
+    fs::create_dir(dir).unwrap();
+    for name in ["postgres", "initdb"] {
+        fs::write(dir.join(name), format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")).unwrap();
+        fs::set_permissions(dir.join(name), Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn a_port_in_use() {
+    let machine = Machine::unprepared();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for command in ["dev", "serve"] {
+        let line = refusal(&machine, &machine.run(&[command, "--listen", &address]));
+        assert_eq!(line, format!("gantry: {address} is in use by another program; stop it, or choose another address with --listen"));
+        let line = refusal(&machine, &machine.run(&[command, "--listen", "127.0.0.1:0", "--admin-listen", &address]));
+        assert!(line.starts_with(&format!("gantry: {address} is in use by another program")), "{line}");
+        assert!(line.ends_with("--admin-listen"), "the flag that is wrong: {line}");
+    }
+    assert!(!machine.data().exists(), "nothing was begun");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let machine = Machine::unprepared();
+    // Not even root can make a folder there.
+    let output = machine.command(&["dev", "--listen", "127.0.0.1:0", "--data-dir", "/proc/gantry/data"]).output().unwrap();
+    let line = refusal(&machine, &output);
+    assert!(line.contains("/proc/gantry"), "{line}");
+    fs::write(machine.data(), "a file").unwrap();
+    let line = refusal(&machine, &machine.run(&["dev", "--listen", "127.0.0.1:0"]));
+    assert!(line.contains(machine.data().to_str().unwrap()), "{line}");
+}
+
+#[test]
+fn a_folder_that_servers_cannot_enter() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Servers then run as ourselves, and enter what we can.
+    }
+    let machine = Machine::unprepared();
+    fs::set_permissions(machine.dir(), Permissions::from_mode(0o700)).unwrap();
+    let line = refusal(&machine, &machine.run(&["dev", "--listen", "127.0.0.1:0"]));
+    assert!(line.contains("cannot enter") && line.contains("has mode 0700"), "{line}");
+}
+
+#[test]
+fn a_folder_that_another_gantry_uses() {
+    let machine = Machine::new();
+    let gantry = machine.dev(&[]);
+    let output = machine.run(&["dev", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("is in use by another gantry (pid ") && said.lines().count() == 1, "{said}");
+    assert_eq!(gantry.get("/v1/organizations").status, 200, "the first is not disturbed");
+}
+
+#[test]
+fn no_postgresql_or_one_that_is_too_old_or_broken() {
+    let machine = Machine::unprepared();
+    let bin = |name: &str| machine.dir().join(name);
+    fs::create_dir(bin("empty")).unwrap();
+    fake_engine(&bin("old"), "13.4");
+    fake_engine(&bin("broken"), "of some kind");
+    let run = |name: &str| {
+        let mut command = machine.command(&["dev", "--listen", "127.0.0.1:0", "--postgres-bin", bin(name).to_str().unwrap()]);
+        refusal(&machine, &command.env("GANTRY_DATA_DIR", machine.data()).env("PATH", bin("empty")).output().unwrap())
+    };
+    assert_eq!(
+        run("empty"),
+        format!(
+            "gantry: PostgreSQL's server programs were not found in {}; install them with: apt-get install -y postgresql",
+            bin("empty").display()
+        )
+    );
+    assert_eq!(
+        run("old"),
+        format!(
+            "gantry: {}/postgres is PostgreSQL 13.4, and at least 15 is needed; install it with: apt-get install -y postgresql",
+            bin("old").display()
+        )
+    );
+    assert!(run("broken").contains("broken/postgres --version failed"), "{}", run("broken"));
+    assert!(!machine.data().exists(), "nothing was begun");
+}
+
+#[test]
+fn plain_http_for_other_machines() {
+    let machine = Machine::unprepared();
+    let line = refusal(&machine, &machine.run(&["serve", "--listen", "0.0.0.0:0"]));
+    assert_eq!(
+        line,
+        "gantry: 0.0.0.0:0 is reachable from other machines, and plain HTTP there would show tokens to the network: give --tls-cert and \
+         --tls-key, or name the proxies in front with --trusted-proxies, or listen on 127.0.0.1"
+    );
+    assert!(!machine.data().exists(), "nothing was begun");
+}
+
+#[test]
+fn a_certificate_that_is_not_there_or_is_none() {
+    let machine = Machine::unprepared();
+    let file = machine.dir().join("cert.pem");
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", file.to_str().unwrap(), "--tls-key", file.to_str().unwrap()];
+    for text in [None, Some("not PEM")] {
+        if let Some(text) = text {
+            fs::write(&file, text).unwrap();
+        }
+        let line = refusal(&machine, &machine.run(&arguments));
+        assert!(line.contains("cert.pem"), "{line}");
+    }
+    assert!(!machine.data().exists(), "nothing was begun");
+}
+
+#[test]
+fn a_control_database_that_does_not_answer() {
+    let machine = Machine::unprepared();
+    // Bound and never accepting: a port that nobody else takes meanwhile. Its backlog is never read.
+    let closed = { TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
+    let url = format!("postgres://someone:hush@{closed}/control");
+    for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"]] {
+        let line = refusal(&machine, &machine.run(&[command, &["--database-url", &url]].concat()));
+        assert!(!line.contains("hush"), "the password is nobody's business: {line}");
+        assert!(line.contains("refused"), "the reason: {line}");
+    }
+    let line = refusal(&machine, &machine.run(&["migrate", "--database-url", "postgres://someone:hush@host:nan/x"]));
+    assert!(!line.contains("hush") && line.contains("--database-url"), "{line}");
+}

@@ -1,0 +1,435 @@
+//! Clusters on real PostgreSQL: what survives crashes, and what a tenant cannot reach.
+//!
+//! As root, projects run under uids of their own and the isolation between them is tested too. Templates are shared by
+//! all tests; `GANTRY_TEST_TEMPLATES` moves them.
+
+use std::{
+    collections::HashSet,
+    fs,
+    fs::Permissions,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use gantry::{
+    clock::Entropy,
+    clusters::{Account, ClusterError, Control, Embedded, Home, Host, Launcher, Observed, sandbox_available},
+};
+use rustix::process::{Signal, kill_process};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::{Client, NoTls};
+
+use crate::support::machine::{FIRST_UID, Machine, PATIENCE, cluster, host, is_root, kill, processes_under};
+
+async fn text(client: &Client, query: &str) -> String {
+    client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+}
+
+async fn refusal(client: &Client, statement: &str) -> String {
+    let error = client.batch_execute(statement).await.expect_err(statement);
+    error.as_db_error().unwrap_or_else(|| panic!("{statement}: {error}")).message().to_owned()
+}
+
+#[tokio::test]
+async fn two_projects_have_identities_and_accounts_of_their_own() {
+    let machine = Machine::new().await;
+    let (a, b) = (machine.running(1).await, machine.running(2).await);
+
+    let mut ids = HashSet::new();
+    for project in [&a, &b] {
+        let admin = machine.clusters.admin(project).await.unwrap();
+        ids.insert(text(&admin, "select system_identifier::text from pg_control_system()").await);
+        // The server compares the WAL's identifier with its own when it reads WAL back.
+        admin.batch_execute("create table public.t as select generate_series(1, 1000) n").await.unwrap();
+        admin
+            .batch_execute("select pg_create_logical_replication_slot('s', 'test_decoding'); insert into public.t values (0)")
+            .await
+            .unwrap();
+        assert_ne!(text(&admin, "select count(*)::text from pg_logical_slot_get_changes('s', null, null)").await, "0");
+        admin.batch_execute("checkpoint").await.unwrap();
+    }
+    assert_eq!(ids.len(), 2, "{ids:?}");
+
+    if !is_root() {
+        return;
+    }
+    for (project, uid) in [(&a, FIRST_UID + 1), (&b, FIRST_UID + 2)] {
+        let uids: HashSet<u32> = processes_under(&machine.data(project)).into_iter().map(|(_, uid)| uid).collect();
+        assert_eq!(uids, [uid].into());
+    }
+    let (socket, data) = (machine.clusters.socket_path(&b), machine.data(&b));
+    for forbidden in [format!("ls {}", socket.parent().unwrap().display()), format!("ls {}", data.display())] {
+        let run = |uid: u32| Command::new("sh").args(["-c", &forbidden]).uid(uid).gid(uid).output().unwrap().status.success();
+        assert!(!run(FIRST_UID + 1), "{forbidden}");
+        assert!(run(FIRST_UID + 2), "{forbidden}");
+    }
+    // Not through the socket either: its directory cannot be entered.
+    let psql = host().engine.program("psql");
+    if psql.exists() {
+        let directory = socket.parent().unwrap().to_owned();
+        let other = Command::new(psql)
+            .args(["-w", "-U", "postgres", "-h"])
+            .arg(directory)
+            .args(["-c", "select 1", "postgres"])
+            .uid(FIRST_UID + 1)
+            .output();
+        assert!(String::from_utf8_lossy(&other.unwrap().stderr).contains("Permission denied"));
+    }
+}
+
+#[tokio::test]
+async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    for (role, superuser, writable) in
+        [("supabase_admin", "on", "off"), ("postgres", "off", "off"), ("supabase_read_only_user", "off", "on")]
+    {
+        let client = machine.connect(&project, role).await.unwrap();
+        assert_eq!(text(&client, "select current_user::text").await, role);
+        assert_eq!(text(&client, "select current_setting('is_superuser')").await, superuser);
+        assert_eq!(text(&client, "select current_setting('default_transaction_read_only')").await, writable);
+    }
+    for role in ["authenticator", "anon"] {
+        assert!(machine.connect(&project, role).await.is_err(), "{role}");
+    }
+
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    owner
+        .batch_execute("create table notes (id int); alter table notes enable row level security; insert into notes values (1)")
+        .await
+        .unwrap();
+    assert_eq!(
+        text(&owner, "select tableowner::text from pg_tables where tablename = 'notes' and schemaname = 'public'").await,
+        "postgres"
+    );
+    let reader = machine.connect(&project, "supabase_read_only_user").await.unwrap();
+    assert_eq!(text(&reader, "select count(*)::text from notes").await, "1");
+    assert_eq!(refusal(&reader, "insert into notes values (2)").await, "cannot execute INSERT in a read-only transaction");
+}
+
+#[tokio::test]
+async fn a_password_is_set_without_leaving_a_trace() {
+    const VERIFIER: &str =
+        "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    assert!(matches!(machine.clusters.set_password(&project, "postgres", "hunter2").await, Err(ClusterError::NotAVerifier)));
+    machine.clusters.set_password(&project, "postgres", VERIFIER).await.unwrap();
+    machine.clusters.set_password(&project, "no'such\"role", VERIFIER).await.unwrap_err();
+
+    let admin = machine.clusters.admin(&project).await.unwrap();
+    assert_eq!(text(&admin, "select rolpassword from pg_authid where rolname = 'postgres'").await, VERIFIER);
+    admin.batch_execute("alter role postgres connection limit 20").await.unwrap();
+    let seen = text(&admin, "select coalesce(string_agg(query, ' '), '') from extensions.pg_stat_statements").await;
+    assert!(!seen.contains("SCRAM"), "{seen}");
+
+    machine.clusters.stop(&project).await.unwrap();
+    let logs = machine.data(&project).join("log");
+    let log: String = fs::read_dir(logs).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(log.contains("connection limit 20"), "statements that define are logged: {log}");
+    assert!(!log.contains("SCRAM"), "{log}");
+}
+
+#[tokio::test]
+async fn a_killed_postmaster_with_a_busy_backend_is_started_again() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    owner.batch_execute("create table kept as select 42 n").await.unwrap();
+    let backend: i32 = owner.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+    // Never looks at its latch, so it does not notice that the postmaster is gone.
+    let busy = tokio::spawn(async move { owner.batch_execute("do $$ begin loop end loop; end $$").await });
+    sleep(Duration::from_millis(200)).await;
+
+    kill(machine.pid(&project).await).await;
+    machine.up(&project).await;
+
+    busy.await.unwrap().unwrap_err();
+    let alive = processes_under(&machine.data(&project));
+    assert!(alive.iter().all(|(pid, _)| pid.as_raw_nonzero().get() != backend), "{alive:?}");
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    assert_eq!(text(&owner, "select n::text from kept").await, "42");
+}
+
+#[tokio::test]
+async fn every_process_killed_at_once_recovers() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    owner.batch_execute("create table kept as select generate_series(1, 20000) n").await.unwrap();
+    for (pid, _) in processes_under(&machine.data(&project)) {
+        kill(pid).await;
+    }
+    machine.up(&project).await;
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    assert_eq!(text(&owner, "select count(*)::text from kept").await, "20000");
+}
+
+#[tokio::test]
+async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
+    let machine = Machine::new().await;
+    let (project, other) = (machine.running(1).await, machine.running(1).await);
+    let lock = machine.clusters.socket_path(&project).with_file_name(".s.PGSQL.5432.lock");
+    let (pid_file, socket_lock) =
+        (fs::read_to_string(machine.data(&project).join("postmaster.pid")).unwrap(), fs::read_to_string(&lock).unwrap());
+    machine.clusters.stop(&project).await.unwrap();
+
+    // A postmaster of the same uid: PostgreSQL itself would refuse to start.
+    let foreign = machine.pid(&other).await.as_raw_nonzero().to_string();
+    let renamed = |text: String| text.split_once('\n').map(|(_, rest)| format!("{foreign}\n{rest}")).unwrap();
+    fs::write(machine.data(&project).join("postmaster.pid"), renamed(pid_file)).unwrap();
+    fs::write(&lock, renamed(socket_lock)).unwrap();
+    assert_eq!(machine.clusters.observe(&project).await.unwrap(), Observed::Stopped);
+
+    machine.up(&project).await;
+    machine.pid(&project).await;
+    machine.pid(&other).await;
+}
+
+#[tokio::test]
+async fn a_copy_cut_in_the_middle_is_made_again() {
+    let machine = Machine::new().await;
+    let cluster = cluster(1);
+    let leftover = machine.home.dir().join("tmp").join(cluster.project.as_str());
+    fs::create_dir_all(leftover.join("data/base")).unwrap();
+    fs::write(leftover.join("data/PG_VERSION"), "1").unwrap();
+    assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Absent);
+    machine.clusters.start(&cluster.project).await.unwrap_err();
+
+    machine.clusters.create(&cluster).await.unwrap();
+    assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Stopped);
+    assert!(!leftover.exists());
+    machine.up(&cluster.project).await;
+
+    // Again and again changes nothing.
+    let before = machine.pid(&cluster.project).await;
+    machine.clusters.create(&cluster).await.unwrap();
+    machine.up(&cluster.project).await;
+    assert_eq!(machine.pid(&cluster.project).await, before);
+}
+
+#[tokio::test]
+async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    let pid = machine.pid(&project).await;
+
+    // Another Gantry: only the files and processes carry over.
+    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system());
+    assert_eq!(later.observe(&project).await.unwrap(), Observed::Running { pid: pid.as_raw_nonzero().get(), accepting: true });
+    later.start(&project).await.unwrap();
+    later.stop(&project).await.unwrap();
+    assert_eq!(processes_under(machine.dir()), []);
+    assert_eq!(later.observe(&project).await.unwrap(), Observed::Stopped);
+    later.stop(&project).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stopped_process_cannot_hold_up_a_stop_for_ever() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    let pid = machine.pid(&project).await;
+    kill_process(pid, Signal::STOP).unwrap();
+    // Neither INT nor QUIT reaches it; removal climbs to KILL.
+    machine.clusters.remove(&project).await.unwrap();
+    assert_eq!(processes_under(machine.dir()), []);
+}
+
+#[tokio::test]
+async fn a_removed_project_leaves_nothing() {
+    let machine = Machine::new().await;
+    let (gone, kept) = (machine.running(1).await, machine.running(2).await);
+    machine.clusters.remove(&gone).await.unwrap();
+    assert_eq!(machine.clusters.observe(&gone).await.unwrap(), Observed::Absent);
+    assert_eq!(machine.clusters.refs_on_disk().await.unwrap(), std::slice::from_ref(&kept));
+    assert_eq!(machine.clusters.empty_trash().await.unwrap(), 1);
+    assert_eq!(machine.clusters.empty_trash().await.unwrap(), 0);
+    machine.clusters.remove(&gone).await.unwrap();
+
+    let find = Command::new("find").arg(machine.home.dir()).arg("-path").arg(format!("*{gone}*")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&find.stdout), "");
+    machine.pid(&kept).await;
+}
+
+#[tokio::test]
+async fn garbage_is_whatever_nobody_knows() {
+    let machine = Machine::new().await;
+    let (known, unknown) = (machine.running(1).await, machine.running(2).await);
+    let (mine, other) = (cluster(3).project, cluster(4).project);
+    for name in [mine.as_str(), other.as_str(), "template-abandoned"] {
+        fs::create_dir_all(machine.home.dir().join("tmp").join(name).join("data")).unwrap();
+    }
+    machine.clusters.collect_garbage(&[known.clone(), mine.clone()].into()).await.unwrap();
+
+    let left = |name: &str| {
+        let mut names: Vec<_> =
+            fs::read_dir(machine.home.dir().join(name)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(left("projects"), [known.as_str()]);
+    assert_eq!(left("tmp"), [mine.as_str()]);
+    assert_eq!(left("run"), [known.as_str()]);
+    assert_eq!(left("trash").len(), 3);
+    assert_eq!(processes_under(machine.home.dir()).len(), processes_under(&machine.data(&known)).len());
+    assert_eq!(machine.clusters.observe(&unknown).await.unwrap(), Observed::Absent);
+    machine.pid(&known).await;
+}
+
+#[tokio::test]
+async fn all_servers_stop_together() {
+    let machine = Machine::new().await;
+    for n in 0..3 {
+        machine.running(n).await;
+    }
+    machine.clusters.stop_all().await.unwrap();
+    assert_eq!(processes_under(machine.dir()), []);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_start_says_why() {
+    let machine = Machine::new().await;
+    let cluster = cluster(1);
+    machine.clusters.create(&cluster).await.unwrap();
+    let conf = machine.data(&cluster.project).join("postgresql.auto.conf");
+    fs::write(&conf, "max_connections = lots\n").unwrap();
+    let started = async {
+        machine.clusters.start(&cluster.project).await?;
+        machine.clusters.wait_ready(&cluster.project, PATIENCE).await
+    };
+    let complaint = started.await.unwrap_err().to_string();
+    assert!(complaint.contains("max_connections") && !complaint.contains('\n'), "{complaint}");
+
+    fs::write(machine.data(&cluster.project).join("PG_VERSION"), "9\n").unwrap();
+    let complaint = machine.clusters.start(&cluster.project).await.unwrap_err().to_string();
+    assert!(complaint.contains("was made by PostgreSQL 9, but /"), "{complaint}");
+}
+
+#[tokio::test]
+async fn a_long_data_directory_gets_a_short_socket() {
+    let top = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(top.path(), Permissions::from_mode(0o711)).unwrap();
+    let long = top.path().join("d".repeat(100));
+    let machine = Machine::new().await;
+    let templates = machine.home.dir().join("unused");
+    let home = Arc::new(Home::open(&long, Account::for_servers().unwrap()).unwrap().with_templates(templates).unwrap());
+    let control = Control::ensure(&home, &host(), &Entropy::system()).await.unwrap();
+    assert!(home.socket("control").starts_with("/tmp"), "{:?}", home.socket("control"));
+    drop(control.config().connect(NoTls).await.unwrap());
+    control.stop().await.unwrap();
+    fs::remove_dir_all(home.socket_dir("control").parent().unwrap()).unwrap();
+}
+
+#[tokio::test]
+async fn the_control_cluster_keeps_what_it_was_told() {
+    let machine = Machine::new().await;
+    let host = host();
+    let control = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
+    let (client, connection) = control.config().connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for durable in ["fsync", "full_page_writes", "synchronous_commit"] {
+        assert_eq!(text(&client, &format!("select current_setting('{durable}')")).await, "on");
+    }
+    client.batch_execute("create table kept as select 42 n").await.unwrap();
+    // Killed, not stopped: the next one recovers.
+    for (pid, _) in processes_under(machine.home.dir()) {
+        kill(pid).await;
+    }
+    let control = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
+    let control_again = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
+    let (client, connection) = control_again.config().connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    assert_eq!(text(&client, "select n::text from kept").await, "42");
+    control.stop().await.unwrap();
+    assert_eq!(processes_under(machine.home.dir()), []);
+}
+
+#[tokio::test]
+async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
+    if !sandbox_available() {
+        return;
+    }
+    let machine = Machine::new().await;
+    let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
+    let admin = machine.clusters.admin(&project).await.unwrap();
+    admin.batch_execute("create table pg_temp.o (t text); create extension dblink schema extensions").await.unwrap();
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let theirs = machine.data(&neighbour).join("PG_VERSION");
+    for attempt in [
+        "copy pg_temp.o from program 'id'".to_owned(),
+        "copy pg_temp.o from '/etc/hostname'".to_owned(),
+        "copy (select 1) to '/tmp/out'".to_owned(),
+        "copy (select 1) to '/dev/shm/out'".to_owned(),
+        "select pg_read_file('/etc/shadow')".to_owned(),
+        "select pg_read_file('/proc/1/cmdline')".to_owned(),
+        "select pg_ls_dir('/tmp')".to_owned(),
+        "select pg_ls_dir('/proc')".to_owned(),
+        format!("select pg_read_file('{}')", theirs.display()),
+        format!("select extensions.dblink_connect('host=127.0.0.1 port={port} dbname=x connect_timeout=2')"),
+    ] {
+        let said = refusal(&admin, &attempt).await;
+        let denied =
+            ["Permission denied", "command not found", "program \"id\" failed", "could not execute", "could not establish connection"];
+        assert!(denied.iter().any(|text| said.contains(text)), "{attempt}: {said}");
+    }
+    assert!(!Path::new("/tmp/out").exists() && !Path::new("/dev/shm/out").exists());
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "a server opened a TCP connection");
+}
+
+#[tokio::test]
+async fn ordinary_work_goes_on_inside_the_sandbox() {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    let owner = machine.connect(&project, "postgres").await.unwrap();
+    owner
+        .batch_execute(
+            "create extension if not exists pgcrypto; create extension if not exists \"uuid-ossp\"; create extension if not exists pg_trgm;
+             create table big as select n, md5(n::text) m from generate_series(1, 200000) n;
+             create index on big (m); create index on big using gin (m gin_trgm_ops);
+             analyze big; alter table big set (parallel_workers = 2);
+             set min_parallel_table_scan_size = 0; set parallel_setup_cost = 0; set parallel_tuple_cost = 0;
+             set work_mem = '64kB'",
+        )
+        .await
+        .unwrap();
+    let plan: Vec<String> = owner
+        .query("explain (analyze, costs off) select count(distinct m) from big where n % 2 = 0", &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert!(plan.iter().any(|line| line.contains("Workers Launched: 2")), "{plan:#?}");
+    assert_eq!(text(&owner, "select count(*)::text from (select m from big order by m) s").await, "200000");
+    assert_eq!(text(&owner, "select length(gen_random_bytes(8))::text || uuid_generate_v4()::text").await.len(), 37);
+    assert_eq!(
+        text(
+            &owner,
+            "select ((now() at time zone 'Europe/Berlin') is not null and to_tsvector('english', 'running') @@ to_tsquery('run'))::text"
+        )
+        .await,
+        "true"
+    );
+    for alone in ["create database extra", "vacuum big", "drop database extra"] {
+        owner.batch_execute(alone).await.unwrap();
+    }
+    owner.batch_execute("select pg_create_logical_replication_slot('s', 'pgoutput'); select pg_drop_replication_slot('s')").await.unwrap();
+    assert_ne!(text(&owner, "select count(*)::text from pg_stat_statements").await, "0");
+}
+
+#[tokio::test]
+async fn the_launcher_fails_closed() {
+    let machine = Machine::new().await;
+    let cluster = cluster(1);
+    machine.clusters.create(&cluster).await.unwrap();
+    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true }, ..host() };
+    let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
+    let start = timeout(PATIENCE, broken.start(&cluster.project)).await.expect("an ended launcher is noticed at once");
+    assert!(matches!(start, Err(ClusterError::NotStarted { .. })), "{start:?}");
+}

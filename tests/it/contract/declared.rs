@@ -1,0 +1,186 @@
+//! What is declared, against the published contract and the committed document.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gantry::{
+    endpoints,
+    http::{Access, Links, Tag, asked_for, document, placeholders},
+    limits::{LimitKey, Window},
+};
+use serde_json::Value;
+
+use super::{FACTS, Findings, LADDER, built, names_subject, published, spellings};
+use crate::support::document::{DOCUMENT, responses, validator};
+
+#[test]
+fn every_operation_of_the_contract_is_declared_as_it_is() {
+    let mut found = Findings::default();
+    let mut missing: BTreeSet<_> = FACTS.keys().copied().collect();
+    for endpoint in published() {
+        let Some(fact) = FACTS.get(endpoint.id) else {
+            found.add(endpoint, "is not in the contract");
+            continue;
+        };
+        assert!(missing.remove(endpoint.id), "{} is declared twice", endpoint.id);
+        let scope = endpoint.access.oauth().map_or("-", |scope| scope.name());
+        let permissions = Some(endpoint.access.permissions().to_string()).filter(|text| !text.is_empty()).unwrap_or("-".into());
+        if endpoint.method.name() != fact.method || spellings(endpoint).collect::<BTreeSet<_>>() != fact.paths {
+            found.add(endpoint, format_args!("{} {:?} instead of {} {:?}", endpoint.method.name(), endpoint.path, fact.method, fact.paths));
+        }
+        if permissions != fact.permissions {
+            found.add(endpoint, format_args!("needs {permissions} instead of {}", fact.permissions));
+        }
+        if scope != fact.scope {
+            found.add(endpoint, format_args!("has scope {scope} instead of {}", fact.scope));
+        }
+    }
+    assert_eq!(missing, BTreeSet::new(), "not declared");
+    found.verdict("declared");
+}
+
+#[test]
+fn what_is_built_answers_the_status_of_the_contract() {
+    let mut found = Findings::default();
+    for endpoint in published().filter(|endpoint| built(endpoint)) {
+        let documented: Vec<_> = responses(endpoint).keys().filter(|status| status.starts_with('2')).collect();
+        if documented != [FACTS[endpoint.id].status] {
+            found.add(endpoint, format_args!("documents {documented:?} instead of {}", FACTS[endpoint.id].status));
+        }
+    }
+    found.verdict("status");
+}
+
+#[test]
+fn the_ladder_is_the_contracts() {
+    let ours: BTreeMap<_, _> =
+        gantry::access::Permission::ALL.iter().map(|permission| (permission.name(), permission.minimum_role())).collect();
+    assert_eq!(ours, *LADDER);
+}
+
+/// Specification §8: everything not listed has the standard limit. Three more vanity operations are as strict upstream.
+#[test]
+fn limits_are_the_specifications() {
+    const MINUTE: &[(u32, u32)] = &[(120, 60)];
+    let stricter: BTreeMap<&str, &[(u32, u32)]> = [
+        ("v1-get-project-logs", &[(30, 60)][..]),
+        ("v1-get-project-logs-all", &[(30, 60)]),
+        ("v1-get-project-usage-api-count", &[(30, 60)]),
+        ("v1-get-project-usage-request-count", &[(30, 60)]),
+        ("v1-get-database-metadata", &[(10, 60), (1, 1)]),
+        ("v1-update-hostname-config", &[(10, 60)]),
+        ("v1-verify-dns-config", &[(10, 60)]),
+        ("v1-Delete hostname config", &[(10, 60)]),
+        ("v1-get-vanity-subdomain-config", &[(10, 60)]),
+        ("v1-deactivate-vanity-subdomain-config", &[(10, 60)]),
+        ("v1-activate-vanity-subdomain-config", &[(10, 60)]),
+        ("v1-check-vanity-subdomain-availability", &[(10, 60)]),
+        ("v1-apply-a-migration", &[(120, 180)]),
+    ]
+    .into();
+    for endpoint in endpoints::all() {
+        let windows: Vec<_> = endpoint.limit.windows.iter().map(|Window { requests, secs }| (*requests, *secs)).collect();
+        assert_eq!(windows, *stricter.get(endpoint.id).unwrap_or(&MINUTE), "{}", endpoint.id);
+        assert_eq!(endpoint.limit.key != LimitKey::Path, endpoint.id == "v1-create-a-project", "{}", endpoint.id);
+    }
+}
+
+#[test]
+fn a_handler_asks_for_what_its_path_names() {
+    let mut found = Findings::default();
+    for endpoint in published().filter(|endpoint| built(endpoint)) {
+        let named: BTreeSet<_> = placeholders(endpoint.path).filter(|name| ["ref", "slug"].contains(name)).collect();
+        let mut asked: BTreeSet<_> = asked_for(endpoint).into_iter().collect();
+        if endpoint.limit.key != LimitKey::Path {
+            assert!(asked.remove("slug"), "{}: the body names an organization that the handler does not take", endpoint.id);
+        }
+        if named != asked {
+            found.add(endpoint, format_args!("the path names {named:?}, the handler asks for {asked:?}"));
+        }
+    }
+    found.verdict("placeholders");
+}
+
+/// The guard finds them by counting segments of whichever spelling was sent.
+#[test]
+fn all_spellings_have_their_placeholders_in_the_same_places() {
+    let mut found = Findings::default();
+    for endpoint in endpoints::all() {
+        for name in ["{ref}", "{slug}"] {
+            let place = |path: &str| path.split('/').position(|segment| segment == name);
+            if spellings(endpoint).any(|spelling| place(spelling) != place(endpoint.path)) {
+                found.add(endpoint, format_args!("{name} moves: {:?}", spellings(endpoint).collect::<Vec<_>>()));
+            }
+        }
+    }
+    found.verdict("aliases");
+}
+
+/// Without a subject the decision has nothing to hold a role against, and lets every caller pass.
+#[test]
+fn what_needs_a_role_says_where() {
+    let mut found = Findings::default();
+    for endpoint in published().filter(|endpoint| built(endpoint)) {
+        let Access::Needs { permissions, .. } = endpoint.access else { continue };
+        let about_the_account = permissions.0.iter().flat_map(|group| group.iter()).all(|p| p.level() == gantry::access::Level::Account);
+        if !about_the_account && !names_subject(endpoint) {
+            found.add(endpoint, format_args!("needs {permissions} and names neither a project nor an organization"));
+        }
+    }
+    found.verdict("subject");
+}
+
+#[test]
+fn the_committed_document_is_the_generated_one() {
+    assert!(*DOCUMENT == document(endpoints::all(), &Links::default()), "openapi.json is stale: run `gantry generate`");
+}
+
+#[test]
+fn the_document_holds_together() {
+    let (mut ids, mut schemas) = (BTreeSet::new(), BTreeSet::new());
+    for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: its id is another's too");
+            let parameters = operation["parameters"].as_array().unwrap();
+            let in_path: BTreeSet<_> = parameters.iter().filter(|p| p["in"] == "path").map(|p| p["name"].as_str().unwrap()).collect();
+            let named: BTreeSet<_> = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}')).collect();
+            assert_eq!(in_path, named, "{method} {path}");
+            for response in operation["responses"].as_object().unwrap().values() {
+                assert!(response["description"].is_string(), "{method} {path}");
+                let schema = &response["content"]["application/json"]["schema"];
+                if !schema.is_null() && schemas.insert(schema.to_string()) {
+                    validator(schema);
+                }
+            }
+        }
+    }
+    let mut refs = Vec::new();
+    references(&DOCUMENT, &mut refs);
+    assert!(refs.len() > 20, "{refs:?}");
+    for reference in refs {
+        let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leads out of the document"));
+        assert!(DOCUMENT.pointer(pointer).is_some(), "{reference} leads nowhere");
+    }
+}
+
+fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("$ref").and_then(Value::as_str));
+            fields.values().for_each(|value| references(value, found));
+        }
+        Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+/// Gantry's own operations are about itself: open to all, and on no path of the contract.
+#[test]
+fn gantrys_own_operations_stay_out_of_the_way() {
+    let published: BTreeSet<_> = published().flat_map(spellings).collect();
+    let own: Vec<_> = endpoints::all().iter().filter(|endpoint| endpoint.tag == Tag::Gantry).collect();
+    assert!(!own.is_empty());
+    for endpoint in own {
+        assert!(endpoint.access == Access::Public && endpoint.id.starts_with("gantry-"), "{}", endpoint.id);
+        assert!(spellings(endpoint).all(|path| !published.contains(path)), "{}", endpoint.id);
+    }
+}

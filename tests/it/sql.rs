@@ -1,0 +1,78 @@
+//! A customer's SQL, migrations and the schema list, against a real PostgreSQL.
+//!
+//! Every test has a cluster of its own, as a new project has it.
+
+mod bounds;
+mod migrations;
+mod values;
+
+use std::{ops::Deref, time::Duration};
+
+use gantry::{
+    database::{
+        query::{Query, run_query},
+        session::{Limits, Target},
+    },
+    error::Error,
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::support::machine::{Machine, PATIENCE};
+
+/// A server of the test's own, for as long as the value lives.
+struct Server {
+    target: Target,
+    _machine: Machine,
+}
+
+impl Deref for Server {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        &self.target
+    }
+}
+
+async fn server() -> Server {
+    let machine = Machine::new().await;
+    let project = machine.running(1).await;
+    Server { target: Target::new(machine.clusters.socket_path(&project)), _machine: machine }
+}
+
+const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
+
+async fn run(target: &Target, text: &str) -> Result<Value, Error> {
+    run_with(target, text, json!([])).await
+}
+
+async fn run_with(target: &Target, text: &str, parameters: Value) -> Result<Value, Error> {
+    let query = Query { text: text.into(), parameters: parameters.as_array().unwrap().clone(), read_only: false };
+    Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
+}
+
+async fn read(target: &Target, text: &str) -> Result<Value, Error> {
+    let query = Query { text: text.into(), read_only: true, ..Query::default() };
+    Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
+}
+
+/// The first column of the first row.
+async fn one(target: &Target, text: &str) -> Value {
+    run(target, text).await.unwrap()[0].as_object().unwrap().values().next().unwrap().clone()
+}
+
+fn message(result: Result<impl std::fmt::Debug, Error>) -> String {
+    result.unwrap_err().message().into_owned()
+}
+
+/// Waits until the owner has no other session.
+async fn wait_until_idle(target: &Target) {
+    let busy = "select count(*) from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()";
+    timeout(PATIENCE, async {
+        while one(target, busy).await != json!(0) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .expect("a statement still runs");
+}

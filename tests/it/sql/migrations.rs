@@ -1,0 +1,260 @@
+//! Migrations, applied and recorded or neither, and the list of schemas.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use gantry::{
+    clock::Clock,
+    database::{
+        OWNER,
+        context::context,
+        migrations::{self, Applied, NewMigration, apply},
+        session::{Limits, Session, Target},
+    },
+    error::Error,
+};
+use serde_json::{Value, json};
+
+use super::{LIMITS, message, one, run, server, wait_until_idle};
+
+fn clock() -> Clock {
+    Clock::manual("2026-11-01T09:15:03Z".parse::<DateTime<Utc>>().unwrap())
+}
+
+fn new(query: &str) -> NewMigration {
+    NewMigration { query: query.into(), ..NewMigration::default() }
+}
+
+fn keyed(query: &str, key: &str) -> NewMigration {
+    NewMigration { idempotency_key: Some(key.into()), ..new(query) }
+}
+
+async fn versions(target: &Target) -> Vec<String> {
+    migrations::list(target, LIMITS).await.unwrap().into_iter().map(|migration| migration.version).collect()
+}
+
+#[tokio::test]
+async fn a_migration_is_applied_and_recorded() {
+    let target = server().await;
+    assert_eq!(versions(&target).await, [""; 0], "no history yet");
+    let migration = NewMigration {
+        query: "create table a (id int);\nselect * from generate_series(1, 5000)".into(),
+        name: Some("first".into()),
+        rollback: Some("drop table a".into()),
+        idempotency_key: Some("k".into()),
+        created_by: Some("me@example.com".into()),
+    };
+    let applied = apply(&target, &clock(), &migration, LIMITS).await.unwrap();
+    assert_eq!(applied, Applied { version: "20261101091503".into(), replayed: false });
+    let listed = migrations::list(&target, LIMITS).await.unwrap();
+    assert_eq!(json!(listed), json!([{"version": "20261101091503", "name": "first"}]));
+    assert_eq!(
+        run(&target, "select * from supabase_migrations.schema_migrations").await.unwrap(),
+        json!([{"version": "20261101091503", "statements": [migration.query], "name": "first", "created_by": "me@example.com",
+            "idempotency_key": "k", "rollback": ["drop table a"]}])
+    );
+    assert_eq!(one(&target, "select tableowner::text from pg_tables where tablename = 'schema_migrations'").await, json!(OWNER));
+    assert_eq!(one(&target, "select to_regclass('a')::text").await, json!("a"));
+}
+
+#[tokio::test]
+async fn the_command_lines_history_gets_the_missing_columns() {
+    let target = server().await;
+    run(
+        &target,
+        "create schema supabase_migrations;
+         create table supabase_migrations.schema_migrations (version text primary key, statements text[], name text);
+         insert into supabase_migrations.schema_migrations values ('20300101000000', '{}', 'theirs'), ('init', null, null)",
+    )
+    .await
+    .unwrap();
+    assert_eq!(versions(&target).await, ["20300101000000", "init"]);
+    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    assert_eq!(applied.version, "20300101000001", "after theirs, though it is dated in the future");
+    let constraint =
+        "select conname::text from pg_constraint where conrelid = 'supabase_migrations.schema_migrations'::regclass and contype = 'u'";
+    assert_eq!(one(&target, constraint).await, json!("schema_migrations_idempotency_key_key"));
+}
+
+#[tokio::test]
+async fn a_failing_migration_leaves_nothing() {
+    let target = server().await;
+    let failed = apply(&target, &clock(), &new("create table a ();\nselect 1/0"), LIMITS).await;
+    assert_eq!(message(failed), "Failed to run sql query: ERROR:  22012: division by zero\n");
+    for late in [
+        "create table a (id int unique deferrable initially deferred); insert into a values (1), (1)",
+        "create table a (); create index concurrently on a ((1))",
+        "create procedure p() language plpgsql as 'begin commit; end'; create table a (); call p()",
+    ] {
+        assert!(apply(&target, &clock(), &new(late), LIMITS).await.is_err(), "{late}");
+    }
+    assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
+    assert_eq!(versions(&target).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn no_text_parts_the_migration_from_its_record() {
+    let target = server().await;
+    for text in [
+        "create table a (); commit; select 1/0",
+        "rollback; create table a ()",
+        "commit; begin; create table a ()",
+        "begin; create table a ()",
+    ] {
+        assert!(message(apply(&target, &clock(), &new(text), LIMITS).await).starts_with("query: a migration runs in one transaction"));
+    }
+    assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
+
+    for text in [
+        "begin;\ncreate table a ();\ncommit;",
+        "create role helper; grant helper to postgres; grant create on schema public to helper; set role helper",
+        "set transaction read only",
+        "set client_encoding = 'LATIN1'; select set_config('search_path', '', false); set local datestyle = 'German'",
+        "savepoint s; create table b (); rollback to s; release s",
+        "set standard_conforming_strings = off",
+    ] {
+        apply(&target, &clock(), &new(text), LIMITS).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    assert_eq!(versions(&target).await.len(), 6);
+    assert_eq!(run(&target, "select to_regclass('a')::text as a, to_regclass('b') as b").await.unwrap(), json!([{"a": "a", "b": null}]));
+}
+
+/// Every sequence of up to `length` of `parts`, put together.
+fn sequences(parts: &[&str], length: usize) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let mut start = 0;
+    for _ in 0..length {
+        let end = all.len();
+        for at in start..end {
+            all.extend(parts.iter().map(|part| format!("{}{part}", all[at])).collect::<Vec<_>>());
+        }
+        start = end;
+    }
+    all
+}
+
+/// Texts with a `commit` that is, or is not, inside a literal, a comment or the body of a function.
+fn texts_about_commit() -> impl Iterator<Item = String> {
+    let opens = ["'", "e'", "E'x'\n'", "\"", "$$", "$a$", "x$a$", "--", "/*"];
+    let insides = sequences(&["\\", "\\'", "'", "\"", "$$", "$a$", "\n", "/*", "*/"], 2);
+    let tails = ["", "--'", "--\"", "--$$", "--$a$", "--*/"];
+    let literals = opens.into_iter().flat_map(move |open| {
+        let insides = insides.clone();
+        insides.into_iter().flat_map(move |inside| tails.map(|tail| format!("select 1 as a, {open}{inside};commit;{tail}")))
+    });
+    let bodies = sequences(&[";", ";end", " as case", " as end", ";commit", " select 1"], 4);
+    literals.chain(bodies.into_iter().map(|body| format!("create function f() returns int begin atomic select 1{body}")))
+}
+
+/// The server is the judge of what ends a transaction: no text that is let through may.
+#[tokio::test]
+async fn the_server_agrees_on_where_statements_begin() {
+    let target = server().await;
+    let nowhere = Target::new("/nowhere");
+    let mut session = Session::open(&target, OWNER, "postgres", &[], Limits { time: Duration::from_mins(2), ..LIMITS }).await.unwrap();
+    session.simple("create table marker ()").await.unwrap();
+    let (mut passed, mut ran) = (0, 0);
+    for text in texts_about_commit() {
+        // Texts are refused before the server is asked.
+        if matches!(apply(&nowhere, &clock(), &new(&text), LIMITS).await, Err(Error::Invalid { .. })) {
+            continue;
+        }
+        passed += 1;
+        session.simple("begin; insert into marker default values").await.unwrap();
+        ran += usize::from(session.simple(&text).await.is_ok());
+        let left = session.simple("rollback; select from marker").await.unwrap();
+        assert!(left.rows.is_empty(), "{text:?} ended the transaction");
+    }
+    assert!(passed > 1000 && ran > 50, "{passed} were let through, {ran} of them were valid");
+}
+
+#[tokio::test]
+async fn a_blanked_begin_keeps_the_lines() {
+    let server = server().await;
+    let failed = apply(&server, &clock(), &new("begin;\nselect nope;\ncommit;"), LIMITS).await;
+    assert!(message(failed).ends_with("\nLINE 2: select nope;\n               ^\n"));
+}
+
+#[tokio::test]
+async fn a_key_is_applied_once() {
+    let target = server().await;
+    let clock = clock();
+    let first = apply(&target, &clock, &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    clock.advance(Duration::from_mins(1));
+    let again = apply(&target, &clock, &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    assert_eq!(again, Applied { replayed: true, ..first });
+    let other = apply(&target, &clock, &keyed("create table b ()", "k"), LIMITS).await;
+    assert!(matches!(other, Err(Error::Conflict(_))));
+    assert_eq!(versions(&target).await, ["20261101091503"]);
+
+    assert!(apply(&target, &clock, &keyed("select 1/0", "failed"), LIMITS).await.is_err());
+    apply(&target, &clock, &keyed("select 1", "failed"), LIMITS).await.expect("a failure does not use up its key");
+}
+
+#[tokio::test]
+async fn ten_at_once_are_ten_versions_in_a_row() {
+    let target = server().await;
+    let clock = clock();
+    let tasks: Vec<_> = (0..10)
+        .map(|n| {
+            let (target, clock) = (target.clone(), clock.clone());
+            tokio::spawn(async move { apply(&target, &clock, &new(&format!("create table t{n} ()")), LIMITS).await.unwrap().version })
+        })
+        .collect();
+    let mut applied: Vec<_> = futures_util::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+    applied.sort();
+    assert_eq!(applied, (3..13).map(|second| format!("202611010915{second:02}")).collect::<Vec<_>>());
+    assert_eq!(versions(&target).await, applied);
+    clock.step_wall(TimeDelta::hours(-1));
+    assert_eq!(apply(&target, &clock, &new("select 1"), LIMITS).await.unwrap().version, "20261101091513");
+}
+
+#[tokio::test]
+async fn one_key_at_once_runs_once() {
+    let target = server().await;
+    let tasks: Vec<_> = (0..6)
+        .map(|_| {
+            let target = target.clone();
+            tokio::spawn(async move { apply(&target, &clock(), &keyed("create table a ()", "k"), LIMITS).await.unwrap().replayed })
+        })
+        .collect();
+    let replayed = futures_util::future::join_all(tasks).await.into_iter().filter(|replayed| *replayed.as_ref().unwrap()).count();
+    assert_eq!(replayed, 5);
+}
+
+#[tokio::test]
+async fn a_lock_is_not_waited_for_long() {
+    let target = server().await;
+    run(&target, "create table a (id int)").await.unwrap();
+    let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS).await.unwrap();
+    holder.simple("begin; lock table a").await.unwrap();
+    let refused = apply(&target, &clock(), &new("alter table a add b int"), LIMITS).await;
+    assert!(message(refused).contains("ERROR:  55P03: canceling statement due to lock timeout"));
+}
+
+#[tokio::test]
+async fn a_migration_over_its_time_leaves_nothing() {
+    let target = server().await;
+    let limits = Limits { time: Duration::from_secs(1), ..LIMITS };
+    assert!(message(apply(&target, &clock(), &new("create table a (); select pg_sleep(30)"), limits).await).contains("57014"));
+    wait_until_idle(&target).await;
+    assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
+    assert_eq!(versions(&target).await, [""; 0]);
+}
+
+// Context.
+
+#[tokio::test]
+async fn databases_and_schemas_are_listed() {
+    let target = server().await;
+    for text in ["create schema b; create schema \"A\"", "create database other", "create database closed allow_connections false"] {
+        run(&target, text).await.unwrap();
+    }
+    assert_eq!(
+        json!(context(&target, LIMITS).await.unwrap()),
+        json!({"databases": [
+            {"name": "other", "schemas": [{"name": "public"}]},
+            {"name": "postgres", "schemas": [{"name": "A"}, {"name": "b"}, {"name": "extensions"}, {"name": "public"}]},
+        ]})
+    );
+}

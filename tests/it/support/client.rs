@@ -1,0 +1,166 @@
+//! Requests in the process, and what is true of every answer.
+
+use std::net::SocketAddr;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::ConnectInfo,
+    http::{HeaderMap, Method, Request, StatusCode, header},
+};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::{Actor, document};
+
+/// A request that is being put together.
+#[must_use = "it is not sent yet"]
+pub(crate) struct Call {
+    router: Router,
+    request: Request<Body>,
+}
+
+/// What the headers say about the quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quota {
+    pub(crate) limit: u32,
+    pub(crate) remaining: u32,
+    pub(crate) reset: u32,
+}
+
+/// An answer that passed what holds for all of them.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) quota: Quota,
+    line: String,
+}
+
+impl Call {
+    pub(crate) fn new(router: Router, method: &str, path: &str) -> Self {
+        let request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path).body(Body::empty()).unwrap();
+        Self { router, request }
+    }
+
+    /// With the actor's token.
+    pub(crate) fn as_(self, actor: &Actor) -> Self {
+        self.token(&actor.token)
+    }
+
+    pub(crate) fn token(self, token: &str) -> Self {
+        self.header("authorization", &format!("Bearer {token}"))
+    }
+
+    pub(crate) fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.request.headers_mut().append(name, value.parse().unwrap());
+        self
+    }
+
+    /// From another address than this machine's.
+    pub(crate) fn from(mut self, address: &str) -> Self {
+        let socket = SocketAddr::new(address.parse().unwrap(), 50_000);
+        self.request.extensions_mut().insert(ConnectInfo(socket));
+        self
+    }
+
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").body(body.to_string())
+    }
+
+    pub(crate) fn body(mut self, body: impl Into<Body>) -> Self {
+        *self.request.body_mut() = body.into();
+        self
+    }
+
+    /// Sends it. The answer is checked against what holds for every answer, and against the document.
+    pub(crate) async fn send(self) -> Answer {
+        let (method, path) = (self.request.method().clone(), self.request.uri().path().to_owned());
+        let response = self.router.oneshot(self.request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let line = format!("{method} {path}");
+        let body = body.collect().await.unwrap().to_bytes();
+        let number = |name: &str| -> u32 {
+            let value = parts.headers.get(name).unwrap_or_else(|| panic!("{line}: no {name}"));
+            value.to_str().unwrap().parse().unwrap()
+        };
+        let quota =
+            Quota { limit: number("x-ratelimit-limit"), remaining: number("x-ratelimit-remaining"), reset: number("x-ratelimit-reset") };
+        let answer = Answer { status: parts.status, headers: parts.headers, body, quota, line };
+        answer.check_headers();
+        if method != Method::HEAD {
+            answer.check_body(&method, &path);
+        }
+        answer
+    }
+}
+
+impl Answer {
+    fn check_headers(&self) {
+        assert!(self.quota.remaining <= self.quota.limit && self.quota.reset >= 1, "{self:?}");
+        assert!(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "{self:?}");
+        assert_eq!(self.status == 401, self.headers.contains_key(header::WWW_AUTHENTICATE), "{self:?}");
+    }
+
+    fn check_body(&self, method: &Method, path: &str) {
+        if self.status.is_success() {
+            document::check(method, path, self.status, self.header("content-type"), &self.body);
+        } else {
+            assert_eq!(self.header("content-type"), Some("application/json; charset=utf-8"), "{self:?}");
+            assert!(self.json()["message"].is_string(), "{self:?}");
+        }
+    }
+
+    /// Fails the test, with the whole answer, unless the status is this.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{} answered {}: {}", self.line, self.status, self.text());
+        self
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The message of an error.
+    pub(crate) fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap_or_else(|| panic!("no message: {self:?}")).to_owned()
+    }
+
+    /// The body with what differs from run to run replaced: refs and slugs, UUIDs, times.
+    pub(crate) fn redacted(&self) -> Value {
+        redact(self.json())
+    }
+}
+
+fn redact(value: Value) -> Value {
+    match value {
+        Value::String(text) => redact_text(text).into(),
+        Value::Array(values) => values.into_iter().map(redact).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, redact(value))).collect(),
+        other => other,
+    }
+}
+
+fn redact_text(text: String) -> String {
+    if text.len() == 20 && text.bytes().all(|b| b.is_ascii_lowercase()) {
+        "[ref]".to_owned()
+    } else if uuid::Uuid::try_parse(&text).is_ok() {
+        "[uuid]".to_owned()
+    } else if chrono::DateTime::parse_from_rfc3339(&text).is_ok() {
+        "[time]".to_owned()
+    } else {
+        text
+    }
+}

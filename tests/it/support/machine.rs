@@ -1,0 +1,176 @@
+//! A data folder of its own for a test, with real clusters if it starts any, none of which outlives it.
+
+use std::{
+    env, fs,
+    fs::{File, Permissions},
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use gantry::{
+    clock::Entropy,
+    clusters::{Account, Cluster, Embedded, Engine, Home, Host, Launcher, Observed, sandbox_available},
+    ids::ProjectRef,
+};
+use rustix::{
+    fs::FlockOperation,
+    process::{Pid, Signal, kill_process},
+};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::{Client, NoTls};
+
+/// How long anything that starts, stops or ends may take before the test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// First of the user ids that tests give to projects, when they run as root.
+pub(crate) const FIRST_UID: u32 = 620_000;
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The installed PostgreSQL, started through the real binary.
+pub(crate) fn host() -> Host {
+    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available() };
+    Host { engine: Engine::find(None).unwrap(), launcher }
+}
+
+/// Prepared templates: the run's, or else kept between runs.
+pub(crate) fn templates() -> PathBuf {
+    env::var_os("GANTRY_TEST_TEMPLATES").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("templates"), PathBuf::from)
+}
+
+/// A home of its own in a directory that other accounts can enter.
+pub(crate) struct Machine {
+    pub(crate) clusters: Embedded,
+    pub(crate) home: Arc<Home>,
+    _janitor: Janitor,
+}
+
+impl Machine {
+    /// Ready to make projects.
+    pub(crate) async fn new() -> Self {
+        let machine = Self::bare();
+        // One test process makes the template while the others wait, rather than all at once.
+        let lock = File::create(templates().join("lock")).unwrap();
+        let lock = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let lock = lock.await.unwrap().unwrap();
+        machine.clusters.prepare().await.unwrap();
+        drop(lock);
+        machine
+    }
+
+    /// For a test that starts no cluster: nothing is prepared.
+    pub(crate) fn bare() -> Self {
+        let dir = place();
+        let home = Home::open(&dir, Account::for_servers().unwrap()).unwrap();
+        let home = Arc::new(home.with_templates(templates()).unwrap());
+        let clusters = Embedded::open(Arc::clone(&home), host(), Entropy::system());
+        Self { clusters, _janitor: Janitor::of(home.dir()), home }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.home.dir()
+    }
+
+    pub(crate) fn data(&self, project: &ProjectRef) -> PathBuf {
+        self.home.project(project).join("data")
+    }
+
+    /// Makes a project and waits until it accepts connections.
+    pub(crate) async fn running(&self, n: u32) -> ProjectRef {
+        let cluster = cluster(n);
+        self.clusters.create(&cluster).await.unwrap();
+        self.up(&cluster.project).await;
+        cluster.project
+    }
+
+    pub(crate) async fn up(&self, project: &ProjectRef) {
+        self.clusters.start(project).await.unwrap();
+        self.clusters.wait_ready(project, PATIENCE).await.unwrap();
+    }
+
+    pub(crate) async fn connect(&self, project: &ProjectRef, role: &str) -> Result<Client, tokio_postgres::Error> {
+        let (client, connection) = self.clusters.config(project, role).unwrap().connect(NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// The postmaster of a project that accepts connections.
+    pub(crate) async fn pid(&self, project: &ProjectRef) -> Pid {
+        match self.clusters.observe(project).await.unwrap() {
+            Observed::Running { pid, accepting: true } => Pid::from_raw(pid).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn cluster(n: u32) -> Cluster {
+    Cluster { project: ProjectRef::generate(&Entropy::system()), uid: FIRST_UID + n }
+}
+
+/// A new directory that other accounts can enter. Inside the run's own folder, if there is one, so it goes with that.
+pub(crate) fn place() -> PathBuf {
+    let parent = env::var_os("GANTRY_TEST_HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let dir = parent.join(format!("it-{}", Entropy::system().letters(8)));
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
+    dir
+}
+
+/// Ends every process that works below a directory, and removes it, when it is dropped — or when the test process ends
+/// in any other way: it is a process of its own, which waits for the end of its input.
+pub(crate) struct Janitor(Child);
+
+const CLEAR: &str = r#"
+cat > /dev/null
+while pids=$(find /proc -mindepth 2 -maxdepth 2 -name cwd \( -lname "$1" -o -lname "$1/*" \) -printf '%h\n' 2> /dev/null | tr -dc '0-9\n')
+      [ -n "$pids" ]; do
+    kill -KILL $pids
+    sleep 0.01
+done
+rm -rf "$1"
+"#;
+
+impl Janitor {
+    pub(crate) fn of(dir: &Path) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", CLEAR, "janitor"]).arg(dir).current_dir("/").process_group(0);
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Janitor {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// Live processes whose working directory is `dir` or below it, with their uids.
+pub(crate) fn processes_under(dir: &Path) -> Vec<(Pid, u32)> {
+    let under = |entry: fs::DirEntry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+        fs::read_link(entry.path().join("cwd")).ok()?.starts_with(dir).then_some(())?;
+        Some((pid, entry.metadata().ok()?.uid()))
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(under).collect()
+}
+
+/// Kills, and waits for the end: for a moment a killed process still looks like any other.
+pub(crate) async fn kill(pid: Pid) {
+    let _ = kill_process(pid, Signal::KILL);
+    let exe = format!("/proc/{}/exe", pid.as_raw_nonzero());
+    let gone = async {
+        // The kernel announces the end of somebody else's child to nobody.
+        while fs::read_link(&exe).is_ok() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+}

@@ -1,0 +1,273 @@
+//! What integration tests share: an application over real PostgreSQL, people to call it as, and requests.
+
+pub(crate) mod client;
+pub(crate) mod document;
+mod log;
+pub(crate) mod machine;
+pub(crate) mod postgres;
+
+use std::{ops::Deref, sync::Arc, time::Duration};
+
+use axum::Router;
+use chrono::{DateTime, Utc};
+use gantry::{
+    access::Role,
+    accounts,
+    app::{App, Background, Settings},
+    clock::{Clock, Entropy},
+    clusters::Embedded,
+    db::Db,
+    http::{Links, Transport},
+    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+    limits::Limits,
+    organizations,
+    projects::Status,
+    tokens,
+};
+use serde_json::{Value, json};
+use tokio::{task::JoinSet, time::timeout};
+use tokio_postgres::Config;
+use uuid::Uuid;
+
+use self::{
+    client::Call,
+    log::Log,
+    machine::{FIRST_UID, Machine, PATIENCE, host},
+};
+
+/// A node that no test runs: nothing acts on its projects.
+const NOBODY: Uuid = Uuid::from_u128(0xff);
+
+/// When every test begins.
+pub(crate) fn dawn() -> DateTime<Utc> {
+    "2026-11-21T09:15:03Z".parse().unwrap()
+}
+
+/// One Gantry: an application, its data folder, and its background work if that was started.
+pub(crate) struct Node {
+    pub(crate) app: App,
+    pub(crate) machine: Arc<Machine>,
+    router: Router,
+    background: Option<Background>,
+    tasks: JoinSet<()>,
+}
+
+impl Node {
+    fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
+        let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
+        let db = Db::new(config.clone()).unwrap();
+        let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Limits::default()).unwrap();
+        Self { router: app.router(), app, machine, background: Some(background), tasks: JoinSet::new() }
+    }
+
+    /// Starts the reconciler, the listener and the rest.
+    pub(crate) fn start(&mut self) {
+        self.tasks = self.background.take().expect("it was started before").spawn();
+    }
+
+    /// Ends them as the server does: begun work is finished, clusters keep running.
+    pub(crate) async fn stop(&mut self) {
+        self.app.reconciler.stop().await;
+        self.tasks.shutdown().await;
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str) -> Call {
+        Call::new(self.router.clone(), method, path)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Call {
+        self.request("GET", path)
+    }
+
+    pub(crate) fn post(&self, path: &str) -> Call {
+        self.request("POST", path)
+    }
+
+    pub(crate) fn patch(&self, path: &str) -> Call {
+        self.request("PATCH", path)
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Call {
+        self.request("DELETE", path)
+    }
+
+    /// Waits until the control database says this of a project.
+    pub(crate) async fn until(&self, project: &ProjectRef, status: Status) {
+        let reached = async {
+            let mut changes = self.app.reconciler.changes();
+            while self.seen(project).await != status.name() {
+                changes.changed().await.unwrap();
+            }
+        };
+        if timeout(PATIENCE, reached).await.is_err() {
+            let sql = "select coalesce(last_error, 'nothing went wrong') from projects where ref = $1";
+            let why: String = self.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get(0);
+            panic!("{project} is {}, not {}: {why}", self.seen(project).await, status.name());
+        }
+    }
+
+    async fn seen(&self, project: &ProjectRef) -> String {
+        self.app.db.query("select status from projects where ref = $1", &[&project.as_str()]).await.unwrap()[0].get(0)
+    }
+}
+
+/// Somebody with an account and a classic token.
+#[derive(Debug, Clone)]
+pub(crate) struct Actor {
+    pub(crate) user: UserId,
+    pub(crate) gotrue_id: Uuid,
+    pub(crate) token: String,
+    pub(crate) token_id: TokenId,
+}
+
+/// An organization with a project that nothing runs.
+#[derive(Debug, Clone)]
+pub(crate) struct Tenant {
+    pub(crate) id: OrganizationId,
+    pub(crate) slug: OrgSlug,
+    pub(crate) project: ProjectRef,
+}
+
+/// An application for one test: its own control database, a clock moved by hand, and people.
+pub(crate) struct TestApp {
+    pub(crate) node: Node,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) owner: Actor,
+    pub(crate) administrator: Actor,
+    pub(crate) developer: Actor,
+    pub(crate) read_only: Actor,
+    /// Member of another organization only.
+    pub(crate) stranger: Actor,
+    /// The first four's.
+    pub(crate) home: Tenant,
+    /// The stranger's.
+    pub(crate) foreign: Tenant,
+    pub(crate) log: Log,
+}
+
+impl Deref for TestApp {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl TestApp {
+    /// Without background work: requests only.
+    pub(crate) async fn new() -> Self {
+        Self::with(Transport::default(), Arc::new(Machine::bare())).await
+    }
+
+    /// Ready to make real projects, with everything running that a server runs.
+    pub(crate) async fn running() -> Self {
+        let mut app = Self::with(Transport::default(), Arc::new(Machine::new().await)).await;
+        app.node.start();
+        app
+    }
+
+    pub(crate) async fn with(transport: Transport, machine: Arc<Machine>) -> Self {
+        Box::pin(Self::make(transport, machine)).await
+    }
+
+    async fn make(transport: Transport, machine: Arc<Machine>) -> Self {
+        let (log, clock, config) = (Log::collect(), Clock::manual(dawn()), postgres::database().await);
+        let node = Node::new(&config, settings(transport, Uuid::from_u128(1)), &clock, machine);
+        let [owner, administrator, developer, read_only, stranger] =
+            ["olga", "adam", "dora", "rhea", "stan"].map(|name| user(&node.app, name));
+        let (owner, stranger) = (owner.await, stranger.await);
+        let (home, foreign) = (tenant(&node.app, "Home", &owner).await, tenant(&node.app, "Foreign", &stranger).await);
+        let (administrator, developer, read_only) = (administrator.await, developer.await, read_only.await);
+        for (actor, role) in [(&administrator, Role::Administrator), (&developer, Role::Developer), (&read_only, Role::ReadOnly)] {
+            organizations::set_member(&node.app.db, home.id, actor.user, role, dawn()).await.unwrap();
+        }
+        Self { node, config, clock, owner, administrator, developer, read_only, stranger, home, foreign, log }
+    }
+
+    /// The members of the organization at home, with their roles.
+    pub(crate) fn members(&self) -> [(&Actor, Role); 4] {
+        [
+            (&self.owner, Role::Owner),
+            (&self.administrator, Role::Administrator),
+            (&self.developer, Role::Developer),
+            (&self.read_only, Role::ReadOnly),
+        ]
+    }
+
+    /// Another Gantry on the same control database. With the same `node` it is a restart, else a second machine.
+    pub(crate) fn another(&self, node: u128, machine: Arc<Machine>) -> Node {
+        Node::new(&self.config, settings(Transport::default(), Uuid::from_u128(node)), &self.clock, machine)
+    }
+
+    /// The path of a project's operation.
+    pub(crate) fn at(&self, rest: &str) -> String {
+        format!("/v1/projects/{}{rest}", self.home.project)
+    }
+
+    /// Asks for a project at home, through the API.
+    pub(crate) async fn create_project(&self, name: &str) -> ProjectRef {
+        let answer = self.post("/v1/projects").as_(&self.owner).json(&self.new_project(name)).send().await.expect(201);
+        answer.json()["ref"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Makes a project at home through the API, and waits until it is healthy.
+    pub(crate) async fn real_project(&self) -> ProjectRef {
+        let project = self.create_project("real").await;
+        self.until(&project, Status::ActiveHealthy).await;
+        project
+    }
+
+    pub(crate) fn new_project(&self, name: &str) -> Value {
+        json!({"organization_slug": self.home.slug, "name": name, "db_pass": "correct horse"})
+    }
+
+    /// A new token of `actor`, and its row.
+    pub(crate) async fn token(&self, actor: &Actor, expires_at: Option<DateTime<Utc>>) -> (String, TokenId) {
+        token(&self.app, actor.user, expires_at).await
+    }
+
+    /// Another organization, with a project that nothing runs.
+    pub(crate) async fn tenant(&self, name: &str, owner: &Actor) -> Tenant {
+        tenant(&self.app, name, owner).await
+    }
+
+    /// A project row that nothing acts on.
+    pub(crate) async fn stub(&self, organization: OrganizationId, name: &str) -> ProjectRef {
+        stub(&self.app, organization, name).await
+    }
+
+    pub(crate) fn advance(&self, secs: u32) {
+        self.clock.advance(Duration::from_secs(secs.into()));
+    }
+}
+
+fn settings(transport: Transport, node: Uuid) -> Settings {
+    Settings { transport, project_domain: "example.test".to_owned(), links: Links::default(), node, project_uid_base: FIRST_UID + 1000 }
+}
+
+async fn user(app: &App, name: &str) -> Actor {
+    let account = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, dawn()).await.unwrap();
+    let (token, token_id) = token(app, account.id, None).await;
+    Actor { user: account.id, gotrue_id: account.gotrue_id, token, token_id }
+}
+
+async fn token(app: &App, user: UserId, expires_at: Option<DateTime<Utc>>) -> (String, TokenId) {
+    let minted = tokens::mint_classic(&app.entropy);
+    let row = tokens::create(&app.db, user, "test", &minted, app.clock.now(), expires_at).await.unwrap();
+    (minted.expose().to_owned(), TokenId(row.id))
+}
+
+async fn tenant(app: &App, name: &str, owner: &Actor) -> Tenant {
+    let slug = organizations::create(&app.db, &app.entropy, name, None, owner.user, dawn()).await.unwrap().slug().clone();
+    let id = organizations::by_slug(&app.db, &slug).await.unwrap();
+    Tenant { id, slug, project: stub(app, id, "stub").await }
+}
+
+async fn stub(app: &App, organization: OrganizationId, name: &str) -> ProjectRef {
+    let project = ProjectRef::generate(&app.entropy);
+    let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, not_before, created_at, updated_at) \
+               values ($1, $2, $3, 'eu-central-1', 'nano', '17.6', 'ga', $4, 'active', 'ACTIVE_HEALTHY', $5, $5, $5)";
+    app.db.query(sql, &[&project.as_str(), &organization.0, &name, &NOBODY, &dawn()]).await.unwrap();
+    project
+}

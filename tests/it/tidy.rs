@@ -1,0 +1,192 @@
+//! Rules about the source that no compiler checks: what may be where, and that files open with their reason.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// No file is longer: one that is has two subjects.
+const LINES_MAX: usize = 600;
+
+/// Where HTTP is known. Everything else can be used, and tested, without it.
+const AXUM: &[&str] = &["src/http/", "src/web/", "src/cli/", "src/reference/", "src/app.rs", "src/telemetry.rs"];
+
+/// Where time may pass by itself, and why no event could be waited for instead.
+const SLEEPS: &[(&str, &str)] = &[
+    ("src/clusters/server.rs", "nothing announces that a server became ready"),
+    ("src/database/stop.rs", "the grace itself is a time"),
+    ("src/limits/snapshot.rs", "counters are saved every so often"),
+    ("src/listener.rs", "the pause before a lost connection is made again"),
+    ("src/tokens/last_used.rs", "uses are gathered for a time"),
+    ("tests/it/access.rs", "nothing here hears another node's notification arrive"),
+    ("tests/it/binary/crash.rs", "the moment of the kill is what varies"),
+    ("tests/it/binary/machine.rs", "nothing announces that somebody else's process ended"),
+    ("tests/it/clusters.rs", "nothing announces that somebody else's process ended"),
+    ("tests/it/lifecycle.rs", "the moment of the removal is what varies; nothing announces that files are gone"),
+    ("tests/it/sql.rs", "nothing announces what another session does"),
+    ("tests/it/support/machine.rs", "nothing announces that somebody else's process ended"),
+    ("tests/it/tidy.rs", "names what it looks for"),
+];
+
+/// `pg_sleep` is the server's.
+const SLEEP: &[&str] = &["::sleep(", " sleep("];
+
+/// Where the environment is read, besides by the command line's parser: everything else takes options.
+const ENVIRONMENT: &[(&str, &str)] = &[("src/clusters/engine.rs", "PATH says where programs are")];
+
+struct Source {
+    /// From the package's root, with forward slashes.
+    name: String,
+    text: String,
+}
+
+impl Source {
+    fn under(&self, places: &[&str]) -> bool {
+        places.iter().any(|place| self.name.starts_with(place))
+    }
+
+    /// Lines that are neither comments nor in a test module, which stands at the end.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
+        lines.take_while(|(_, line)| *line != "#[cfg(test)]").filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every file of a kind under these folders. Folders that are hidden or not ours are passed by.
+fn sources(folders: &[&str], ending: &str) -> Vec<Source> {
+    let mut pending: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut found = Vec::new();
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let (path, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
+            let name = name.to_str().unwrap();
+            if path.is_dir() && !name.starts_with('.') && !["target", "node_modules", "vendor"].contains(&name) {
+                pending.push(path);
+            } else if name.ends_with(ending) {
+                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+                found.push(Source { name, text: fs::read_to_string(path).unwrap() });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+fn rust() -> Vec<Source> {
+    let found = sources(&["src", "tests", "benches"], ".rs");
+    assert!(found.len() > 50, "the source was not found: {}", found.len());
+    found
+}
+
+/// Fails with every breach at once.
+#[track_caller]
+fn no_breach(breaches: &[String]) {
+    assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
+}
+
+/// Lines of code with one of these texts, in files where they may not be.
+fn mentions(files: &[Source], texts: &[&str], allowed: &[&str]) -> Vec<String> {
+    let elsewhere = files.iter().filter(|file| !file.under(allowed));
+    let lines = elsewhere.flat_map(|file| file.code().map(move |(number, line)| (file, number, line)));
+    let breaches = lines.filter(|(_, _, line)| texts.iter().any(|text| line.contains(text)));
+    breaches.map(|(file, number, line)| format!("{}:{number}: {}", file.name, line.trim())).collect()
+}
+
+fn in_src() -> Vec<Source> {
+    rust().into_iter().filter(|file| file.name.starts_with("src/")).collect()
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let long = rust().into_iter().filter(|file| file.text.lines().count() >= LINES_MAX);
+    no_breach(&long.map(|file| format!("{}: {} lines", file.name, file.text.lines().count())).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let silent = rust().into_iter().filter(|file| !file.under(&["benches/"]) && !file.text.starts_with("//! "));
+    no_breach(&silent.map(|file| format!("{}: does not open with `//! `", file.name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn http_is_known_only_at_the_edge() {
+    let files: Vec<_> = in_src().into_iter().filter(|file| !file.name.ends_with("/api.rs")).collect();
+    no_breach(&mentions(&files, &["axum"], AXUM));
+}
+
+#[test]
+fn only_the_guard_reads_credentials() {
+    no_breach(&mentions(&in_src(), &["AUTHORIZATION", "\"authorization\"", "\"Authorization\""], &["src/http/guard.rs"]));
+}
+
+#[test]
+fn only_listed_files_sleep_or_read_the_environment() {
+    let places = |list: &'static [(&str, &str)]| list.iter().map(|(place, _)| *place).collect::<Vec<_>>();
+    no_breach(&mentions(&rust(), SLEEP, &places(SLEEPS)));
+    no_breach(&mentions(&in_src(), &["env::var"], &places(ENVIRONMENT)));
+    // A list with more than what is needed hides the next one.
+    for (list, texts) in [(SLEEPS, SLEEP), (ENVIRONMENT, &["env::var"])] {
+        let unused = list.iter().filter(|(place, _)| mentions(&rust(), texts, &[]).iter().all(|line| !line.starts_with(place)));
+        no_breach(&unused.map(|(place, _)| format!("{place} is listed for {texts:?} and has none")).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn nothing_is_left_unfinished_or_silenced() {
+    let texts = ["todo!", "unimplemented!", "dbg!", "#[allow(", "#![allow("];
+    let breaches = mentions(&rust(), &texts, &["tests/it/tidy.rs"]);
+    no_breach(&breaches);
+}
+
+#[test]
+fn every_migration_opens_with_its_reason() {
+    let files = sources(&["migrations"], ".sql");
+    assert!(!files.is_empty());
+    no_breach(&files.iter().filter(|file| !file.text.starts_with("-- Why: ")).map(|file| file.name.clone()).collect::<Vec<_>>());
+}
+
+/// Headings of a document, without what stands in code blocks.
+fn headings(text: &str) -> Vec<&str> {
+    let mut code = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+        } else if !code && line.starts_with('#') && line.trim_start_matches('#').starts_with(' ') {
+            found.push(line);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_document_has_one_title() {
+    let breaches = sources(&[""], ".md").into_iter().filter_map(|file| {
+        let titles = headings(&file.text).into_iter().filter(|line| line.starts_with("# ")).count();
+        (titles != 1).then(|| format!("{}: {titles} titles", file.name))
+    });
+    no_breach(&breaches.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_decision_says_why_and_at_what_cost() {
+    let breaches = sources(&["docs/decisions"], ".md").into_iter().filter_map(|file| {
+        let number = file.name.rsplit('/').next()?.get(..4)?.to_owned();
+        let headings = headings(&file.text);
+        let title = headings.first().is_some_and(|title| title.starts_with(&format!("# {number}. ")));
+        let numbered = number.bytes().all(|byte| byte.is_ascii_digit());
+        let complete = ["## Context", "## Decision", "## Cost"].iter().all(|section| headings.contains(section));
+        (!(numbered && title && complete))
+            .then(|| format!("{}: wants `# {number}. Title` and the sections Context, Decision, Cost", file.name))
+    });
+    no_breach(&breaches.collect::<Vec<_>>());
+}
+
+#[test]
+fn headings_in_code_are_none() {
+    assert_eq!(headings("# A\n```\n# not\n```\n## B\n#no\n"), ["# A", "## B"]);
+}
