@@ -1,0 +1,97 @@
+// npm `supabase`: the command line tool.
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { call, clients, project, run } from './harness.mjs';
+
+export default async function (server, tally) {
+  const supabase = (...args) =>
+    run(server, join(clients, 'node_modules/.bin/supabase'), args, {
+      SUPABASE_PROFILE: server.profile,
+      SUPABASE_ACCESS_TOKEN: server.token,
+      SUPABASE_HOME: join(server.home, 'supabase'),
+      SUPABASE_TELEMETRY_DISABLED: '1',
+      DO_NOT_TRACK: '1',
+      SUPABASE_NO_UPDATE_NOTIFIER: '1',
+      SUPABASE_NO_KEYRING: '1',
+      // Retrying what is not built only takes time.
+      SUPABASE_API_MAX_RETRIES: '0',
+    });
+  const works = async (...args) => {
+    const ended = await supabase(...args);
+    assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);
+    return ended;
+  };
+  const json = async (...args) => JSON.parse((await works(...args)).out);
+
+  await tally.scenario('cli: whoami', async () => {
+    assert.match((await works('whoami')).out, /owner@example\.com/);
+  });
+  await tally.scenario('cli: orgs list', async () => {
+    const organizations = await json('orgs', 'list', '-o', 'json');
+    assert.deepEqual(organizations.map(({ id, slug }) => [id, slug]), [[server.organization, server.organization]]);
+  });
+  await tally.scenario('cli: orgs create', async () => {
+    await works('orgs', 'create', 'Made by the CLI', '--yes');
+    assert.ok((await json('orgs', 'list', '-o', 'json')).some(({ name }) => name === 'Made by the CLI'));
+  });
+
+  let ref;
+  await tally.scenario('cli: projects create, projects list', async () => {
+    const flags = ['--org-id', server.organization, '--db-password', "it's a secret", '--region', 'eu-central-1', '--yes'];
+    await works('projects', 'create', 'made by the CLI', ...flags);
+    const [project] = (await json('projects', 'list', '-o', 'json')).filter(({ name }) => name === 'made by the CLI');
+    assert.equal(project.region, 'eu-central-1');
+    assert.match(project.ref, /^[a-z]{20}$/);
+    ref = project.ref;
+  });
+  await tally.scenario('cli: projects create again with the same name', async () => {
+    const flags = ['--org-id', server.organization, '--db-password', 'x', '--region', 'eu-central-1', '--yes'];
+    const ended = await supabase('projects', 'create', 'made by the CLI', ...flags);
+    assert.equal(ended.code, 1);
+    assert.match(ended.all, /already exists in this organization/);
+  });
+  // One failure is to be seen as one.
+  ref ??= await project(server, 'for the CLI');
+  await tally.scenario('cli: db query --remote', async () => {
+    const query = (sql, ...flags) => works('db', 'query', `--remote=${ref}`, '--output-format', 'json', ...flags, sql);
+    await query('create table pets (id int8 primary key, name text); insert into pets values (9007199254740991, \'Rex\')', '--yes');
+    const pets = JSON.parse((await query('select * from pets', '--read-only')).out);
+    assert.deepEqual(pets, [{ id: 9007199254740991, name: 'Rex' }]);
+  });
+  await tally.scenario('cli: db query shows what PostgreSQL says', async () => {
+    const ended = await supabase('db', 'query', `--remote=${ref}`, '--yes', 'select * from nowhere');
+    assert.equal(ended.code, 1);
+    assert.match(ended.all, /42P01: relation \\"nowhere\\" does not exist/);
+  });
+  for (const command of [
+    ['link', ref, '--yes'],
+    ['projects', 'api-keys', `--remote=${ref}`],
+    ['secrets', 'list', `--remote=${ref}`],
+    ['functions', 'list', `--remote=${ref}`],
+    ['branches', 'list', `--remote=${ref}`],
+    ['backups', 'list', `--remote=${ref}`],
+    ['gen', 'types', `--remote=${ref}`, '--lang', 'typescript'],
+  ]) {
+    await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} says that it is not built`, async () => {
+      const ended = await supabase(...command);
+      assert.equal(ended.code, 1, ended.all);
+      assert.match(ended.all, /is not built yet/);
+    });
+  }
+  await tally.scenario('cli: projects delete', async () => {
+    assert.match((await works('projects', 'delete', ref, '--yes')).all, /Deleted project/);
+    assert.ok((await json('projects', 'list', '-o', 'json')).every((project) => project.ref !== ref));
+    assert.equal((await call(server, 'GET', `/v1/projects/${ref}`)).body.message, 'Resource has been removed');
+  });
+  await tally.scenario('cli: a wrong token is refused in words', async () => {
+    const ended = await run(server, join(clients, 'node_modules/.bin/supabase'), ['orgs', 'list'], {
+      SUPABASE_PROFILE: server.profile,
+      SUPABASE_ACCESS_TOKEN: `sbp_${'0'.repeat(40)}`,
+      SUPABASE_TELEMETRY_DISABLED: '1',
+      SUPABASE_NO_UPDATE_NOTIFIER: '1',
+      SUPABASE_NO_KEYRING: '1',
+    });
+    assert.equal(ended.code, 1);
+    assert.match(ended.all, /Unauthorized/);
+  });
+}

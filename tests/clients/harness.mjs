@@ -1,0 +1,133 @@
+// A server of its own, scenarios in order, and the count at the end.
+import { spawn } from 'node:child_process';
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+/** Bounds in milliseconds: of one scenario, and of all of one client. */
+const PATIENCE = 120_000;
+export const SUITE_PATIENCE = 900_000;
+
+export const clients = process.env.GANTRY_CLIENTS;
+
+/** `work` within the bound, or an error that says what took too long. */
+export function bounded(what, work, millis = PATIENCE) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`not within ${millis} ms: ${what}`)), millis);
+  });
+  return Promise.race([work, late]).finally(() => clearTimeout(timer));
+}
+
+/** Starts `gantry dev` in a temporary folder and resolves when it is ready. */
+export async function start() {
+  const dir = mkdtempSync('/tmp/gantry-clients-');
+  // Servers run under other accounts, and must be able to pass.
+  chmodSync(dir, 0o711);
+  const data = join(dir, 'data');
+  mkdirSync(join(dir, 'home'));
+  mkdirSync(join(dir, 'work'));
+  const child = spawn(process.env.GANTRY_BIN, ['dev', '--data-dir', data, '--listen', '127.0.0.1:0'], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const log = [];
+  createInterface({ input: child.stderr }).on('line', (line) => log.push(line));
+  const ended = new Promise((resolve) => child.once('exit', resolve));
+  const ready = new Promise((resolve, reject) => {
+    createInterface({ input: child.stdout }).on('line', (line) => line.startsWith('Ctrl-C') && resolve());
+    ended.then((code) => reject(new Error(`gantry ended with ${code}:\n${log.join('\n')}`)));
+  });
+  const stop = async () => {
+    child.kill('SIGINT');
+    const code = await bounded('the end of gantry', ended);
+    rmSync(dir, { recursive: true, force: true });
+    return code;
+  };
+  try {
+    await bounded('a ready server', ready);
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+  const variables = Object.fromEntries(
+    readFileSync(join(data, 'dev.env'), 'utf8').trim().split('\n').map((line) => line.split(/=(.*)/s)),
+  );
+  return {
+    url: variables.GANTRY_URL,
+    token: variables.GANTRY_TOKEN,
+    organization: variables.GANTRY_ORG,
+    profile: join(data, 'profile.yaml'),
+    home: join(dir, 'home'),
+    work: join(dir, 'work'),
+    log,
+    stop,
+  };
+}
+
+/** Runs a program to its end, in an environment that points it at the server and away from the network. */
+export function run(server, program, args, env = {}) {
+  const child = spawn(program, args, {
+    cwd: server.work,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { PATH: process.env.PATH, HOME: server.home, NO_COLOR: '1', ...env },
+  });
+  const said = { out: '', err: '' };
+  child.stdout.setEncoding('utf8').on('data', (text) => (said.out += text));
+  child.stderr.setEncoding('utf8').on('data', (text) => (said.err += text));
+  const ended = new Promise((resolve, reject) => {
+    child.once('error', reject);
+    child.once('close', (code) => resolve({ code, ...said, all: said.out + said.err }));
+  });
+  return bounded(`${program} ${args.join(' ')}`, ended).finally(() => child.kill('SIGKILL'));
+}
+
+/** A request of our own, for what a scenario needs to find before it begins. */
+export async function call(server, method, path, body) {
+  const response = await fetch(server.url + path, {
+    method,
+    headers: { authorization: `Bearer ${server.token}`, 'content-type': 'application/json' },
+    body: body && JSON.stringify(body),
+  });
+  return { status: response.status, body: await response.json() };
+}
+
+/** A project that answers. The query waits until it is up. */
+export async function project(server, name) {
+  const created = await call(server, 'POST', '/v1/projects', {
+    name,
+    organization_slug: server.organization,
+    db_pass: 'correct horse battery staple',
+  });
+  if (created.status !== 201) throw new Error(`no project: ${JSON.stringify(created)}`);
+  const { ref } = created.body;
+  const answered = await call(server, 'POST', `/v1/projects/${ref}/database/query`, { query: 'select 1' });
+  if (answered.status !== 201) throw new Error(`the project does not answer: ${JSON.stringify(answered)}`);
+  return ref;
+}
+
+/** Runs scenarios one after the other; a failure does not stop the rest. */
+export class Tally {
+  passed = 0;
+  failed = 0;
+
+  constructor(server) {
+    this.server = server;
+  }
+
+  /** What `work` returns, or undefined if it failed. */
+  async scenario(name, work, millis = PATIENCE) {
+    const seen = this.server.log.length;
+    try {
+      const value = await bounded(name, work(), millis);
+      this.passed += 1;
+      console.log(`ok    ${name}`);
+      return value;
+    } catch (error) {
+      this.failed += 1;
+      const place = String(error.stack).split('\n').find((line) => line.includes('/tests/clients/')) ?? '';
+      console.log(`FAIL  ${name}\n      ${`${error.message}\n${place.trim()}`.replaceAll('\n', '\n      ')}`);
+      for (const line of this.server.log.slice(seen).slice(-10)) console.log(`      server: ${line}`);
+      return undefined;
+    }
+  }
+}

@@ -1,0 +1,95 @@
+// npm `supabase-management-js`: the typed client.
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { clients, project } from './harness.mjs';
+
+export default async function (server, tally) {
+  const module = join(clients, 'node_modules/supabase-management-js/dist/index.mjs');
+  const { SupabaseManagementAPI } = await import(pathToFileURL(module));
+  const client = new SupabaseManagementAPI({ accessToken: server.token, baseUrl: server.url });
+  const organization_slug = server.organization;
+
+  /** The body of an answer. */
+  const ask = async (method, ...args) => (await client[method](...args)).data;
+  /** The error a call ends with. */
+  const refusal = (promise) =>
+    promise.then(
+      (answer) => assert.fail(`was to be refused: ${JSON.stringify(answer)}`),
+      (error) => error,
+    );
+
+  await tally.scenario('js: listAllOrganizations, getAnOrganization, listOrganizationMembers', async () => {
+    assert.ok((await ask('listAllOrganizations')).some(({ id }) => id === organization_slug));
+    assert.equal((await ask('getAnOrganization', organization_slug)).id, organization_slug);
+    const members = await ask('listOrganizationMembers', organization_slug);
+    assert.deepEqual(members.map(({ email, role_name }) => [email, role_name]), [['owner@example.com', 'Owner']]);
+  });
+  await tally.scenario('js: createAnOrganization', async () => {
+    assert.equal((await ask('createAnOrganization', { name: 'Made by JS' })).name, 'Made by JS');
+  });
+  await tally.scenario('js: getAvailableRegions', async () => {
+    const regions = await ask('getAvailableRegions', { organization_slug });
+    assert.ok(regions.all.specific.length > 0, JSON.stringify(regions));
+  });
+
+  let ref;
+  await tally.scenario('js: createAProject, listAllProjects, getAllProjectsForOrganization', async () => {
+    // The older spelling, which older scripts send.
+    const body = { name: 'made by JS', organization_id: organization_slug, db_pass: 'x', region: 'us-east-1' };
+    ref = (await ask('createAProject', body)).ref;
+    assert.ok((await ask('listAllProjects')).some((project) => project.ref === ref));
+    const page = await ask('getAllProjectsForOrganization', organization_slug, { limit: 1, search: 'made by JS' });
+    assert.deepEqual(page.projects.map((project) => project.ref), [ref]);
+  });
+  // One failure is to be seen as one.
+  ref ??= await project(server, 'for JS');
+  await tally.scenario('js: runAQuery, readOnlyQuery', async () => {
+    assert.deepEqual(await ask('runAQuery', ref, { query: 'select $1::int + 1 as n', parameters: ['41'] }), [{ n: 42 }]);
+    assert.deepEqual(await ask('readOnlyQuery', ref, { query: 'select 1 as one' }), [{ one: 1 }]);
+    const error = await refusal(client.readOnlyQuery(ref, { query: 'create table no ()' }));
+    assert.equal(error.status, 400);
+    assert.match(error.message, /25006|42501/);
+  });
+  await tally.scenario('js: getProject, getServicesHealth, updateAProject', async () => {
+    const project = await ask('getProject', ref);
+    assert.deepEqual([project.id, project.status], [ref, 'ACTIVE_HEALTHY']);
+    const [db] = await ask('getServicesHealth', ref, { services: ['db'] });
+    assert.deepEqual([db.name, db.healthy, db.status], ['db', true, 'ACTIVE_HEALTHY']);
+    assert.equal((await ask('updateAProject', ref, { name: 'renamed' })).name, 'renamed');
+  });
+  await tally.scenario('js: applyAMigration, listMigrationHistory', async () => {
+    await ask('applyAMigration', ref, { query: 'create schema zoo; create table zoo.pets ()', name: 'zoo_create' });
+    const history = await ask('listMigrationHistory', ref);
+    assert.deepEqual(history.map(({ name }) => name), ['zoo_create']);
+  });
+  await tally.scenario('js: getDatabaseMetadata', async () => {
+    const { databases } = await ask('getDatabaseMetadata', ref);
+    const schemas = databases.find(({ name }) => name === 'postgres').schemas.map(({ name }) => name);
+    assert.ok(schemas.includes('zoo') && schemas.includes('public'), schemas.join());
+  });
+  for (const [method, ...args] of [
+    ['getProjectLogs', {}],
+    ['getProjectUsageApiCount'],
+    ['getProjectUsageRequestCount'],
+    ['updateHostnameConfig', { custom_hostname: 'api.example.com' }],
+    ['verifyDnsConfig'],
+    ['deleteHostnameConfig'],
+    ['getVanitySubdomainConfig'],
+  ]) {
+    await tally.scenario(`js: ${method} says that it is not built`, async () => {
+      const error = await refusal(client[method](ref, ...args));
+      assert.equal(error.status, 501, String(error));
+      assert.match(error.message, /is not built yet/);
+    });
+  }
+  await tally.scenario('js: deleteAProject', async () => {
+    assert.equal((await ask('deleteAProject', ref)).ref, ref);
+    const error = await refusal(client.getProject(ref));
+    assert.equal(error.status, 400);
+    assert.match(error.message, /Resource has been removed/);
+  });
+  await tally.scenario('js: a stranger to a project is told nothing', async () => {
+    assert.equal((await refusal(client.getProject('a'.repeat(20)))).status, 404);
+  });
+}

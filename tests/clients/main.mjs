@@ -1,0 +1,29 @@
+// Runs the scenarios of the clients named on the command line, or of all.
+import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
+import cli from './cli.mjs';
+import js from './js.mjs';
+import mcp from './mcp.mjs';
+import python from './python.mjs';
+
+const suites = { cli, mcp, js, python };
+const names = process.argv.slice(2);
+const unknown = names.filter((name) => !(name in suites));
+if (unknown.length > 0) {
+  console.error(`unknown: ${unknown.join(', ')}; known: ${Object.keys(suites).join(', ')}`);
+  process.exit(2);
+}
+
+const server = await start();
+const tally = new Tally(server);
+try {
+  for (const name of names.length > 0 ? names : Object.keys(suites)) {
+    await tally.scenario(`${name}: all scenarios ran`, () => suites[name](server, tally), SUITE_PATIENCE);
+  }
+} finally {
+  const code = await server.stop();
+  await tally.scenario('the server stops cleanly', async () => {
+    if (code !== 0) throw new Error(`exit code ${code}\n${server.log.join('\n')}`);
+  });
+}
+console.log(`${tally.passed} passed, ${tally.failed} failed`);
+process.exitCode = tally.failed === 0 ? 0 : 1;

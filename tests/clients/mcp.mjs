@@ -1,0 +1,152 @@
+// npm `@supabase/mcp-server-supabase` over stdio, driven as an assistant drives it.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { bounded, call, clients, project } from './harness.mjs';
+
+/** JSON-RPC, one message a line. */
+class Session {
+  #pending = new Map();
+  #last = 0;
+
+  constructor(server) {
+    // `docs` would be fetched from the network while the tools are listed.
+    const features = 'account,database,debugging,development,functions,branching,storage';
+    const args = ['--access-token', server.token, '--api-url', server.url, '--features', features];
+    this.child = spawn(join(clients, 'node_modules/.bin/mcp-server-supabase'), args, {
+      stdio: ['pipe', 'pipe', 'ignore'],
+      env: { PATH: process.env.PATH, HOME: server.home },
+    });
+    createInterface({ input: this.child.stdout }).on('line', (line) => {
+      const message = JSON.parse(line);
+      this.#pending.get(message.id)?.(message);
+      this.#pending.delete(message.id);
+    });
+  }
+
+  send(message) {
+    this.child.stdin.write(`${JSON.stringify({ jsonrpc: '2.0', ...message })}\n`);
+  }
+
+  async request(method, params) {
+    this.#last += 1;
+    const id = this.#last;
+    const answer = new Promise((resolve) => this.#pending.set(id, resolve));
+    this.send({ id, method, params });
+    const message = await bounded(`${method} ${JSON.stringify(params)}`, answer, 60_000);
+    assert.ok(!message.error, JSON.stringify(message.error));
+    return message.result;
+  }
+
+  /** What a tool answers: JSON where it is JSON. */
+  async tool(name, args = {}) {
+    const result = await this.request('tools/call', { name, arguments: args });
+    const text = result.content[0].text;
+    assert.ok(!result.isError, `${name}: ${text}`);
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  }
+
+  async refusal(name, args) {
+    const result = await this.request('tools/call', { name, arguments: args });
+    assert.ok(result.isError, `${name} was to be refused: ${result.content[0].text}`);
+    return result.content[0].text;
+  }
+}
+
+export default async function (server, tally) {
+  const session = new Session(server);
+  try {
+    await session.request('initialize', {
+      protocolVersion: '2025-06-18',
+      capabilities: {},
+      clientInfo: { name: 'gantry-tests', version: '1' },
+    });
+    session.send({ method: 'notifications/initialized' });
+    await scenarios(server, tally, session);
+  } finally {
+    session.child.kill('SIGKILL');
+  }
+}
+
+async function scenarios(server, tally, session) {
+  const organization_id = server.organization;
+  await tally.scenario('mcp: tools/list', async () => {
+    const { tools } = await session.request('tools/list', {});
+    assert.ok(tools.length > 25, `${tools.length} tools`);
+  });
+  await tally.scenario('mcp: list_organizations, get_organization', async () => {
+    const { organizations } = await session.tool('list_organizations');
+    assert.ok(organizations.some(({ id }) => id === organization_id));
+    assert.equal((await session.tool('get_organization', { id: organization_id })).id, organization_id);
+  });
+
+  let project_id;
+  await tally.scenario('mcp: get_cost, confirm_cost, create_project', async () => {
+    const cost = await session.tool('get_cost', { type: 'project', organization_id });
+    assert.equal(cost.amount, 0, JSON.stringify(cost));
+    const { confirmation_id } = await session.tool('confirm_cost', cost);
+    const made = await session.tool('create_project', {
+      name: 'made by MCP',
+      region: 'us-east-1',
+      organization_id,
+      confirm_cost_id: confirmation_id,
+    });
+    assert.match(made.id, /^[a-z]{20}$/);
+    project_id = made.id;
+  });
+  await tally.scenario('mcp: list_projects, get_project', async () => {
+    const { projects } = await session.tool('list_projects');
+    assert.ok(projects.some(({ id }) => id === project_id));
+    // The query waits until the project is up.
+    await session.tool('execute_sql', { project_id, query: 'select 1' });
+    assert.equal((await session.tool('get_project', { id: project_id })).status, 'ACTIVE_HEALTHY');
+  });
+  // One failure is to be seen as one.
+  project_id ??= await project(server, 'for MCP');
+
+  await tally.scenario('mcp: execute_sql', async () => {
+    const { result } = await session.tool('execute_sql', { project_id, query: "select 9007199254740991::int8 as big, 'Rex' as name" });
+    assert.match(result, /\[\{"big":9007199254740991,"name":"Rex"\}\]/);
+  });
+  await tally.scenario('mcp: apply_migration, list_migrations', async () => {
+    const query = 'create table pets (id bigint generated always as identity primary key, name text not null); alter table pets enable row level security';
+    await session.tool('apply_migration', { project_id, name: 'pets_create', query });
+    const { migrations } = await session.tool('list_migrations', { project_id });
+    assert.deepEqual(migrations.map(({ name }) => name), ['pets_create']);
+    assert.match(migrations[0].version, /^\d{14}$/);
+  });
+  await tally.scenario('mcp: apply_migration that fails leaves nothing', async () => {
+    const query = 'create table half (); select * from nowhere';
+    assert.match(await session.refusal('apply_migration', { project_id, name: 'broken', query }), /42P01/);
+    const { migrations } = await session.tool('list_migrations', { project_id });
+    assert.equal(migrations.length, 1);
+  });
+  await tally.scenario('mcp: list_tables', async () => {
+    const { tables } = await session.tool('list_tables', { project_id, schemas: ['public'], verbose: true });
+    assert.deepEqual(tables.map(({ name }) => name), ['public.pets']);
+    assert.equal(tables[0].rls_enabled, true);
+    assert.equal(typeof tables[0].rows, 'number');
+    assert.deepEqual(tables[0].columns.map(({ name }) => name), ['id', 'name']);
+  });
+  await tally.scenario('mcp: list_extensions', async () => {
+    const { extensions } = await session.tool('list_extensions', { project_id });
+    assert.ok(extensions.some(({ name }) => name === 'plpgsql'), JSON.stringify(extensions));
+  });
+  for (const [name, args] of [
+    ['list_edge_functions', { project_id }],
+    ['get_advisors', { project_id, type: 'security' }],
+    ['generate_typescript_types', { project_id }],
+    ['list_storage_buckets', { project_id }],
+    ['pause_project', { project_id }],
+  ]) {
+    await tally.scenario(`mcp: ${name} says that it is not built`, async () => {
+      assert.match(await session.refusal(name, args), /is not built yet/);
+    });
+  }
+  await call(server, 'DELETE', `/v1/projects/${project_id}`);
+}
