@@ -24,6 +24,18 @@ async fn until(node: &Node, path: &str, actor: &Actor, status: u16) {
     timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answered {status}"));
 }
 
+/// Waits until this many nodes hear what changes: before that they forget everything, which is not what is tested here.
+async fn listening(app: &TestApp, nodes: i64) {
+    let person = connect(&app.config).await;
+    let sql = "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen gantry' and state = 'idle'";
+    let listen = async {
+        while person.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) < nodes {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, listen).await.expect("nobody listens");
+}
+
 #[tokio::test]
 async fn an_expired_token_is_refused_from_that_moment() {
     let app = TestApp::new().await;
@@ -43,6 +55,7 @@ async fn a_revocation_reaches_every_node() {
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
+    listening(&app, 2).await;
     // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
     until(&app.node, "/v1/profile", &app.developer, 200).await;
     until(&second, "/v1/profile", &app.developer, 200).await;
@@ -56,6 +69,7 @@ async fn a_revocation_reaches_every_node() {
 async fn a_change_by_hand_is_heard_too() {
     let mut app = TestApp::new().await;
     app.node.start();
+    listening(&app, 1).await;
     until(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
     person.execute("update tokens set expires_at = $1 where user_id = $2", &[&dawn(), &app.owner.user.0]).await.unwrap();
@@ -68,14 +82,10 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
     app.node.start();
     until(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
+    listening(&app, 1).await;
     let listeners =
         "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and query = 'listen gantry'";
-    let ended = async {
-        while person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0) == 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, ended).await.expect("it never listened");
+    assert_eq!(person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0), 1);
     tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
     until(&app.node, "/v1/profile", &app.owner, 401).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
@@ -86,6 +96,7 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
 async fn another_role_counts_from_the_next_request_on() {
     let mut app = TestApp::new().await;
     app.node.start();
+    listening(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
     until(&app.node, &path, &app.developer, 501).await;
     organizations::set_member(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();

@@ -1,6 +1,6 @@
 //! A project's life on real clusters: made, kept up, adopted, removed, whatever happens in between.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 
 use gantry::{
     clusters::Observed,
@@ -233,10 +233,15 @@ async fn nodes_keep_to_their_own_projects() {
     let created = second.post("/v1/projects").as_(&app.owner).json(&app.new_project("theirs")).send().await.expect(201).json();
     let theirs: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     second.until(&theirs, Status::ActiveHealthy).await;
-    reconciler::take_stock(&app.app).await.unwrap();
+    // By the time this one is made, its node has had the other's before it in its hands, if it would ever take it.
+    let later = app.create_project("later").await;
+    app.until(&later, Status::ActiveHealthy).await;
 
-    assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap(), std::slice::from_ref(&ours));
-    assert_eq!(second.machine.clusters.refs_on_disk().await.unwrap(), std::slice::from_ref(&theirs));
+    let on_disk = async |node: &Node| -> HashSet<ProjectRef> { node.machine.clusters.refs_on_disk().await.unwrap().into_iter().collect() };
+    assert_eq!(on_disk(&app.node).await, [ours.clone(), later.clone()].into());
+    reconciler::take_stock(&app.app).await.unwrap();
+    assert_eq!(on_disk(&app.node).await, [ours.clone(), later].into());
+    assert_eq!(on_disk(&second).await, [theirs.clone()].into());
     assert_eq!(app.machine.pid(&ours).await, pid);
 
     // Either takes the order; the owner carries it out, as it hears of it.
