@@ -129,11 +129,10 @@ impl App {
         self.listings.forget(table);
     }
 
-    /// Forgets everything: after a lost connection nobody knows what was missed.
-    pub fn forget_all(&self) {
-        for table in ["users", "organizations", "members", "tokens", "projects"] {
-            self.forget(table);
-        }
+    /// Forgets everything, and caches again only if changes are heard: nobody knows what was missed.
+    pub fn believe(&self, hearing: bool) {
+        self.directory.believe(hearing);
+        self.listings.believe(hearing);
     }
 }
 

@@ -15,7 +15,7 @@ const LIFETIME: Ticks = 30_000;
 /// Values of one kind by key: bounded, aged, and safe against keeping a value that was read before it changed.
 pub struct Shelf<K, V> {
     entries: Cache<K, (V, Ticks)>,
-    /// Grows with every clear: a value read in an older epoch is not put back.
+    /// Grows with every clear: a value read in an older epoch is not put back. Odd while nothing may be kept.
     epoch: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
 
     /// Keeps a value that was read in `epoch`, unless everything was cleared since.
     pub fn put(&self, key: K, value: V, now: Ticks, epoch: u64) {
-        if self.epoch() == epoch {
+        if self.epoch() == epoch && epoch.is_multiple_of(2) {
             self.entries.insert(key, (value, now));
             // Cleared between the check and the insert: take everything back rather than keep a stale entry.
             if self.epoch() != epoch {
@@ -49,7 +49,15 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
 
     /// Forgets everything, also what is being read right now.
     pub fn clear(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.epoch.fetch_add(2, Ordering::AcqRel);
+        self.entries.clear();
+    }
+
+    /// Forgets everything, and keeps nothing until it is told to `believe` again.
+    pub fn believe(&self, believe: bool) {
+        let next = |epoch: u64| Some((epoch | 1) + if believe { 1 } else { 2 });
+        // The closure never declines.
+        let _ = self.epoch.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         self.entries.clear();
     }
 }
@@ -70,5 +78,24 @@ mod tests {
         shelf.clear();
         shelf.put(2, "read before the change", 0, before);
         assert_eq!(shelf.get(&2, 0), None);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_nothing_is_believed() {
+        let shelf = Shelf::<u8, &str>::new(10);
+        let keeps = |epoch| {
+            shelf.put(1, "one", 0, epoch);
+            shelf.get(&1, 0).is_some()
+        };
+        assert!(keeps(shelf.epoch()));
+        for believe in [false, false, true, true, false, true] {
+            let before = shelf.epoch();
+            shelf.believe(believe);
+            assert_eq!(shelf.get(&1, 0), None, "everything is forgotten");
+            assert!(!keeps(before), "read before the change");
+            assert_eq!(keeps(shelf.epoch()), believe);
+            shelf.clear();
+            assert_eq!(keeps(shelf.epoch()), believe, "a clear changes nothing of it");
+        }
     }
 }

@@ -16,6 +16,8 @@ mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
+/// By this name our connections are known in `pg_stat_activity`.
+const NAME: &str = "gantry";
 /// Connections for transactions.
 const POOL_SIZE: usize = 8;
 /// How long a transaction waits for a connection.
@@ -48,7 +50,7 @@ pub type Param<'a> = &'a (dyn ToSql + Sync);
 impl Db {
     /// A handle; connects when first used.
     pub fn new(mut config: Config) -> Result<Self, Error> {
-        config.connect_timeout(CONNECT_TIMEOUT).application_name("gantry");
+        config.connect_timeout(CONNECT_TIMEOUT).application_name(NAME);
         let manager = Manager::from_config(config.clone(), tls::connector(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
             .max_size(POOL_SIZE)
@@ -71,16 +73,17 @@ impl Db {
         Ok(self.0.pool.get().await?)
     }
 
-    /// A connection of the caller's own, with the task that drives it still to be run: for `listen`.
+    /// A connection of the caller's own under `name`, with the task that drives it still to be run: for `listen`.
     pub async fn dedicated(
         &self,
+        name: &str,
     ) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, tls::Stream>), tokio_postgres::Error> {
-        self.0.config.connect(tls::connector()).await
+        self.0.config.clone().application_name(name).connect(tls::connector()).await
     }
 
     /// Brings the schema up to this binary's. Safe to run on several nodes at once.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
-        let (mut client, connection) = self.dedicated().await.context("connecting to the control database")?;
+        let (mut client, connection) = self.dedicated(NAME).await.context("connecting to the control database")?;
         let driver = tokio::spawn(connection);
         // A session lock: it goes with this connection, whatever happens to us.
         client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.context("waiting to migrate the control database")?;
@@ -105,7 +108,7 @@ impl Db {
         if let Some(shared) = live() {
             return Ok(shared);
         }
-        let (client, connection) = self.dedicated().await?;
+        let (client, connection) = self.dedicated(NAME).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::warn!(%error, "the shared connection to the control database ended");

@@ -180,6 +180,14 @@ impl Directory {
         }
     }
 
+    /// Whether what is read may be kept; everything known is forgotten.
+    pub fn believe(&self, believe: bool) {
+        self.tokens.believe(believe);
+        self.organizations.believe(believe);
+        self.roles.believe(believe);
+        self.projects.believe(believe);
+    }
+
     async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Token>>, Error> {
         let epoch = self.tokens.epoch();
         let sql = "select t.id, u.id, u.gotrue_id, t.expires_at from tokens t join users u on u.id = t.user_id \

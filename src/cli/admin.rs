@@ -1,5 +1,6 @@
 //! Commands for the operator: users, organizations, members, tokens.
 
+use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -12,7 +13,7 @@ use crate::{
     config::ControlOptions,
     db::Db,
     ids::{OrgSlug, TokenId},
-    organizations,
+    listener, organizations,
     tokens::{self, LIFE_DAYS_MAX},
 };
 
@@ -156,7 +157,8 @@ impl Member {
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
             let organization = organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
-            Ok(organizations::set_member(db, organization, user.id, role, Clock::system().now()).await?)
+            organizations::set_member(db, organization, user.id, role, Clock::system().now()).await?;
+            listener::settle(db).await.context("the role is given, but not every node has confirmed it")
         })
         .await?;
         common.output.print(&json!({ "organization": org, "email": email, "role": role.name() }), || {
@@ -190,7 +192,8 @@ impl Token {
                 OpenControl::with(&common.control, async |db| {
                     tokens::revoke(db, TokenId(id), Clock::system().now())
                         .await
-                        .map_err(|error| about("live token", &id.to_string(), error))
+                        .map_err(|error| about("live token", &id.to_string(), error))?;
+                    listener::settle(db).await.context("the token is revoked, but not every node has confirmed it")
                 })
                 .await?;
                 common.output.print(&json!({ "revoked": id }), || format!("Revoked token {id}."))

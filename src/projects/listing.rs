@@ -52,6 +52,11 @@ impl Listings {
             self.0.clear();
         }
     }
+
+    /// Whether answers may be kept; all known are forgotten.
+    pub(crate) fn believe(&self, believe: bool) {
+        self.0.believe(believe);
+    }
 }
 
 pub(super) static LIST_OF_ORGANIZATION: Endpoint = Endpoint {

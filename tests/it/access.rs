@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::TimeDelta;
-use gantry::{access::Role, organizations, tokens};
+use gantry::{access::Role, listener, organizations, tokens};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
@@ -14,26 +14,26 @@ use crate::support::{
     postgres::connect,
 };
 
-/// Asks again until the answer has this status. The notification is on its way; nothing here hears it arrive.
-async fn until(node: &Node, path: &str, actor: &Actor, status: u16) {
-    let answered = async {
-        while node.get(path).as_(actor).send().await.status != status {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, answered).await.unwrap_or_else(|_| panic!("{path} never answered {status}"));
-}
-
-/// Waits until this many nodes hear what changes: before that they forget everything, which is not what is tested here.
+/// Waits until this many nodes hear what changes: before that they keep nothing, which is not what is tested here.
 async fn listening(app: &TestApp, nodes: i64) {
     let person = connect(&app.config).await;
-    let sql = "select count(*) from pg_stat_activity where datname = current_database() and query = 'listen gantry' and state = 'idle'";
+    let sql = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'gantry listener'";
     let listen = async {
         while person.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) < nodes {
             sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(PATIENCE, listen).await.expect("nobody listens");
+    settled(app).await;
+}
+
+/// Every node has heard what was done so far.
+async fn settled(app: &TestApp) {
+    listener::settle(&app.app.db).await.unwrap();
+}
+
+async fn expect(node: &Node, path: &str, actor: &Actor, status: u16) {
+    node.get(path).as_(actor).send().await.expect(status);
 }
 
 #[tokio::test]
@@ -57,11 +57,12 @@ async fn a_revocation_reaches_every_node() {
     second.start();
     listening(&app, 2).await;
     // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
-    until(&app.node, "/v1/profile", &app.developer, 200).await;
-    until(&second, "/v1/profile", &app.developer, 200).await;
+    expect(&app.node, "/v1/profile", &app.developer, 200).await;
+    expect(&second, "/v1/profile", &app.developer, 200).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
-    until(&app.node, "/v1/profile", &app.developer, 401).await;
-    until(&second, "/v1/profile", &app.developer, 401).await;
+    settled(&app).await;
+    expect(&app.node, "/v1/profile", &app.developer, 401).await;
+    expect(&second, "/v1/profile", &app.developer, 401).await;
     assert!(tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.is_err(), "there is nothing left to revoke");
 }
 
@@ -70,26 +71,46 @@ async fn a_change_by_hand_is_heard_too() {
     let mut app = TestApp::new().await;
     app.node.start();
     listening(&app, 1).await;
-    until(&app.node, "/v1/profile", &app.owner, 200).await;
+    expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
     person.execute("update tokens set expires_at = $1 where user_id = $2", &[&dawn(), &app.owner.user.0]).await.unwrap();
-    until(&app.node, "/v1/profile", &app.owner, 401).await;
+    settled(&app).await;
+    expect(&app.node, "/v1/profile", &app.owner, 401).await;
 }
 
 #[tokio::test]
 async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
     let mut app = TestApp::new().await;
     app.node.start();
-    until(&app.node, "/v1/profile", &app.owner, 200).await;
+    expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
     listening(&app, 1).await;
-    let listeners =
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and query = 'listen gantry'";
+    let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+                     where datname = current_database() and application_name = 'gantry listener'";
     assert_eq!(person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0), 1);
     tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
-    until(&app.node, "/v1/profile", &app.owner, 401).await;
+    settled(&app).await;
+    expect(&app.node, "/v1/profile", &app.owner, 401).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
-    until(&app.node, "/v1/profile", &app.developer, 401).await;
+    settled(&app).await;
+    expect(&app.node, "/v1/profile", &app.developer, 401).await;
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
+    let app = TestApp::new().await;
+    listener::settle(&app.app.db).await.expect("nobody listens, nobody need answer");
+    let (silent, connection) = app.app.db.dedicated("gantry listener").await.unwrap();
+    let connected = tokio::spawn(connection);
+    silent.batch_execute("listen gantry").await.unwrap();
+    let refused = listener::settle(&app.app.db).await.unwrap_err();
+    assert!(format!("{refused:?}").contains("half a minute"), "{refused:?}");
+    // Whoever goes away while others wait is waited for no longer.
+    let settling = listener::settle(&app.app.db);
+    tokio::pin!(settling);
+    assert!(timeout(Duration::from_millis(50), &mut settling).await.is_err(), "it settled without an answer");
+    connected.abort();
+    settling.await.unwrap();
 }
 
 #[tokio::test]
@@ -98,13 +119,16 @@ async fn another_role_counts_from_the_next_request_on() {
     app.node.start();
     listening(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
-    until(&app.node, &path, &app.developer, 501).await;
+    expect(&app.node, &path, &app.developer, 501).await;
     organizations::set_member(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();
-    until(&app.node, &path, &app.developer, 403).await;
+    settled(&app).await;
+    expect(&app.node, &path, &app.developer, 403).await;
     organizations::set_member(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn()).await.unwrap();
-    until(&app.node, &path, &app.developer, 501).await;
+    settled(&app).await;
+    expect(&app.node, &path, &app.developer, 501).await;
     app.app.db.query("delete from members where user_id = $1", &[&app.developer.user.0]).await.unwrap();
-    until(&app.node, &path, &app.developer, 404).await;
+    settled(&app).await;
+    expect(&app.node, &path, &app.developer, 404).await;
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ async fn somebody_new_has_an_empty_list() {
     let app = TestApp::new().await;
     let gone = app.post("/v1/organizations").as_(&app.stranger).json(&json!({"name": "x"})).send().await.expect(201).json();
     app.app.db.query("delete from members where user_id = $1", &[&app.stranger.user.0]).await.unwrap();
-    app.app.forget_all();
+    app.app.forget("members");
     for path in ["/v1/organizations", "/v1/projects"] {
         assert_eq!(app.get(path).as_(&app.stranger).send().await.expect(200).text(), "[]");
     }

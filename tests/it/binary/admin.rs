@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::machine::{Machine, until};
+use super::machine::Machine;
 
 /// Everything a new colleague needs, and the token that proves it.
 fn hire(machine: &Machine, name: &str) -> (i64, String) {
@@ -45,7 +45,7 @@ fn commands_work_beside_a_server_and_without_one() {
     assert_eq!(gantry.get(members).status, 404, "a stranger to it");
     let member = ["member", "add", "--org", "house-of-ada", "--email", "bob@example.com", "--role"];
     assert_eq!(machine.json(&[&member[..], &["read-only"]].concat())["role"], "read-only");
-    until("a member", || (gantry.get(members).status == 200).then_some(()));
+    gantry.get(members).expect(200);
     let create = json!({ "name": "no", "organization_slug": "house-of-ada", "db_pass": "x" });
     assert_eq!(gantry.send("POST", "/v1/projects", Some(&create)).status, 403, "reading is all");
 
