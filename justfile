@@ -55,3 +55,7 @@ generate-check: build
 bench:
     cargo bench --bench request
     cargo bench --bench creation
+
+# Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
+bench-shared-limits:
+    cargo bench --bench shared_limits

@@ -23,7 +23,7 @@ use gantry::{
     db::Db,
     http::{Links, Transport},
     ids::UserId,
-    limits::Limits,
+    limits::{Memory, Options},
     organizations, tokens,
 };
 use tokio::{
@@ -68,9 +68,10 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         links: Links::default(),
         node: uuid::Uuid::nil(),
         project_uid_base: 700_000,
+        counting: Options::default(),
     };
     let (app, _background) =
-        App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Limits::default())?;
+        App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;
     let requests = callers(&app).await?;
 
     let whole = serve(app.router()).await?;

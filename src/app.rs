@@ -15,7 +15,7 @@ use crate::{
     error::Error,
     http::{self, Links, Transport},
     ids::TokenId,
-    limits::Limits,
+    limits::{self, Limits, Memory, Shared},
     listener,
     projects::{
         listing::Listings,
@@ -38,6 +38,8 @@ pub struct Settings {
     pub node: Uuid,
     /// First of the numeric user ids of project clusters.
     pub project_uid_base: u32,
+    /// Where requests are counted.
+    pub counting: limits::Options,
 }
 
 /// Handle to the application. Cheap to clone.
@@ -57,7 +59,7 @@ pub struct Inner {
     /// What access decisions read.
     pub directory: Directory,
     /// Counters.
-    pub limits: Arc<Limits>,
+    pub limits: Limits,
     /// The projects' clusters.
     pub clusters: Embedded,
     /// Lists of projects as they were last answered.
@@ -83,25 +85,27 @@ pub struct Background {
 }
 
 impl App {
-    /// An application and the work that goes on beside its requests.
+    /// An application and the work that goes on beside its requests. What it counts by itself, it counts in `memory`.
     pub fn new(
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
         db: Db,
         clusters: Embedded,
-        limits: Limits,
+        memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
         let directory = Directory::new(db.clone(), clock.clone(), sender);
         let metrics = Metrics::new(Self::operations().into_iter())?;
+        let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
+        let operations = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]).map(|endpoint| (endpoint.id, endpoint.limit));
         let inner = Inner {
             settings,
             clock,
             entropy,
             db,
             directory,
-            limits: Arc::new(limits),
+            limits: Limits::new(operations, memory, shared),
             clusters,
             listings: Listings::default(),
             reconciler: Reconciler::default(),
@@ -144,6 +148,7 @@ impl Background {
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));
         tasks.spawn(listener::run(app.clone()));
+        tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);

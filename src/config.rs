@@ -3,14 +3,15 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::clusters::Home;
+use crate::{clusters::Home, http::ClientHeader, limits};
 
 /// The data folder nobody chose.
 const DATA_DIR: &str = "./.gantry";
@@ -68,9 +69,24 @@ pub struct Config {
     #[arg(long, env = "GANTRY_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 
-    /// Networks of the proxies in front, whose X-Forwarded-For and X-Forwarded-Proto are believed. Comma separated.
+    /// Networks of the proxies in front, whose word about the client's address and protocol is believed. Comma separated.
     #[arg(long, env = "GANTRY_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR")]
     pub trusted_proxies: Vec<IpNet>,
+
+    /// Header in which those proxies name the client: `x-forwarded-for`, `forwarded` (RFC 7239), or one of their own
+    /// such as `cf-connecting-ip`. No other is believed.
+    #[arg(long, env = "GANTRY_CLIENT_ADDRESS_HEADER", default_value_t, value_name = "HEADER")]
+    pub client_address_header: ClientHeader,
+
+    /// Where requests are counted: `postgres` for the control database, `memory` for this process alone, or the URL of a
+    /// Valkey or Redis (`redis://host:port`, `redis+unix:///path`) that does not evict. Without it: `postgres` with
+    /// --database-url, which others may use too, and else `memory`.
+    #[arg(long, env = "GANTRY_LIMITS_URL", hide_env_values = true, value_name = "URL")]
+    pub limits_url: Option<SecretString>,
+
+    /// How long a request waits for the shared counters, in milliseconds, before it is counted in this process alone.
+    #[arg(long, env = "GANTRY_LIMITS_DEADLINE_MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000), value_name = "MS")]
+    pub limits_deadline_ms: u64,
 
     /// Domain of the projects: a database is `db.<ref>.<domain>`.
     #[arg(long, env = "GANTRY_PROJECT_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
@@ -119,6 +135,12 @@ pub enum ConfigError {
          give --tls-cert and --tls-key, or name the proxies in front with --trusted-proxies, or listen on 127.0.0.1"
     )]
     PlainHttp(SocketAddr),
+    /// The place of the counters cannot be understood.
+    #[error("{0}")]
+    Limits(crate::error::Error),
+    /// Only a control database that others use too can be where counters are shared.
+    #[error("--limits-url postgres shares counters through the control database, so it needs --database-url")]
+    NothingShared,
 }
 
 impl Config {
@@ -128,7 +150,22 @@ impl Config {
         if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
             return Err(ConfigError::PlainHttp(self.listen));
         }
-        Ok(())
+        let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
+        if postgres && self.control.database_url.is_none() {
+            return Err(ConfigError::NothingShared);
+        }
+        self.counting().check().map_err(ConfigError::Limits)
+    }
+
+    /// Where requests are counted.
+    pub fn counting(&self) -> limits::Options {
+        let url = match self.limits_url.as_ref().map(ExposeSecret::expose_secret) {
+            Some("memory") => None,
+            Some(_) => self.limits_url.clone(),
+            // Exact even if this is not the only process on it.
+            None => self.control.database_url.is_some().then(|| "postgres".into()),
+        };
+        limits::Options { url, deadline: Duration::from_millis(self.limits_deadline_ms) }
     }
 }
 
@@ -156,6 +193,25 @@ mod tests {
         for (line, ok) in cases {
             assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
         }
+    }
+
+    #[test]
+    fn counters_are_shared_where_others_can_reach_them() {
+        let database = ["--database-url", "postgres://db.internal/gantry"];
+        let cases = [
+            (vec!["x", "--limits-url", "redis://10.0.0.1"], true),
+            (vec!["x", "--limits-url", "http://10.0.0.1"], false),
+            (vec!["x", "--limits-url", "postgres"], false),
+            ([&["x", "--limits-url", "postgres"][..], &database].concat(), true),
+        ];
+        for (line, ok) in cases {
+            assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+        }
+        assert!(Line::try_parse_from(["x", "--client-address-header", "not a header"]).is_err());
+        let shared = |line: &[&str]| Line::parse_from([&["x"], line].concat()).config.counting().url.is_some();
+        assert!(!shared(&[]), "nobody else uses the embedded database");
+        assert!(shared(&database));
+        assert!(!shared(&[&database[..], &["--limits-url", "memory"]].concat()));
     }
 
     #[test]

@@ -138,14 +138,21 @@ pub fn violated(error: &tokio_postgres::Error) -> Option<&str> {
 
 /// TLS towards a control database on another machine: the system's roots, or none where `sslmode` says so.
 mod tls {
+    use std::sync::LazyLock;
+
     use rustls::{ClientConfig, RootCertStore};
     use tokio_postgres_rustls::MakeRustlsConnect;
 
     pub(super) type Stream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
-    pub(super) fn connector() -> MakeRustlsConnect {
+    /// Read once: reading the system's roots takes long, and connections are made again and again while a server is away.
+    static CONNECTOR: LazyLock<MakeRustlsConnect> = LazyLock::new(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         MakeRustlsConnect::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+    });
+
+    pub(super) fn connector() -> MakeRustlsConnect {
+        CONNECTOR.clone()
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     accounts, database,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
-    limits::STANDARD,
+    limits::{self, STANDARD},
     organizations, planned, projects, reference,
 };
 
@@ -17,6 +17,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::api::ENDPOINTS,
         database::api::ENDPOINTS,
         reference::api::ENDPOINTS,
+        limits::api::ENDPOINTS,
         planned::PLANNED,
     ]
     .concat()

@@ -56,6 +56,7 @@ async fn listen(app: &App) -> Result<(), Error> {
                 // What changed before the subscription stood was not heard.
                 app.believe(true);
                 app.reconciler.wake();
+                app.limits.changed().wake();
             }
             message = poll_fn(|cx| connection.poll_message(cx)) => match message {
                 Some(Ok(AsyncMessage::Notification(notification))) => hear(app, notification.payload(), pid),
@@ -77,8 +78,10 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
         return;
     }
     app.forget(payload);
-    if payload == "projects" {
-        app.reconciler.wake();
+    match payload {
+        "projects" => app.reconciler.wake(),
+        "limit_overrides" => app.limits.changed().wake(),
+        _ => {}
     }
 }
 

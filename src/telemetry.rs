@@ -11,6 +11,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use crate::{
     config::LogFormat,
     error::{Context, Error},
+    limits::Tally,
 };
 
 /// Starts logging to standard error. Standard output is for answers.
@@ -36,6 +37,7 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
 pub struct Metrics {
     handle: PrometheusHandle,
     operations: Vec<Operation>,
+    tally: Tally,
 }
 
 struct Operation {
@@ -64,7 +66,22 @@ impl Metrics {
                 Operation { requests, seconds }
             })
             .collect();
-        Ok(Self { handle: recorder.handle(), operations })
+        let decisions = |by| {
+            let labels = vec![Label::from_static_parts("by", by)];
+            recorder.register_counter(&Key::from_parts("gantry_limits_shared_total", labels), &METADATA)
+        };
+        let tally = Tally {
+            asked: decisions("store"),
+            remembered: decisions("memory of refusals"),
+            fell_back: decisions("this process alone"),
+            away: recorder.register_gauge(&Key::from_static_name("gantry_limits_store_away"), &METADATA),
+        };
+        Ok(Self { handle: recorder.handle(), operations, tally })
+    }
+
+    /// What is counted about shared limits.
+    pub fn tally(&self) -> Tally {
+        self.tally.clone()
     }
 
     /// One answered request.

@@ -21,10 +21,10 @@ use crate::{
 #[derive(Debug, Args)]
 pub(super) struct Common {
     #[command(flatten)]
-    control: ControlOptions,
+    pub(super) control: ControlOptions,
     /// How the answer looks.
     #[arg(long, value_enum, default_value_t = Output::Text)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -211,7 +211,7 @@ fn until(expires_at: Option<DateTime<Utc>>) -> String {
 }
 
 /// Says what was not found; other errors as they are.
-fn about(what: &str, name: &str, error: crate::error::Error) -> anyhow::Error {
+pub(super) fn about(what: &str, name: &str, error: crate::error::Error) -> anyhow::Error {
     match error {
         crate::error::Error::NotFound => anyhow::anyhow!("there is no {what} {name}"),
         other => other.into(),

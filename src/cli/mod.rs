@@ -6,6 +6,7 @@ mod control;
 mod dev;
 mod files;
 mod generate;
+mod limits;
 mod output;
 mod serve;
 mod with_postgres;
@@ -47,6 +48,9 @@ enum Command {
     /// Manage personal access tokens.
     #[command(subcommand)]
     Token(admin::Token),
+    /// Raise or lower limits.
+    #[command(subcommand)]
+    Limits(limits::Limits),
     /// Write the files that derive from the code: the OpenAPI document, tables and requests.
     Generate(generate::Generate),
     /// Look whether this machine has what Gantry needs.
@@ -85,6 +89,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Org(org) => org.run().await,
         Command::Member(member) => member.run().await,
         Command::Token(token) => token.run().await,
+        Command::Limits(limits) => limits.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,

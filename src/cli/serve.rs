@@ -128,8 +128,8 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         let clusters = Embedded::open(home.clone(), host, entropy.clone());
         clusters.prepare().await?;
         let operations = App::operations();
-        let limits = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
-        let (app, background) = App::new(settings(&config, &home, &entropy)?, clock, entropy, db, clusters, limits)?;
+        let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
+        let (app, background) = App::new(settings(&config, &home, &entropy)?, clock, entropy, db, clusters, memory)?;
         reconciler::take_stock(&app).await?;
         anyhow::Ok((app, background, listener.local_addr()?))
     };
@@ -145,7 +145,7 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     let mut background = background.spawn();
-    background.spawn(snapshot::run(app.limits.clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
+    background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
     let handle = Handle::new();
     let mut listeners = JoinSet::new();
     listeners.spawn(listen(listener, tls, app.router(), handle.clone()));
@@ -172,7 +172,7 @@ impl Running {
             self.app.clusters.stop_all().await?;
         }
         self.background.shutdown().await;
-        if let Err(error) = snapshot::save(&self.app.limits, &self.app.clock, &limits_file(&self.home)) {
+        if let Err(error) = snapshot::save(self.app.limits.memory(), &self.app.clock, &limits_file(&self.home)) {
             tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
         }
         self.app.db.close();
@@ -230,11 +230,16 @@ fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
 
 fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
     Ok(Settings {
-        transport: Transport { tls: config.tls_cert.is_some(), trusted_proxies: config.trusted_proxies.clone() },
+        transport: Transport {
+            tls: config.tls_cert.is_some(),
+            trusted_proxies: config.trusted_proxies.clone(),
+            client_header: config.client_address_header.clone(),
+        },
         project_domain: config.project_domain.clone(),
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
         node: node(&home.dir().join("node"), entropy)?,
         project_uid_base: config.project_uid_base,
+        counting: config.counting(),
     })
 }
 

@@ -18,16 +18,17 @@ use futures_util::FutureExt;
 use super::{
     endpoint::{Endpoint, Handle},
     input::{Call, Payload, RequestLine},
-    respond,
+    limit_fields, respond,
     router::placeholder,
     transport::{Peer, Transport},
 };
 use crate::{
     access::{Caller, Reference, Standing, Subject, decide},
     app::App,
+    clock::Ticks,
     error::Error,
     ids::{OrgSlug, ProjectRef},
-    limits::{Identifier, Key, LimitKey, Quota, Scope},
+    limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
     tokens,
 };
 
@@ -36,9 +37,6 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
@@ -51,7 +49,7 @@ pub(super) struct Guarded {
 /// What became known on the way, for the headers.
 #[derive(Default)]
 struct Trail {
-    quota: Option<Quota>,
+    standing: Option<(Policy, Quotas)>,
     refused: bool,
     user: Option<HeaderValue>,
 }
@@ -74,11 +72,16 @@ pub(super) async fn serve(guarded: Arc<Guarded>, request: Request) -> Response {
     let mut response = outcome.unwrap_or_else(|error| respond::error(&error, &path, &request_id, guarded.endpoint.id));
 
     // Failed before it could be counted: the address pays, and the headers are there all the same.
-    let quota = trail.quota.unwrap_or_else(|| {
+    let (policy, quotas) = if let Some(standing) = trail.standing.take() {
+        standing
+    } else {
+        let policy = guarded.app.limits.policy(guarded.operation, Place::default());
         let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: guarded.operation };
-        guarded.app.limits.take(key, guarded.endpoint.limit.windows, started).quota
-    });
-    write_headers(response.headers_mut(), &trail, quota, &request_id);
+        let verdict = guarded.app.limits.take(key, policy.windows(), started).await;
+        (policy, verdict.quotas)
+    };
+    limit_fields::write(response.headers_mut(), &policy, &quotas, trail.refused);
+    write_headers(response.headers_mut(), &trail, &request_id);
     guarded.app.metrics.observe(guarded.operation, response.status(), guarded.app.clock.ticks() - started);
     response
 }
@@ -92,7 +95,7 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
     let named = named(guarded.endpoint, &parts, &caller, &mut payload).await;
     // A body over its bound is counted like any other request, and refused after.
     let (named, unreadable) = named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
-    let (subject, standing) = count(guarded, &caller, named, trail).await?;
+    let (subject, standing) = count(guarded, &caller, named, guarded.app.clock.ticks(), trail).await?;
     decide(&caller, &guarded.endpoint.access, standing)?;
     if let Some(error) = unreadable {
         return Err(error);
@@ -141,6 +144,17 @@ async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mu
                 Named::Account
             })
         }
+        LimitKey::Uncounted => {
+            let query = || form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+            let text = |wanted| query().find(|(name, _)| name == wanted).map(|(_, text)| text);
+            Ok(if let Some(reference) = text("ref") {
+                reference.parse().map_or(Named::Nothing, Named::Project)
+            } else if let Some(slug) = text("slug") {
+                slug.parse().map_or(Named::Nothing, Named::Organization)
+            } else {
+                Named::Account
+            })
+        }
         // Nobody's body is not worth reading.
         LimitKey::OrganizationInBody { .. } if caller.user().is_none() => Ok(Named::Account),
         LimitKey::OrganizationInBody { fields } => {
@@ -155,23 +169,12 @@ async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mu
 /// Counts the request and finds where the caller stands, in an order that lets nobody mint counters or queries, or learn
 /// from a counter what exists: what is not known to be the caller's is charged to one counter for all such names before
 /// it is looked up, and given back if it turns out to be.
-async fn count(guarded: &Guarded, caller: &Caller, named: Named, trail: &mut Trail) -> Result<(Subject, Standing), Error> {
-    let Guarded { app, endpoint, operation, .. } = guarded;
-    let identifier = match caller {
-        Caller::User(user) => Identifier::User(user.id),
-        Caller::Nobody { address, .. } => Identifier::address(*address),
-    };
-    let now = app.clock.ticks();
-    let mut take = |scope| {
-        let key = Key { identifier, scope, operation: *operation };
-        let verdict = app.limits.take(key, endpoint.limit.windows, now);
-        trail.quota = Some(verdict.quota);
-        trail.refused = !verdict.admitted;
-        if verdict.admitted { Ok(key) } else { Err(Error::LimitReached) }
-    };
+async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, trail: &mut Trail) -> Result<(Subject, Standing), Error> {
+    let app = &guarded.app;
+    let mut meter = Meter { guarded, caller, now, trail };
     let reference = match named {
         Named::Account => {
-            take(Scope::User)?;
+            meter.take_own(&Subject::Account).await?;
             return Ok((Subject::Account, Standing::Account));
         }
         Named::Nothing => None,
@@ -180,22 +183,68 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, trail: &mut Tra
     };
     let own = caller.user().zip(reference);
     if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user.id, reference)) {
-        take(scope(&subject))?;
+        meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(role)));
     }
-    let unresolved = take(Scope::Unresolved)?;
+    let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
     let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
     let Some((subject, role)) = app.directory.own(user.id, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
-    app.limits.give_back(unresolved, endpoint.limit.windows, now);
-    take(scope(&subject))?;
+    meter.give_back(&unresolved).await;
+    meter.take_own(&subject).await?;
     Ok((subject, Standing::Member(role)))
 }
 
-fn scope(subject: &Subject) -> Scope {
-    match subject {
-        Subject::Account => Scope::User,
-        Subject::Organization(organization) => Scope::Organization(organization.id),
-        Subject::Project(project) => Scope::Project(project.id),
+/// Counts one request, at one moment.
+struct Meter<'a> {
+    guarded: &'a Guarded,
+    caller: &'a Caller,
+    now: Ticks,
+    trail: &'a mut Trail,
+}
+
+/// What was taken, from which counter.
+struct Taken {
+    key: Key,
+    policy: Policy,
+    verdict: Verdict,
+}
+
+impl Meter<'_> {
+    /// Takes from the counter of something the caller belongs to, unless the operation is not counted.
+    async fn take_own(&mut self, subject: &Subject) -> Result<(), Error> {
+        let (scope, organization) = match subject {
+            Subject::Account => (Scope::User, None),
+            Subject::Organization(organization) => (Scope::Organization(organization.id), Some(organization.id)),
+            Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+        };
+        // No application calls yet.
+        let place = Place { organization, application: None };
+        if self.guarded.endpoint.limit.key == LimitKey::Uncounted && self.caller.user().is_some() {
+            let policy = self.guarded.app.limits.policy(self.guarded.operation, place);
+            let whole = Quotas::whole(policy.windows());
+            self.trail.standing = Some((policy, whole));
+            return Ok(());
+        }
+        self.take(scope, place).await.map(drop)
+    }
+
+    async fn take(&mut self, scope: Scope, place: Place) -> Result<Taken, Error> {
+        let Guarded { app, operation, .. } = self.guarded;
+        let identifier = match self.caller {
+            Caller::User(user) => Identifier::User(user.id),
+            Caller::Nobody { address, .. } => Identifier::address(*address),
+        };
+        let key = Key { identifier, scope, operation: *operation };
+        let policy = app.limits.policy(*operation, place);
+        let verdict = app.limits.take(key, policy.windows(), self.now).await;
+        self.trail.standing = Some((policy.clone(), verdict.quotas));
+        self.trail.refused = !verdict.admitted;
+        if verdict.admitted { Ok(Taken { key, policy, verdict }) } else { Err(Error::LimitReached) }
+    }
+
+    async fn give_back(&self, taken: &Taken) {
+        let app = &self.guarded.app;
+        app.limits.give_back(taken.key, taken.policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
     }
 }
 
@@ -213,13 +262,7 @@ fn peer(app: &App, parts: &Parts) -> Peer {
     app.settings.transport.peer(socket, &parts.headers)
 }
 
-fn write_headers(headers: &mut HeaderMap, trail: &Trail, quota: Quota, request_id: &str) {
-    headers.insert(LIMIT, quota.limit.into());
-    headers.insert(REMAINING, quota.remaining.into());
-    headers.insert(RESET, quota.reset_secs.into());
-    if trail.refused {
-        headers.insert(header::RETRY_AFTER, quota.reset_secs.into());
-    }
+fn write_headers(headers: &mut HeaderMap, trail: &Trail, request_id: &str) {
     if let Some(user) = &trail.user {
         headers.insert(USER_ID, user.clone());
     }

@@ -152,6 +152,15 @@ impl Input for Project {
     }
 }
 
+/// What the request names: it exists, and the caller belongs to it.
+impl Input for Subject {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(call.subject.clone())
+    }
+}
+
 /// A JSON body, or a JSON answer.
 #[derive(Debug)]
 pub struct Json<T>(pub T);

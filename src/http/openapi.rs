@@ -100,7 +100,7 @@ pub fn document(endpoints: &[&'static Endpoint], links: &Links) -> Value {
     }
     let mut info = json!({
         "title": "Gantry Management API",
-        "description": "Manages organizations and projects. Every answer carries the three X-RateLimit headers.",
+        "description": "Manages organizations and projects. Every answer carries the three X-RateLimit headers, and the RateLimit fields of draft-ietf-httpapi-ratelimit-headers-10.",
         "version": env!("CARGO_PKG_VERSION"),
         "license": {"name": "Apache-2.0"},
     });
@@ -141,7 +141,7 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
         "tags": [endpoint.tag.title()],
         "parameters": parameters,
         "responses": responses(endpoint, built, described.reply),
-        "x-rate-limits": endpoint.limit.windows.iter().map(|w| json!({"requests": w.requests, "seconds": w.secs})).collect::<Vec<_>>(),
+        "x-rate-limits": endpoint.limit.counted().iter().map(|w| json!({"requests": w.requests, "seconds": w.secs})).collect::<Vec<_>>(),
     });
     if endpoint.access != Access::Public {
         item["security"] = json!([{"bearer": []}]);

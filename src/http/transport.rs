@@ -1,19 +1,53 @@
 //! Where a request really comes from, and whether it came over HTTPS.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
 
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, header};
 use ipnet::IpNet;
 
-use crate::error::{Denial, Error};
+use crate::{
+    error::{Denial, Error},
+    ids::Malformed,
+};
 
 /// How the listener speaks, and whose forwarding headers it believes.
 #[derive(Debug, Clone, Default)]
 pub struct Transport {
     /// The listener terminates TLS itself.
     pub tls: bool,
-    /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+    /// Proxies whose word about the client is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Where they say who the client is.
+    pub client_header: ClientHeader,
+}
+
+/// The header in which proxies name the client. Only one is believed: a proxy that writes one of them passes the others on
+/// as the client sent them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientHeader(HeaderName);
+
+impl Default for ClientHeader {
+    fn default() -> Self {
+        Self(FORWARDED_FOR)
+    }
+}
+
+impl FromStr for ClientHeader {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        text.parse().map(Self).map_err(|_| Malformed("the name of a header"))
+    }
+}
+
+impl fmt::Display for ClientHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
 }
 
 /// The other end of a request.
@@ -35,8 +69,9 @@ impl Transport {
         if !self.trusts(socket) {
             return Peer { address: socket, secure: self.tls || socket.is_loopback() };
         }
-        let https = headers.get(FORWARDED_PROTO).is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"));
-        Peer { address: self.client_behind(socket, headers), secure: self.tls || https }
+        let (address, proto) = self.client_behind(socket, headers);
+        let proto = proto.or_else(|| headers.get(FORWARDED_PROTO)?.to_str().ok());
+        Peer { address, secure: self.tls || proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https")) }
     }
 
     /// Refuses a request that crossed a network in the clear (specification §5.1).
@@ -44,18 +79,26 @@ impl Transport {
         if peer.secure { Ok(()) } else { Err(Error::Forbidden(Denial::InsecureTransport)) }
     }
 
-    /// Right-most address of `X-Forwarded-For` that is not itself a trusted proxy; stops at the first one it cannot read.
-    fn client_behind(&self, socket: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let mut last = socket;
-        let hops = headers.get_all(FORWARDED_FOR).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
-        for hop in hops.collect::<Vec<_>>().into_iter().rev() {
-            let Some(address) = parse_hop(hop.trim()) else { return last };
-            if !self.trusts(address) {
-                return address;
+    /// Right-most hop that is not itself a trusted proxy, and its protocol where the header tells; stops at the first hop
+    /// it cannot read.
+    ///
+    /// Hops are cut at commas from the right, quoted or not: no address has one, and what a client wrote further left,
+    /// such as a quotation mark it never closes, then cannot swallow what proxies wrote after it.
+    fn client_behind<'a>(&self, socket: IpAddr, headers: &'a HeaderMap) -> (IpAddr, Option<&'a str>) {
+        let read = if self.client_header.0 == header::FORWARDED { forwarded } else { bare };
+        let (mut last, mut last_proto) = (socket, None);
+        let mut lines: Vec<_> = headers.get_all(&self.client_header.0).iter().collect();
+        while let Some(line) = lines.pop() {
+            let Ok(line) = line.to_str() else { return (last, last_proto) };
+            for hop in line.rsplit(',') {
+                let Some((address, proto)) = read(hop.trim()) else { return (last, last_proto) };
+                if !self.trusts(address) {
+                    return (address, proto);
+                }
+                (last, last_proto) = (address, proto);
             }
-            last = address;
         }
-        last
+        (last, last_proto)
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
@@ -63,9 +106,26 @@ impl Transport {
     }
 }
 
+type Hop<'a> = (IpAddr, Option<&'a str>);
+
+/// A hop that is an address and nothing else.
+fn bare(hop: &str) -> Option<Hop<'_>> {
+    parse_address(hop).map(|address| (address, None))
+}
+
+/// A hop of RFC 7239: `for=192.0.2.60;proto=https;by=203.0.113.43`. One without a `for`, or with an obfuscated one, hides
+/// who was there.
+fn forwarded(hop: &str) -> Option<Hop<'_>> {
+    let parameter = |wanted: &str| {
+        let mut pairs = hop.split(';').filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim_matches('"'))
+    };
+    parse_address(parameter("for")?).map(|address| (address, parameter("proto")))
+}
+
 /// An address as proxies write it: bare, or with a port, or an IPv6 one in brackets.
-fn parse_hop(hop: &str) -> Option<IpAddr> {
-    let bare = hop.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(hop, |(inside, _)| inside);
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(text, |(inside, _)| inside);
     let address =
         bare.parse().ok().or_else(|| bare.rsplit_once(':').and_then(|(host, _)| host.parse::<Ipv4Addr>().ok()).map(IpAddr::V4))?;
     Some(IpAddr::to_canonical(&address))
@@ -75,8 +135,12 @@ fn parse_hop(hop: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
+    fn trusting(header: &str) -> Transport {
+        Transport { tls: false, trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], client_header: header.parse().unwrap() }
+    }
+
     fn peer(socket: &str, forwarded: &[&str], proto: Option<&str>) -> Peer {
-        let transport = Transport { tls: false, trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()] };
+        let transport = trusting("x-forwarded-for");
         let mut headers = HeaderMap::new();
         for line in forwarded {
             headers.append(FORWARDED_FOR, line.parse().unwrap());
@@ -101,6 +165,48 @@ mod tests {
         ];
         for (socket, forwarded, address) in cases {
             assert_eq!(peer(socket, &forwarded, None).address, address.parse::<IpAddr>().unwrap(), "{socket} {forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn forwarded_is_read_as_rfc_7239_says() {
+        let cases = [
+            (vec!["for=1.1.1.1"], "1.1.1.1", false),
+            (vec!["for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (vec!["For=\"1.1.1.1:4711\";Proto=HTTPS;by=10.0.0.1"], "1.1.1.1", true),
+            (vec!["for=\"[2001:db8:cafe::17]:4711\";proto=\"https\""], "2001:db8:cafe::17", true),
+            (vec!["for=6.6.6.6;proto=https, for=1.1.1.1;proto=http, for=10.0.0.7;proto=https"], "1.1.1.1", false),
+            (vec!["for=6.6.6.6", "for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (vec!["by=10.0.0.9;proto=https"], "10.0.0.1", false),
+            (vec!["for=1.1.1.1, for=unknown"], "10.0.0.1", false),
+            (vec!["for=1.1.1.1, for=_hidden, for=10.0.0.7;proto=https"], "10.0.0.7", true),
+            (vec!["for=\"6.6.6.6, for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (vec![""], "10.0.0.1", false),
+            (vec![], "10.0.0.1", false),
+        ];
+        for (lines, address, secure) in cases {
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                headers.append(header::FORWARDED, line.parse().unwrap());
+            }
+            let peer = trusting("Forwarded").peer("10.0.0.1".parse().unwrap(), &headers);
+            assert_eq!(peer, Peer { address: address.parse().unwrap(), secure }, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_configured_header_is_believed() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("x-forwarded-for", "6.6.6.1"), ("forwarded", "for=6.6.6.2"), ("cf-connecting-ip", "6.6.6.3")] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        for (header, address) in
+            [("x-forwarded-for", "6.6.6.1"), ("forwarded", "6.6.6.2"), ("CF-Connecting-IP", "6.6.6.3"), ("x-real-ip", "10.0.0.1")]
+        {
+            let peer = trusting(header).peer("10.0.0.1".parse().unwrap(), &headers);
+            assert_eq!(peer.address, address.parse::<IpAddr>().unwrap(), "{header}");
+            let stranger = trusting(header).peer("203.0.113.9".parse().unwrap(), &headers);
+            assert_eq!(stranger.address, "203.0.113.9".parse::<IpAddr>().unwrap(), "{header} of a stranger");
         }
     }
 

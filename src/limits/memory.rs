@@ -27,7 +27,7 @@ use self::{
     shard::{Shard, lines_for},
     state::State,
 };
-use super::{Identifier, Key, Quota, Verdict, WINDOWS_MAX, Window};
+use super::{Identifier, Key, Quotas, Verdict, WINDOWS_MAX, Window};
 use crate::clock::{Entropy, Ticks};
 
 pub(super) use name::Seed;
@@ -54,7 +54,7 @@ impl Default for Capacity {
 
 /// Counters of one process. All methods are exact under any number of threads.
 #[derive(Debug)]
-pub struct Limits {
+pub struct Memory {
     namer: Namer,
     latest: Latest,
     known: Table,
@@ -106,13 +106,13 @@ pub enum Kind {
     AddressOverflow,
 }
 
-impl Default for Limits {
+impl Default for Memory {
     fn default() -> Self {
         Self::new(Capacity::default(), &[], Entropy::system().bytes())
     }
 }
 
-impl Limits {
+impl Memory {
     /// No counters yet. `operations` are the ids behind [`Key::operation`], by which snapshots know them; `seed` is a
     /// secret, without which nobody can choose keys that collide.
     pub fn new(capacity: Capacity, operations: &[&str], seed: [u8; 32]) -> Self {
@@ -139,8 +139,8 @@ impl Limits {
         table.shard(name.hash).lock().give_back(name, bounded(windows), taken);
     }
 
-    /// The binding quota of `key`, without counting. A window that is not open is whole, and lasts its whole length.
-    pub fn peek(&self, key: Key, windows: &[Window], now: Ticks) -> Quota {
+    /// Where `key` stands, without counting. A window that is not open is whole, and lasts its whole length.
+    pub fn peek(&self, key: Key, windows: &[Window], now: Ticks) -> Quotas {
         self.saw(now);
         let (name, table) = self.name(&key);
         let shard = table.shard(name.hash).lock();

@@ -1,16 +1,36 @@
 //! Rate limits (specification §8): what is counted, in which windows, and what the headers say.
+//!
+//! - [`Limits`]: what the rest of Gantry counts with
+//! - [`Memory`]: the counters of one process
+//! - [`Shared`]: the counters of several, in the control database or in Valkey; with what is needed when those are away
+//! - [`Policies`], [`overrides`]: which limit applies to whom
 
+pub mod api;
+mod breaker;
+mod denied;
+mod facade;
 mod memory;
+pub mod overrides;
+mod policy;
+mod postgres;
+mod redis;
+mod shared;
 pub mod snapshot;
+mod store;
 
 use std::net::IpAddr;
 
-pub use memory::{Capacity, Cell, Kind, Limits};
+pub use facade::Limits;
+pub use memory::{Capacity, Cell, Kind, Memory};
+pub use policy::{Place, Policies, Policy};
+pub use postgres::reclaim;
+pub use shared::{Shared, Tally};
+pub use store::{Options, Store, Trouble};
 
 use crate::ids::{OrganizationId, ProjectId, UserId};
 
 /// How many requests a window admits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Window {
     /// Requests admitted in one window.
     pub requests: u32,
@@ -32,8 +52,15 @@ pub const WINDOWS_MAX: usize = 2;
 pub struct Limit {
     /// What the scope is read from.
     pub key: LimitKey,
-    /// One or [two](WINDOWS_MAX) windows.
+    /// One or [two](WINDOWS_MAX) windows. The first is the longest, and the one that operators can change.
     pub windows: &'static [Window],
+}
+
+impl Limit {
+    /// The windows a caller's requests are counted in.
+    pub fn counted(&self) -> &'static [Window] {
+        if self.key == LimitKey::Uncounted { &[] } else { self.windows }
+    }
 }
 
 /// Where the scope of a counter comes from.
@@ -46,6 +73,9 @@ pub enum LimitKey {
         /// The field, then its older spelling.
         fields: &'static [&'static str],
     },
+    /// Callers are not counted here and always see the whole quota. Who has no live token is counted by address, and a
+    /// caller for what the query's `ref` or `slug` names in vain: neither may cause look-ups without end.
+    Uncounted,
 }
 
 /// `requests` in each `secs` seconds.
@@ -70,6 +100,9 @@ pub static DOMAINS: Limit = by_path(&[per(10, 60)]);
 pub static CONTEXT: Limit = by_path(&[per(10, 60), per(1, 1)]);
 /// 120 in three minutes: migrations.
 pub static MIGRATIONS: Limit = by_path(&[per(120, 180)]);
+
+/// Not counted: asking how much is left costs nothing.
+pub static UNCOUNTED: Limit = Limit { key: LimitKey::Uncounted, windows: &[per(120, 60)] };
 
 /// Whom a counter counts (specification §5, rule 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,15 +148,63 @@ pub struct Key {
     pub operation: u16,
 }
 
-/// What the headers of the response say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How much is left of one window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests the reported window admits.
+    /// Requests the window admits.
     pub limit: u32,
     /// Requests left in it.
     pub remaining: u32,
     /// Whole seconds until it ends, rounded up.
     pub reset_secs: u32,
+}
+
+impl Quota {
+    /// Of a window that nothing was taken from yet.
+    pub fn whole(window: Window) -> Self {
+        Self { limit: window.requests, remaining: window.requests, reset_secs: window.secs }
+    }
+
+    /// Of a window that `used` was taken from and that ends in `millis`. A limit can be lowered below what was used.
+    pub(crate) fn used(window: Window, used: u32, millis: u64) -> Self {
+        Self { limit: window.requests, remaining: window.requests.saturating_sub(used), reset_secs: secs_up(millis) }
+    }
+}
+
+/// How much is left of each window of a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quotas {
+    list: [Quota; WINDOWS_MAX],
+    len: usize,
+}
+
+impl Quotas {
+    /// In the order of the limit's windows; of more than [`WINDOWS_MAX`], the first.
+    pub fn new(quotas: impl Iterator<Item = Quota>) -> Self {
+        let mut all = Self::default();
+        for (place, quota) in all.list.iter_mut().zip(quotas) {
+            *place = quota;
+            all.len += 1;
+        }
+        all
+    }
+
+    /// Of windows that nothing was taken from yet.
+    pub fn whole(windows: &[Window]) -> Self {
+        Self::new(windows.iter().copied().map(Quota::whole))
+    }
+
+    /// In the order of the limit's windows.
+    pub fn as_slice(&self) -> &[Quota] {
+        &self.list[..self.len]
+    }
+
+    /// The quota to report where only one can be: the one with least left, and among equals the one that lasts longest.
+    /// A client that waits out its reset whenever nothing remains is then never refused.
+    pub fn binding(&self) -> Quota {
+        let none = Quota { limit: 0, remaining: 0, reset_secs: 1 };
+        self.as_slice().iter().copied().min_by_key(|quota| (quota.remaining, u32::MAX - quota.reset_secs)).unwrap_or(none)
+    }
 }
 
 /// Whether the request was admitted, and what its headers say.
@@ -132,7 +213,35 @@ pub struct Verdict {
     /// Admitted and counted.
     pub admitted: bool,
     /// For the headers.
-    pub quota: Quota,
+    pub quotas: Quotas,
+    /// Where it was counted, so that it can be given back there and nowhere else.
+    counted: Counted,
+}
+
+/// Where a request was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// In this process.
+    Here,
+    /// In the shared store, in windows that had so many milliseconds left.
+    Shared([u64; WINDOWS_MAX]),
+}
+
+impl Verdict {
+    /// Of counters in this process.
+    fn here(admitted: bool, quotas: Quotas) -> Self {
+        Self { admitted, quotas, counted: Counted::Here }
+    }
+
+    /// Whether the shared store counted it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self.counted, Counted::Shared(_))
+    }
+
+    /// The quota that the three `X-RateLimit` headers report.
+    pub fn quota(&self) -> Quota {
+        self.quotas.binding()
+    }
 }
 
 /// Whole seconds, rounded up.

@@ -18,7 +18,7 @@ use std::{
 
 use chrono::{DateTime, Utc};
 
-use super::{Capacity, Cell, Kind, Limits, memory::Seed};
+use super::{Capacity, Cell, Kind, Memory, memory::Seed};
 use crate::clock::{Clock, Entropy};
 
 /// How often the file is written unless the operator decided otherwise.
@@ -52,11 +52,11 @@ struct Snapshot {
     cells: Vec<Cell>,
 }
 
-/// Limits with the counters of the file at `path`, as far as their windows are still open. Without a usable file they
+/// Counters of the file at `path`, as far as their windows are still open. Without a usable file they
 /// start empty.
-pub fn open(path: &Path, capacity: Capacity, operations: &[&str], clock: &Clock, entropy: &Entropy) -> Limits {
-    let Some(snapshot) = load(path) else { return Limits::new(capacity, operations, entropy.bytes()) };
-    let limits = Limits::new(capacity, operations, snapshot.seed);
+pub fn open(path: &Path, capacity: Capacity, operations: &[&str], clock: &Clock, entropy: &Entropy) -> Memory {
+    let Some(snapshot) = load(path) else { return Memory::new(capacity, operations, entropy.bytes()) };
+    let limits = Memory::new(capacity, operations, snapshot.seed);
     // A wall clock that stepped back says nothing about how long we were away: then no time has passed.
     let away = u64::try_from((clock.now() - snapshot.saved).num_milliseconds()).unwrap_or(0);
     let open =
@@ -75,7 +75,7 @@ fn load(path: &Path) -> Option<Snapshot> {
 }
 
 /// Writes the file once. Call it when the server stops.
-pub fn save(limits: &Limits, clock: &Clock, path: &Path) -> io::Result<()> {
+pub fn save(limits: &Memory, clock: &Clock, path: &Path) -> io::Result<()> {
     let bytes = encode(limits, clock);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -89,7 +89,7 @@ pub fn save(limits: &Limits, clock: &Clock, path: &Path) -> io::Result<()> {
 }
 
 /// Writes the file `every` so often, if anything was counted, until it is dropped.
-pub async fn run(limits: Arc<Limits>, clock: Clock, path: PathBuf, every: Duration) {
+pub async fn run(limits: Arc<Memory>, clock: Clock, path: PathBuf, every: Duration) {
     let mut unsaved = false;
     let mut failed = false;
     let mut pause = every;
@@ -117,7 +117,7 @@ pub async fn run(limits: Arc<Limits>, clock: Clock, path: PathBuf, every: Durati
     }
 }
 
-fn encode(limits: &Limits, clock: &Clock) -> Vec<u8> {
+fn encode(limits: &Memory, clock: &Clock) -> Vec<u8> {
     // The wall clock first: the later it is read, the more time a counter would seem to have left.
     let saved = clock.now();
     let cells: Vec<Cell> = limits.export(clock.ticks()).collect();
@@ -205,15 +205,15 @@ mod tests {
             self.dir.path().join("limits")
         }
 
-        fn start(&self) -> Limits {
+        fn start(&self) -> Memory {
             self.start_with(&OPERATIONS)
         }
 
-        fn start_with(&self, operations: &[&str]) -> Limits {
+        fn start_with(&self, operations: &[&str]) -> Memory {
             open(&self.path(), Capacity::default(), operations, &self.clock, &Entropy::system())
         }
 
-        fn save(&self, limits: &Limits) {
+        fn save(&self, limits: &Memory) {
             save(limits, &self.clock, &self.path()).unwrap();
         }
 
@@ -221,8 +221,8 @@ mod tests {
             self.clock.advance(Duration::from_millis(millis));
         }
 
-        fn left(&self, limits: &Limits, key: Key) -> (u32, u32) {
-            let quota = limits.peek(key, STANDARD.windows, self.clock.ticks());
+        fn left(&self, limits: &Memory, key: Key) -> (u32, u32) {
+            let quota = limits.peek(key, STANDARD.windows, self.clock.ticks()).binding();
             (quota.remaining, quota.reset_secs)
         }
     }
@@ -248,7 +248,7 @@ mod tests {
         let restarted = world.start();
         assert_eq!(world.left(&restarted, key(1)), (100, 45));
         assert_eq!(world.left(&restarted, address), (119, 45));
-        assert_eq!(restarted.take(key(2), CONTEXT.windows, world.clock.ticks()).quota.remaining, 0);
+        assert_eq!(restarted.take(key(2), CONTEXT.windows, world.clock.ticks()).quota().remaining, 0);
         world.advance(45_000);
         assert_eq!(world.left(&restarted, key(1)), (120, 60), "the window ended when it would have");
     }

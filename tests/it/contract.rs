@@ -138,7 +138,7 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
 /// Enough for the guard. Handlers find it wanting, which is an answer too.
 fn body(endpoint: &Endpoint, tenant: &Tenant) -> Value {
     match endpoint.limit.key {
-        LimitKey::Path => json!({}),
+        LimitKey::Path | LimitKey::Uncounted => json!({}),
         LimitKey::OrganizationInBody { .. } => json!({"organization_slug": tenant.slug}),
     }
 }

@@ -160,7 +160,7 @@ async fn a_listener_with_tls_is_open_to_all() {
 
 #[tokio::test]
 async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
-    let transport = Transport { tls: false, trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()] };
+    let transport = Transport { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..Transport::default() };
     let app = TestApp::with(transport, Arc::new(Machine::bare())).await;
     let through =
         |client: &str| app.get("/v1/profile").from("10.1.2.3").header("x-forwarded-for", client).header("x-forwarded-proto", "https");

@@ -1,5 +1,10 @@
 //! Counters where the loops over all operations do not reach: bodies that name the organization, two windows, many at once.
 
+mod nodes;
+mod outage;
+mod stores;
+mod support;
+
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 

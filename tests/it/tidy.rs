@@ -13,16 +13,23 @@ const AXUM: &[&str] = &["src/http/", "src/web/", "src/cli/", "src/reference/", "
 
 /// Where time may pass by itself, and why no event could be waited for instead.
 const SLEEPS: &[(&str, &str)] = &[
+    ("benches/shared_limits.rs", "nothing announces that a server is there"),
     ("src/clusters/server.rs", "nothing announces that a server became ready"),
     ("src/database/stop.rs", "the grace itself is a time"),
     ("src/limits/snapshot.rs", "counters are saved every so often"),
     ("src/listener.rs", "the pause before a lost connection is made again"),
+    ("src/limits/overrides.rs", "a pause before a failed reading is tried again"),
+    ("src/limits/postgres.rs", "a pause before a connection is made again; dead counters are looked for now and then"),
+    ("src/limits/redis.rs", "a pause before a connection is made again"),
     ("src/tokens/last_used.rs", "uses are gathered for a time"),
     ("tests/it/access.rs", "nothing here hears another node's notification arrive"),
     ("tests/it/binary/crash.rs", "the moment of the kill is what varies"),
     ("tests/it/binary/machine.rs", "nothing announces that somebody else's process ended"),
     ("tests/it/clusters.rs", "nothing announces that somebody else's process ended"),
     ("tests/it/lifecycle.rs", "the moment of the removal is what varies; nothing announces that files are gone"),
+    ("tests/it/limits/nodes.rs", "nothing here hears another node's notification arrive"),
+    ("tests/it/limits/stores.rs", "the windows are of a store, which has its own clock"),
+    ("tests/it/limits/support.rs", "nothing announces that a server is there"),
     ("tests/it/sql.rs", "nothing announces what another session does"),
     ("tests/it/support/machine.rs", "nothing announces that somebody else's process ended"),
     ("tests/it/tidy.rs", "names what it looks for"),
@@ -32,7 +39,8 @@ const SLEEPS: &[(&str, &str)] = &[
 const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
 /// Where the environment is read, besides by the command line's parser: everything else takes options.
-const ENVIRONMENT: &[(&str, &str)] = &[("src/clusters/engine.rs", "PATH says where programs are")];
+const ENVIRONMENT: &[(&str, &str)] =
+    &[("src/cli/limits.rs", "sudo says who the person is"), ("src/clusters/engine.rs", "PATH says where programs are")];
 
 struct Source {
     /// From the package's root, with forward slashes.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     ids::{OrganizationId, ProjectId, UserId},
-    limits::{Scope, per, secs_up},
+    limits::{Quota, Scope, per, secs_up},
 };
 
 /// For each key and window: when it ends, and what it admitted.
@@ -27,13 +27,12 @@ impl Model {
         windows.iter().enumerate().map(open).collect()
     }
 
-    fn quota(&self, counts: &[(Ticks, u32)], windows: &[Window]) -> Quota {
-        let quotas = counts.iter().zip(windows).map(|((ends, used), window)| Quota {
+    fn quotas(&self, counts: &[(Ticks, u32)], windows: &[Window]) -> Quotas {
+        Quotas::new(counts.iter().zip(windows).map(|((ends, used), window)| Quota {
             limit: window.requests,
             remaining: window.requests - used,
             reset_secs: secs_up(ends - self.latest),
-        });
-        quotas.min_by_key(|quota| (quota.remaining, u32::MAX - quota.reset_secs)).unwrap()
+        }))
     }
 
     fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
@@ -45,7 +44,7 @@ impl Model {
             }
             self.open.extend(counts.iter().enumerate().map(|(index, count)| ((key, index), *count)));
         }
-        Verdict { admitted, quota: self.quota(&counts, windows) }
+        Verdict::here(admitted, self.quotas(&counts, windows))
     }
 
     fn give_back(&mut self, key: Key, windows: &[Window], taken: Ticks) {
@@ -91,7 +90,7 @@ fn elapsed() -> impl Strategy<Value = i64> {
     prop_oneof![4 => Just(0), 2 => -5..0_i64, 4 => 1..700_i64, 1 => 700..4_000_i64]
 }
 
-/// Limits by operation: one window or two, of few requests, so that they are reached.
+/// Memory by operation: one window or two, of few requests, so that they are reached.
 const LIMITS: [&[Window]; 4] = [&[per(3, 2)], &[per(4, 3), per(1, 1)], &[per(2, 1), per(5, 2)], &[per(1, 1)]];
 
 proptest! {
@@ -100,7 +99,7 @@ proptest! {
     /// Counters are admitted, reported, given back and restored exactly as the model says, while the table is not full.
     #[test]
     fn the_engine_is_the_model(steps in prop::collection::vec((step(), key(), elapsed()), 1..400)) {
-        let engine = || Limits::new(Capacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
+        let engine = || Memory::new(Capacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
         let (mut limits, mut model) = (engine(), Model::default());
         let mut now: Ticks = 10;
         for (step, key, elapsed) in steps {
@@ -111,7 +110,7 @@ proptest! {
                 Step::Take => prop_assert_eq!(limits.take(key, windows, now), model.take(key, windows, now)),
                 Step::Peek => {
                     let counts = model.windows(key, windows, now);
-                    prop_assert_eq!(limits.peek(key, windows, now), model.quota(&counts, windows));
+                    prop_assert_eq!(limits.peek(key, windows, now), model.quotas(&counts, windows));
                 }
                 Step::GiveBack => {
                     limits.give_back(key, windows, before);
@@ -131,7 +130,7 @@ proptest! {
     /// However full the table: no key is ever admitted more often than its limit within a window of its own requests.
     #[test]
     fn a_full_table_errs_on_the_side_of_refusing(steps in prop::collection::vec((key(), elapsed()), 1..400)) {
-        let limits = Limits::new(Capacity { known: 6, addresses: 6 }, &[], [9; 32]);
+        let limits = Memory::new(Capacity { known: 6, addresses: 6 }, &[], [9; 32]);
         let mut admitted: HashMap<Key, Vec<Ticks>> = HashMap::new();
         let mut now: Ticks = 10;
         for (key, elapsed) in steps {

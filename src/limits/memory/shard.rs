@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::Ticks,
-    limits::{Quota, Verdict, WINDOWS_MAX, Window},
+    limits::{Quotas, Verdict, WINDOWS_MAX, Window},
 };
 
 const SLOTS: usize = 4;
@@ -118,7 +118,7 @@ impl Shard {
         verdict
     }
 
-    pub(super) fn peek(&self, name: Name, windows: &[Window], now: Ticks) -> Quota {
+    pub(super) fn peek(&self, name: Name, windows: &[Window], now: Ticks) -> Quotas {
         let places = self.find(name.hash, windows.len());
         state::peek(&self.states(name, places, now), windows, now)
     }

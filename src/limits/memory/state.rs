@@ -1,6 +1,6 @@
 //! One open window of one key, in eight bytes, and the rule that admits or refuses.
 
-use super::super::{Quota, Verdict, WINDOWS_MAX, Window, secs_up};
+use super::super::{Quota, Quotas, Verdict, WINDOWS_MAX, Window, secs_up};
 use crate::clock::Ticks;
 
 /// Most requests a window can admit, 8,388,607: what is left of the eight bytes. A higher limit counts as this one.
@@ -95,30 +95,21 @@ pub(super) fn take(states: &mut States, windows: &[Window], now: Ticks) -> Verdi
             state.0 += 1 << 1;
         }
     }
-    Verdict { admitted, quota: binding(states, windows, now) }
+    Verdict::here(admitted, quotas(states, windows, now))
 }
 
 /// What a request at `now` would find. A window that is not open is whole, and lasts its whole length.
-pub(super) fn peek(states: &States, windows: &[Window], now: Ticks) -> Quota {
+pub(super) fn peek(states: &States, windows: &[Window], now: Ticks) -> Quotas {
     let mut states = *states;
     for (index, (state, &window)) in states.iter_mut().zip(windows).enumerate() {
         *state = state.at(index, length(window), now);
     }
-    binding(&states, windows, now)
+    quotas(&states, windows, now)
 }
 
-/// The quota to report: the one with least left, and among equals the one that lasts longest. A client that waits out
-/// its reset whenever nothing remains is then never refused.
-fn binding(states: &States, windows: &[Window], now: Ticks) -> Quota {
-    let mut binding: Option<(Quota, Ticks)> = None;
-    for (state, &window) in states.iter().zip(windows) {
-        let (limit, ends) = (limit(window), state.ends());
-        let remaining = limit.saturating_sub(state.used());
-        let binds = binding.is_none_or(|(least, latest)| remaining < least.remaining || (remaining == least.remaining && ends > latest));
-        if binds {
-            binding = Some((Quota { limit, remaining, reset_secs: 0 }, ends));
-        }
-    }
-    let (quota, ends) = binding.unwrap_or((Quota { limit: 0, remaining: 0, reset_secs: 0 }, now + 1));
-    Quota { reset_secs: secs_up(ends.saturating_sub(now)), ..quota }
+fn quotas(states: &States, windows: &[Window], now: Ticks) -> Quotas {
+    Quotas::new(states.iter().zip(windows).map(|(state, &window)| {
+        let limit = limit(window);
+        Quota { limit, remaining: limit.saturating_sub(state.used()), reset_secs: secs_up(state.ends().saturating_sub(now)) }
+    }))
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     ids::{OrganizationId, ProjectId, UserId},
-    limits::{CONTEXT, STANDARD, Scope, per},
+    limits::{CONTEXT, Quota, STANDARD, Scope, per},
 };
 
 fn key(user: i64) -> Key {
@@ -18,26 +18,30 @@ fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
     Quota { limit, remaining, reset_secs }
 }
 
-fn small(counters: usize) -> Limits {
-    Limits::new(Capacity { known: counters, addresses: counters }, &[], [1; 32])
+fn told(verdict: Verdict) -> (bool, Quota) {
+    (verdict.admitted, verdict.quota())
+}
+
+fn small(counters: usize) -> Memory {
+    Memory::new(Capacity { known: counters, addresses: counters }, &[], [1; 32])
 }
 
 #[test]
 fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let take = |now| limits.take(key(1), STANDARD.windows, now);
-    assert_eq!(take(500).quota, quota(120, 119, 60));
-    assert_eq!(take(1_600).quota, quota(120, 118, 59));
+    assert_eq!(take(500).quota(), quota(120, 119, 60));
+    assert_eq!(take(1_600).quota(), quota(120, 118, 59));
     for _ in 0..118 {
         assert!(take(2_000).admitted);
     }
-    assert_eq!(take(60_499), Verdict { admitted: false, quota: quota(120, 0, 1) });
-    assert_eq!(take(60_500), Verdict { admitted: true, quota: quota(120, 119, 60) });
+    assert_eq!(told(take(60_499)), (false, quota(120, 0, 1)));
+    assert_eq!(told(take(60_500)), (true, quota(120, 119, 60)));
 }
 
 #[test]
 fn keys_do_not_touch_each_other() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let windows = &[per(1, 60)];
     let base = key(1);
     let others = [
@@ -57,21 +61,21 @@ fn keys_do_not_touch_each_other() {
 
 #[test]
 fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let take = |now| limits.take(key(1), CONTEXT.windows, now);
-    assert_eq!(take(0), Verdict { admitted: true, quota: quota(1, 0, 1) });
+    assert_eq!(told(take(0)), (true, quota(1, 0, 1)));
     for now in 1..1000 {
         assert!(!take(now).admitted);
     }
     for second in 1..10 {
         assert!(take(second * 1000).admitted, "second {second}");
     }
-    assert_eq!(take(10_000), Verdict { admitted: false, quota: quota(10, 0, 50) });
+    assert_eq!(told(take(10_000)), (false, quota(10, 0, 50)));
 }
 
 #[test]
 fn a_refused_request_opens_no_window() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let windows = &[per(2, 60), per(1, 50)];
     assert!(limits.take(key(1), windows, 0).admitted);
     assert!(limits.take(key(1), windows, 50_000).admitted);
@@ -79,54 +83,54 @@ fn a_refused_request_opens_no_window() {
     assert!(!limits.take(key(1), windows, 90_000).admitted);
     assert!(limits.take(key(1), windows, 100_000).admitted);
     assert!(limits.take(key(1), windows, 150_000).admitted);
-    assert_eq!(limits.take(key(1), windows, 159_000), Verdict { admitted: false, quota: quota(1, 0, 41) });
+    assert_eq!(told(limits.take(key(1), windows, 159_000)), (false, quota(1, 0, 41)));
     assert!(limits.take(key(1), windows, 200_000).admitted);
 }
 
 #[test]
 fn a_limit_of_nothing_refuses_and_no_limit_admits() {
-    let limits = Limits::default();
-    assert_eq!(limits.take(key(1), &[per(0, 60)], 5), Verdict { admitted: false, quota: quota(0, 0, 60) });
+    let limits = Memory::default();
+    assert_eq!(told(limits.take(key(1), &[per(0, 60)], 5)), (false, quota(0, 0, 60)));
     assert!(limits.take(key(1), &[], 5).admitted);
     assert_eq!(limits.export(5).count(), 0);
 }
 
 #[test]
 fn a_limit_that_changes_applies_to_the_open_window() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     for _ in 0..3 {
         assert!(limits.take(key(1), &[per(3, 60)], 0).admitted);
     }
-    assert_eq!(limits.take(key(1), &[per(2, 60)], 0), Verdict { admitted: false, quota: quota(2, 0, 60) });
-    assert_eq!(limits.take(key(1), &[per(5, 120)], 1_000), Verdict { admitted: true, quota: quota(5, 1, 59) });
-    assert_eq!(limits.take(key(1), &[per(5, 10)], 2_000), Verdict { admitted: true, quota: quota(5, 0, 10) });
-    assert_eq!(limits.peek(key(1), &[per(5, 10), per(1, 1)], 3_000), quota(5, 0, 9));
+    assert_eq!(told(limits.take(key(1), &[per(2, 60)], 0)), (false, quota(2, 0, 60)));
+    assert_eq!(told(limits.take(key(1), &[per(5, 120)], 1_000)), (true, quota(5, 1, 59)));
+    assert_eq!(told(limits.take(key(1), &[per(5, 10)], 2_000)), (true, quota(5, 0, 10)));
+    assert_eq!(limits.peek(key(1), &[per(5, 10), per(1, 1)], 3_000).binding(), quota(5, 0, 9));
 }
 
 #[test]
 fn huge_limits_and_lengths_are_bounded_and_still_count() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let verdict = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
-    assert_eq!(verdict.quota, quota((1 << 23) - 1, (1 << 23) - 2, 1_099_511_628));
+    assert_eq!(verdict.quota(), quota((1 << 23) - 1, (1 << 23) - 2, 1_099_511_628));
 }
 
 /// Whatever the pace, waiting out `reset` whenever nothing remains is enough.
 #[test]
 fn a_client_that_obeys_the_headers_is_never_refused() {
     for windows in [CONTEXT.windows, STANDARD.windows, &[per(3, 7), per(2, 3)], &[per(1, 1), per(4, 9)]] {
-        let limits = Limits::default();
+        let limits = Memory::default();
         let mut now = 123;
         for step in 0..2_000_u64 {
             let verdict = limits.take(key(1), windows, now);
             assert!(verdict.admitted, "refused at {now} in step {step}");
-            now += if verdict.quota.remaining == 0 { u64::from(verdict.quota.reset_secs) * 1000 } else { step % 7 * 100 };
+            now += if verdict.quota().remaining == 0 { u64::from(verdict.quota().reset_secs) * 1000 } else { step % 7 * 100 };
         }
     }
 }
 
 #[test]
 fn what_is_given_back_can_be_taken_again() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
     limits.give_back(key(1), windows, 0);
@@ -135,7 +139,7 @@ fn what_is_given_back_can_be_taken_again() {
 
 #[test]
 fn what_a_window_before_counted_is_not_given_back_to_this_one() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
     assert!(limits.take(key(1), windows, 60_000).admitted);
@@ -145,12 +149,12 @@ fn what_a_window_before_counted_is_not_given_back_to_this_one() {
 
 #[test]
 fn a_clock_that_went_back_neither_lengthens_nor_frees() {
-    let limits = Limits::default();
+    let limits = Memory::default();
     let windows = &[per(2, 60)];
     assert!(limits.take(key(1), windows, 10_000).admitted);
     // A thread that read the clock before.
-    assert_eq!(limits.take(key(1), windows, 2_000).quota, quota(2, 0, 60));
-    assert_eq!(limits.take(key(1), windows, 69_999), Verdict { admitted: false, quota: quota(2, 0, 1) });
+    assert_eq!(limits.take(key(1), windows, 2_000).quota(), quota(2, 0, 60));
+    assert_eq!(told(limits.take(key(1), windows, 69_999)), (false, quota(2, 0, 1)));
     assert!(limits.take(key(1), windows, 70_000).admitted);
     // Its window began at 70 s for everybody.
     assert!(limits.take(key(1), windows, 69_999).admitted);
@@ -226,10 +230,10 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     assert!(limits.take(shared, long, 1).admitted);
     assert!(limits.take(Key { operation: 1, ..address(98) }, long, 1).admitted);
     // All others are gone, and there is room: but their window is still open.
-    assert_eq!(limits.take(shared, long, 20_000), Verdict { admitted: false, quota: quota(2, 0, 41) });
-    assert_eq!(limits.peek(shared, long, 20_000), quota(2, 0, 41));
-    assert_eq!(limits.take(shared, long, 60_001).quota, quota(2, 1, 60));
-    assert_eq!(limits.take(Key { operation: 1, ..address(98) }, long, 60_001).quota, quota(2, 1, 60), "each on its own again");
+    assert_eq!(told(limits.take(shared, long, 20_000)), (false, quota(2, 0, 41)));
+    assert_eq!(limits.peek(shared, long, 20_000).binding(), quota(2, 0, 41));
+    assert_eq!(limits.take(shared, long, 60_001).quota(), quota(2, 1, 60));
+    assert_eq!(limits.take(Key { operation: 1, ..address(98) }, long, 60_001).quota(), quota(2, 1, 60), "each on its own again");
 }
 
 #[test]
@@ -265,9 +269,9 @@ fn exported_counters_can_be_imported() {
     let mut again: Vec<_> = other.export(9_000).collect();
     again.sort();
     assert_eq!(cells, again);
-    assert_eq!(other.take(key(5), CONTEXT.windows, 9_000), Verdict { admitted: false, quota: quota(1, 0, 1) });
+    assert_eq!(told(other.take(key(5), CONTEXT.windows, 9_000)), (false, quota(1, 0, 1)));
     // What is counted here already stays.
     other.take(key(5), CONTEXT.windows, 10_000);
     other.import(cells, 10_000);
-    assert_eq!(other.peek(key(5), CONTEXT.windows, 10_000), quota(1, 0, 1));
+    assert_eq!(other.peek(key(5), CONTEXT.windows, 10_000).binding(), quota(1, 0, 1));
 }

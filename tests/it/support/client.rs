@@ -103,6 +103,21 @@ impl Answer {
         assert!(self.quota.remaining <= self.quota.limit && self.quota.reset >= 1, "{self:?}");
         assert!(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "{self:?}");
         assert_eq!(self.status == 401, self.headers.contains_key(header::WWW_AUTHENTICATE), "{self:?}");
+        self.check_limit_fields();
+    }
+
+    /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in the three headers.
+    fn check_limit_fields(&self) {
+        let Quota { limit, remaining, reset } = self.quota;
+        let items = |name: &str| -> Vec<_> {
+            let field = self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
+            field.split(", ").map(|item| item.split_once(';').unwrap()).collect()
+        };
+        let (policy, standing) = (items("ratelimit-policy"), items("ratelimit"));
+        assert!(policy.iter().map(|(name, _)| name).eq(standing.iter().map(|(name, _)| name)), "{self:?}");
+        let told = format!("r={remaining};t={reset}");
+        let binds = policy.iter().zip(&standing).any(|((_, p), (_, s))| *s == told && p.starts_with(&format!("q={limit};w=")));
+        assert!(binds, "{self:?}");
     }
 
     fn check_body(&self, method: &Method, path: &str) {

@@ -19,7 +19,7 @@ use gantry::{
     db::Db,
     http::{Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
-    limits::Limits,
+    limits::{Memory, Options},
     organizations,
     projects::Status,
     tokens,
@@ -56,7 +56,7 @@ impl Node {
     fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
         let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Limits::default()).unwrap();
+        let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Memory::default()).unwrap();
         Self { router: app.router(), app, machine, background: Some(background), tasks: JoinSet::new() }
     }
 
@@ -242,8 +242,15 @@ impl TestApp {
     }
 }
 
-fn settings(transport: Transport, node: Uuid) -> Settings {
-    Settings { transport, project_domain: "example.test".to_owned(), links: Links::default(), node, project_uid_base: FIRST_UID + 1000 }
+pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
+    Settings {
+        transport,
+        project_domain: "example.test".to_owned(),
+        links: Links::default(),
+        node,
+        project_uid_base: FIRST_UID + 1000,
+        counting: Options::default(),
+    }
 }
 
 async fn user(app: &App, name: &str) -> Actor {

@@ -1,0 +1,218 @@
+//! `cargo bench --bench shared_limits`: decisions a second against counters that several nodes share.
+//!
+//! The control database's batched statement, against the plain way to do the same: one upsert a decision, pipelined over
+//! one connection as well. Both run in turns in one process against one server, so that whatever else the machine does
+//! falls on both; what counts is the ratio. Valkey or Redis is measured beside them if one is installed.
+
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints what it found")]
+
+use std::{
+    env,
+    error::Error,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use gantry::{
+    clock::Entropy,
+    clusters::{Account, Control, Engine, Home, Launcher, server::Host},
+    db::Db,
+    ids::UserId,
+    limits::{Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
+};
+use tokio::{net::UnixStream, task::JoinSet};
+use tokio_postgres::{Client, NoTls, Statement};
+
+const KEYS: usize = 10_000;
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(700);
+/// Requests under way at once.
+const CALLERS: [usize; 3] = [1, 32, 256];
+/// Never reached: what is measured is counting, not remembering a refusal.
+static WINDOWS: &[Window] = &[per(1_000_000_000, 3600), per(1_000_000_000, 1)];
+static LIMIT: Limit = Limit { key: LimitKey::Path, windows: WINDOWS };
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome<()> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run())
+}
+
+async fn run() -> Outcome<()> {
+    let dir = tempfile::tempdir_in("/tmp")?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
+    let home = Arc::new(Home::open(dir.path(), Account::for_servers()?)?);
+    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
+    let control = Control::ensure(&home, &Host { engine: Engine::find(None)?, launcher }, &Entropy::system()).await?;
+    let outcome = compare(&control, dir.path()).await;
+    control.stop().await?;
+    outcome
+}
+
+async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
+    let db = Db::new(control.config())?;
+    db.migrate().await?;
+    let single = Way::Single(Arc::new(Single::new(control).await?));
+    let batched = Way::Counted(shared(&db, "postgres").await?);
+    let mut valkey = Valkey::start(dir).await?;
+    let scripted = match &valkey {
+        Some(valkey) => Some(Way::Counted(shared(&db, &valkey.url()).await?)),
+        None => None,
+    };
+    println!("decisions a second, median of {ROUNDS} rounds; two windows, {KEYS} keys, one node");
+    println!("{:>8} {:>18} {:>14} {:>8} {:>10} {:>14}", "callers", "one statement each", "batched", "ratio", "Valkey", "CPU µs/decision");
+    for callers in CALLERS {
+        let (mut ones, mut many, mut valkeys, mut ratios, mut spent) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let one = single.rate(callers).await;
+            let before = cpu();
+            let batch = batched.rate(callers).await;
+            let micros = (cpu() - before) * 1e6 / (batch * ROUND.as_secs_f64());
+            let script = match &scripted {
+                Some(way) => way.rate(callers).await,
+                None => 0.0,
+            };
+            // The first warms up.
+            if round > 0 {
+                ones.push(one);
+                many.push(batch);
+                valkeys.push(script);
+                ratios.push(batch / one);
+                spent.push(micros);
+            }
+        }
+        let [one, batch, script, ratio, micros] = [ones, many, valkeys, ratios, spent].map(median);
+        println!("{callers:>8} {one:>18.0} {batch:>14.0} {ratio:>8.2} {script:>10.0} {micros:>14.1}");
+    }
+    if let Some(valkey) = &mut valkey {
+        valkey.0.kill()?;
+        valkey.0.wait()?;
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Processor seconds of this process: the node's side of the cost.
+fn cpu() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
+    // Patient: on a busy machine a late answer should be slow, not counted elsewhere.
+    let options = Options { url: Some(url.into()), deadline: Duration::from_secs(10) };
+    let store = options.store(db)?.ok_or("no store")?;
+    let limits = Arc::new(Limits::new(
+        std::iter::once(("bench", &LIMIT)),
+        Memory::default(),
+        Some(Shared::new(store, options.deadline, Tally::default())),
+    ));
+    while !limits.take(key(0), WINDOWS, 0).await.is_shared() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(limits)
+}
+
+fn key(number: usize) -> Key {
+    Key { identifier: Identifier::User(UserId(i64::try_from(number % KEYS).unwrap_or(0))), scope: Scope::User, operation: 0 }
+}
+
+#[derive(Clone)]
+enum Way {
+    Single(Arc<Single>),
+    Counted(Arc<Limits>),
+}
+
+impl Way {
+    /// Decisions a second with this many callers.
+    async fn rate(&self, callers: usize) -> f64 {
+        let started = Instant::now();
+        let mut tasks = JoinSet::new();
+        for caller in 0..callers {
+            let way = self.clone();
+            tasks.spawn(async move {
+                let (mut done, mut number) = (0_u32, caller * 7919);
+                while started.elapsed() < ROUND {
+                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    match &way {
+                        Self::Single(single) => single.take(number >> 33).await,
+                        Self::Counted(limits) => assert!(limits.take(key(number >> 33), WINDOWS, 0).await.is_shared()),
+                    }
+                    done += 1;
+                }
+                done
+            });
+        }
+        let done: u32 = tasks.join_all().await.into_iter().sum();
+        f64::from(done) / started.elapsed().as_secs_f64()
+    }
+}
+
+/// One upsert a decision.
+struct Single {
+    client: Client,
+    take: Statement,
+}
+
+impl Single {
+    async fn new(control: &Control) -> Outcome<Self> {
+        let (client, connection) = control.config().connect(NoTls).await?;
+        tokio::spawn(connection);
+        client
+            .batch_execute(
+                "set synchronous_commit = off; \
+                 create unlogged table singles (key text collate \"C\" primary key, used_1 int not null, ends_1 timestamptz not null, \
+                 used_2 int not null, ends_2 timestamptz not null) with (fillfactor = 70)",
+            )
+            .await?;
+        let take = client
+            .prepare(
+                "insert into singles as c values ($1, 1, clock_timestamp() + interval '1 hour', 1, clock_timestamp() + interval '1 second') \
+                 on conflict (key) do update set \
+                 used_1 = case when c.ends_1 > clock_timestamp() then c.used_1 + 1 else 1 end, \
+                 ends_1 = case when c.ends_1 > clock_timestamp() then c.ends_1 else excluded.ends_1 end, \
+                 used_2 = case when c.ends_2 > clock_timestamp() then c.used_2 + 1 else 1 end, \
+                 ends_2 = case when c.ends_2 > clock_timestamp() then c.ends_2 else excluded.ends_2 end \
+                 returning used_1, ends_1 - clock_timestamp() > interval '0', used_2, ends_2 - clock_timestamp() > interval '0'",
+            )
+            .await?;
+        Ok(Self { client, take })
+    }
+
+    async fn take(&self, number: usize) {
+        let key = format!("bench/u{}/-", number % KEYS);
+        let row = self.client.query_one(&self.take, &[&key]).await.expect("a counter");
+        assert!(row.get::<_, i32>(0) > 0);
+    }
+}
+
+struct Valkey(Child, PathBuf);
+
+impl Valkey {
+    async fn start(dir: &Path) -> Outcome<Option<Self>> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        let mut programs = ["valkey-server", "redis-server"].iter().flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
+        let Some(program) = programs.find(|file| file.is_file()) else { return Ok(None) };
+        let socket = dir.join("valkey.sock");
+        let process =
+            Command::new(program).args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).stdout(Stdio::null()).spawn()?;
+        while UnixStream::connect(&socket).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(Some(Self(process, socket)))
+    }
+
+    fn url(&self) -> String {
+        format!("redis+unix://{}", self.1.display())
+    }
+}

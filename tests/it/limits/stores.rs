@@ -1,0 +1,179 @@
+//! The stores: exact over three nodes, and what becomes of windows.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use gantry::{
+    clock::Clock,
+    db::Db,
+    endpoints,
+    ids::UserId,
+    limits::{Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim},
+};
+use tokio::{task::JoinSet, time::sleep};
+
+use super::support::{PATIENT, Valkey, options};
+use crate::support::postgres::database;
+
+const HOUR: &[Window] = &[per(120, 3600)];
+const SHORT: &[Window] = &[per(1, 1)];
+const SEVEN: &[Window] = &[per(7, 3600)];
+const BOTH: &[Window] = &[per(10, 3600), per(1, 2)];
+
+/// The counters of one node.
+fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limits {
+    let store = options(url, deadline).store(&Db::new(config.clone()).unwrap()).unwrap().unwrap();
+    let operations = endpoints::all().iter().map(|endpoint| (endpoint.id, endpoint.limit));
+    Limits::new(operations, Memory::default(), Some(Shared::new(store, deadline, Tally::default())))
+}
+
+fn key(user: i64) -> Key {
+    Key { identifier: Identifier::User(UserId(user)), scope: Scope::User, operation: 0 }
+}
+
+/// Three nodes on one store.
+async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
+    let config = database().await;
+    let nodes = (0..3).map(|_| Arc::new(node(&config, url, PATIENT))).collect::<Vec<_>>();
+    for node in &nodes {
+        // Connecting takes longer than a request waits.
+        while !connected(node).await {}
+    }
+    (config, nodes)
+}
+
+/// Whether the store answers: what it counts, another node's table does not know.
+async fn connected(node: &Limits) -> bool {
+    let (key, windows) = (Key { scope: Scope::Unresolved, ..key(i64::MAX) }, &[per(1_000_000, 3600)]);
+    let shared = node.take(key, windows, 0).await.is_shared();
+    sleep(Duration::from_millis(5)).await;
+    shared
+}
+
+/// Takes `times` from each node at once, for each key; everything that was said.
+async fn drive(nodes: &[Arc<Limits>], keys: &[Key], windows: &'static [Window], times: usize) -> Vec<(Key, Verdict)> {
+    let mut tasks = JoinSet::new();
+    for node in nodes {
+        for _ in 0..4 {
+            for key in keys.iter().copied() {
+                let node = node.clone();
+                tasks.spawn(async move {
+                    let mut said = Vec::with_capacity(times / 4);
+                    for _ in 0..times / 4 {
+                        said.push((key, node.take(key, windows, 1_000).await));
+                    }
+                    said
+                });
+            }
+        }
+    }
+    tasks.join_all().await.concat()
+}
+
+async fn three_nodes_are_exact(url: &str) {
+    let (_config, nodes) = trio(url).await;
+
+    // One key, hammered: exactly the quota, and every number of what remains is said once.
+    let said = drive(&nodes, &[key(1)], HOUR, 100).await;
+    let remaining: Vec<u32> = said.iter().filter(|(_, v)| v.admitted).map(|(_, v)| v.quota().remaining).collect();
+    assert_eq!(remaining.len(), 120);
+    assert_eq!(remaining.into_iter().collect::<BTreeSet<_>>(), (0..120).collect());
+    assert!(said.iter().all(|(_, v)| v.admitted || v.quota().remaining == 0));
+    assert!(said.iter().all(|(_, v)| (3_590..=3_600).contains(&v.quota().reset_secs)));
+
+    // Many keys at once, in whatever order: no deadlock, and each exact.
+    let keys: Vec<_> = (100..140).map(key).collect();
+    let said = drive(&nodes, &keys, SEVEN, 8).await;
+    for key in keys {
+        assert_eq!(said.iter().filter(|(k, v)| *k == key && v.admitted).count(), 7);
+    }
+
+    // Both windows or neither: what the second refuses, the hour does not count.
+    let said = drive(&nodes, &[key(2)], BOTH, 40).await;
+    let admitted: Vec<_> = said.iter().filter(|(_, v)| v.admitted).collect();
+    let taken = nodes[0].peek(&[(key(2), BOTH)], 0).await[0].as_slice()[0];
+    assert_eq!(taken.limit - taken.remaining, u32::try_from(admitted.len()).unwrap());
+    // The machine may be slow enough for a second window, not for three.
+    assert!((1..=3).contains(&admitted.len()), "{}", admitted.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_are_exact_over_postgres() {
+    three_nodes_are_exact("postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_nodes_are_exact_over_valkey() {
+    let valkey = Valkey::start().await;
+    three_nodes_are_exact(&valkey.url()).await;
+}
+
+async fn a_window_ends_and_what_is_given_back_can_be_taken(url: &str) {
+    let (_config, nodes) = trio(url).await;
+    let clock = Clock::system();
+    let windows = &[per(2, 1)];
+    let take = async |node: usize| nodes[node].take(key(1), windows, clock.ticks()).await;
+    assert_eq!(take(0).await.quota().remaining, 1);
+    assert_eq!(take(1).await.quota().remaining, 0);
+    let refused = take(2).await;
+    assert!(!refused.admitted);
+    assert_eq!(refused.quota().reset_secs, 1);
+    sleep(Duration::from_secs(refused.quota().reset_secs.into())).await;
+    assert_eq!(take(2).await.quota().remaining, 1, "whole again");
+
+    let windows = &[per(1, 3600)];
+    let first = nodes[0].take(key(2), windows, clock.ticks()).await;
+    assert!(first.admitted && !nodes[1].take(key(2), windows, clock.ticks()).await.admitted);
+    nodes[0].give_back(key(2), windows, &first, clock.ticks(), clock.ticks()).await;
+    assert!(nodes[0].take(key(2), windows, clock.ticks()).await.admitted);
+    assert!(!nodes[0].take(key(2), windows, clock.ticks()).await.admitted);
+
+    // Given back after its window: the next window keeps what it has.
+    let windows = &[per(1, 1)];
+    let taken = clock.ticks();
+    let late = nodes[0].take(key(3), windows, taken).await;
+    sleep(Duration::from_millis(1_050)).await;
+    assert!(nodes[0].take(key(3), windows, clock.ticks()).await.admitted);
+    nodes[0].give_back(key(3), windows, &late, taken, clock.ticks()).await;
+    assert!(!nodes[0].take(key(3), windows, clock.ticks()).await.admitted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_ends_over_postgres() {
+    a_window_ends_and_what_is_given_back_can_be_taken("postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_ends_over_valkey() {
+    let valkey = Valkey::start().await;
+    a_window_ends_and_what_is_given_back_can_be_taken(&valkey.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn valkey_mends_a_window_without_an_end() {
+    let valkey = Valkey::start().await;
+    let (_config, nodes) = trio(&valkey.url()).await;
+    let operation = endpoints::all()[0].id;
+    for (user, command) in [(1, "SET %s 120"), (2, "SET %s 120 PX 86400000")] {
+        let name = format!("gantry:limit:{{{operation}/u{user}/-}}:0");
+        valkey.say(&command.replace("%s", &name)).await;
+        let verdict = nodes[0].take(key(user), HOUR, 0).await;
+        assert_eq!((verdict.admitted, verdict.quota().reset_secs), (false, 3600));
+        let left: i64 = valkey.say(&format!("PTTL {name}")).await.lines().next().unwrap()[1..].parse().unwrap();
+        assert!((3_590_000..=3_600_000).contains(&left), "{left}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_counters_give_their_room_back_and_live_ones_stay() {
+    let (config, nodes) = trio("postgres").await;
+    for user in 0..5_000 {
+        let windows = if user % 100 == 0 { HOUR } else { SHORT };
+        nodes[0].take(key(user), windows, 0).await;
+    }
+    sleep(Duration::from_millis(1_100)).await;
+    let db = Db::new(config).unwrap();
+    reclaim(&db).await.unwrap();
+    let live: i64 = db.query("select count(*) from limit_counters where key like '%/-'", &[]).await.unwrap()[0].get(0);
+    assert_eq!(live, 50);
+    assert_eq!(nodes[1].take(key(100), HOUR, 0).await.quota().remaining, 118);
+}
