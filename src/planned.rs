@@ -1,11 +1,52 @@
 //! Operations of the contract that are not built yet. Each is routed, permitted, counted and documented like a built one,
 //! and answers 501. To build one, move its line into its slice as an [`Endpoint`] with a handler.
 
+use serde::Deserialize;
+
 use crate::{
-    access::{OauthScope as S, Permission as P},
-    http::{Access, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
+    access::{AnyOf, OauthScope as S, Permission as P},
+    http::{Access, Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
     limits::{ANALYTICS, DOMAINS, STANDARD},
 };
+
+/// Without `reveal` keys are answered with their secret parts blotted out.
+const KEYS: &[Case] = &[
+    Case {
+        when: "`reveal=true`",
+        applies: |asked| asked.switched_on("reveal"),
+        permissions: AnyOf(&[&[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]]),
+    },
+    Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysRead]])),
+];
+
+/// A branch with the data of production is as good as production.
+const BRANCH: &[Case] = &[
+    Case {
+        when: "`with_data` is true",
+        applies: |asked| asked.body().is_none_or(Branch::has_data),
+        permissions: AnyOf(&[&[P::BranchingProductionCreate]]),
+    },
+    Case::otherwise(AnyOf(&[&[P::BranchingDevelopmentCreate]])),
+];
+
+/// The body of v1; that of v2 has the same in `data.attributes`.
+#[derive(Deserialize)]
+struct Branch {
+    #[serde(default)]
+    with_data: bool,
+    data: Option<Wrapped>,
+}
+
+#[derive(Deserialize)]
+struct Wrapped {
+    attributes: Box<Branch>,
+}
+
+impl Branch {
+    fn has_data(self) -> bool {
+        self.with_data || self.data.is_some_and(|data| data.attributes.has_data())
+    }
+}
 
 macro_rules! planned {
     ($($verb:ident $path:literal $aliases:tt $id:literal $title:literal $tag:ident, $access:expr, $limit:ident;)*) => {
@@ -53,19 +94,19 @@ planned! {
     Get "/v1/projects/{ref}/analytics/endpoints/metrics" [] "v1-scrape-project-metrics" "Scrape project metrics" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), STANDARD;
     Get "/v1/projects/{ref}/endpoints/usage.api-counts" ["/v1/projects/{ref}/analytics/endpoints/usage.api-counts"] "v1-get-project-usage-api-count" "Get project usage API count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
     Get "/v1/projects/{ref}/endpoints/usage.api-requests-count" ["/v1/projects/{ref}/analytics/endpoints/usage.api-requests-count"] "v1-get-project-usage-request-count" "Get project usage request count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
-    Get "/v1/projects/{ref}/api-keys" [] "v1-get-project-api-keys" "Get project API keys" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead), STANDARD;
+    Get "/v1/projects/{ref}/api-keys" [] "v1-get-project-api-keys" "Get project API keys" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(KEYS), STANDARD;
     Post "/v1/projects/{ref}/api-keys" [] "v1-create-project-api-key" "Create project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/api-keys/legacy" [] "v1-get-project-legacy-api-keys" "Get project legacy API keys" Secrets, needs(&[&[P::ApiGatewayKeysRead]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/api-keys/legacy" [] "v1-update-project-legacy-api-keys" "Update project legacy API keys" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
     Delete "/v1/projects/{ref}/api-keys/{id}" [] "v1-delete-project-api-key" "Delete project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/api-keys/{id}" [] "v1-get-project-api-key" "Get project API key" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead), STANDARD;
+    Get "/v1/projects/{ref}/api-keys/{id}" [] "v1-get-project-api-key" "Get project API key" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(KEYS), STANDARD;
     Patch "/v1/projects/{ref}/api-keys/{id}" [] "v1-update-project-api-key" "Update project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List project addons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
     Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/branches" [] "v1-disable-preview-branching" "Disable preview branching" Environments, needs(&[&[P::BranchingProductionDelete]], S::EnvironmentWrite), STANDARD;
     Get "/v1/projects/{ref}/branches" [] "v1-list-all-branches" "List all branches" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
-    Post "/v1/projects/{ref}/branches" [] "v1-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite), STANDARD;
+    Post "/v1/projects/{ref}/branches" [] "v1-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
     Get "/v1/projects/{ref}/branches/{name}" [] "v1-get-a-branch" "Get a branch" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete project claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get project claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
@@ -204,7 +245,7 @@ planned! {
     Delete "/v2/projects/{ref}/analytics/log-drains/{id}" [] "v2-delete-log-drain" "Delete log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
     Put "/v2/projects/{ref}/analytics/log-drains/{id}" [] "v2-update-log-drain" "Update log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
     Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download project backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v2/projects/{ref}/branches" [] "v2-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite), STANDARD;
+    Post "/v2/projects/{ref}/branches" [] "v2-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List all compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;

@@ -1,9 +1,13 @@
 //! Who authenticated.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use uuid::Uuid;
 
+use super::{
+    directory::Subject,
+    grant::{Grant, Reach},
+};
 use crate::{
     error::Credential,
     ids::{TokenId, UserId},
@@ -19,7 +23,7 @@ pub enum Caller {
         /// What was wrong.
         credential: Credential,
     },
-    /// A user, through a classic personal access token.
+    /// A user, through a personal access token.
     User(User),
 }
 
@@ -32,6 +36,20 @@ pub struct User {
     pub gotrue_id: Uuid,
     /// The token that was sent.
     pub token: TokenId,
+    /// What the token is limited to. Without it: a classic token, which is as good as its owner.
+    pub grant: Option<Arc<Grant>>,
+}
+
+impl User {
+    /// Whether the token may be used on the subject at all, were it its owner's.
+    pub fn sees(&self, subject: &Subject) -> bool {
+        self.grant.as_ref().is_none_or(|grant| grant.sees(subject))
+    }
+
+    /// What the token reaches, if not everything its owner does.
+    pub fn reach(&self) -> Option<&Reach> {
+        self.grant.as_ref().map(|grant| &grant.reach)
+    }
 }
 
 impl Caller {

@@ -1,9 +1,9 @@
 //! The decision: a pure function of the caller, what the operation needs, and where the caller stands.
 
-use super::{caller::Caller, role::Role};
+use super::{caller::Caller, grant::Reach, role::Role};
 use crate::{
     error::{Denial, Error},
-    http::Access,
+    http::{Access, Asked},
 };
 
 /// Where the caller stands towards what the request names.
@@ -11,29 +11,47 @@ use crate::{
 pub enum Standing {
     /// The request names neither an organization nor a project: it is about the caller's own account.
     Account,
-    /// Member of the organization named, or that owns the project named.
+    /// Member of the organization named, or that owns the project named, with a token that reaches it.
     Member(Role),
-    /// No such organization or project, or the caller does not belong to it. The two look the same from outside.
+    /// No such organization or project, or the caller does not belong to it, or the token does not reach it. They look
+    /// the same from outside.
     Stranger,
 }
 
 /// Whether the caller may proceed, and if not, why.
 ///
-/// The order is the rule that keeps strangers from probing: who you are (401), whether you may see the subject (404),
-/// and only then whether you may do this to it (403).
-pub fn decide(caller: &Caller, access: &Access, standing: Standing) -> Result<(), Error> {
+/// The order is the rule that keeps callers from probing: who you are (401), whether you and your token may see the
+/// subject (404), and only then whether you may do this to it (403). A request is permitted by one group of permissions
+/// of which the owner's role holds every one, and so does the token if it is scoped. What no token of this owner could do
+/// is the role's refusal; what another token could is the token's.
+pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Standing) -> Result<(), Error> {
     if *access == Access::Public {
         return Ok(());
     }
-    if let Caller::Nobody { credential, .. } = caller {
-        return Err(Error::Unauthenticated(*credential));
-    }
+    let user = match caller {
+        Caller::User(user) => user,
+        Caller::Nobody { credential, .. } => return Err(Error::Unauthenticated(*credential)),
+    };
     let role = match standing {
         Standing::Stranger => return Err(Error::NotFound),
-        Standing::Account => return Ok(()),
-        Standing::Member(role) => role,
+        Standing::Account => None,
+        Standing::Member(role) => Some(role),
     };
-    if access.permissions().missing(|permission| role.holds(permission)).is_empty() { Ok(()) } else { Err(Error::Forbidden(Denial::Role)) }
+    let grant = user.grant.as_deref();
+    if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
+        return Err(Error::Forbidden(Denial::UserScopeOnly));
+    }
+    let required = access.required(asked);
+    // On one's own account one may do everything.
+    let by_role = |permission| role.is_none_or(|role| role.holds(permission));
+    let by_token = |permission| grant.is_none_or(|grant| grant.holds(permission));
+    if required.met(|permission| by_role(permission) && by_token(permission)) {
+        Ok(())
+    } else if required.met(by_role) {
+        Err(Error::Forbidden(Denial::Permissions(required.missing(by_role, by_token))))
+    } else {
+        Err(Error::Forbidden(Denial::Role))
+    }
 }
 
 #[cfg(test)]
@@ -44,16 +62,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        access::{AnyOf, OauthScope, Permission, caller::User},
+        access::{OauthScope, Permission, caller::User},
         error::Credential,
-        http::needs,
+        http::{needs, pat_only},
         ids::{TokenId, UserId},
     };
 
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 
     fn user() -> Caller {
-        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: TokenId(1) })
+        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: TokenId(1), grant: None })
     }
 
     fn nobody() -> Caller {
@@ -62,19 +80,19 @@ mod tests {
 
     #[test]
     fn a_public_operation_is_open_to_all() {
-        assert!(decide(&nobody(), &Access::Public, Standing::Account).is_ok());
+        assert!(decide(&nobody(), &Access::Public, &Asked::default(), Standing::Account).is_ok());
     }
 
     #[test]
     fn nobody_learns_nothing_but_that_a_token_is_needed() {
         for standing in [Standing::Account, Standing::Stranger, Standing::Member(Role::Owner)] {
-            assert!(matches!(decide(&nobody(), &WRITE, standing), Err(Error::Unauthenticated(Credential::Missing))));
+            assert!(matches!(decide(&nobody(), &WRITE, &Asked::default(), standing), Err(Error::Unauthenticated(Credential::Missing))));
         }
     }
 
     #[test]
     fn a_stranger_sees_nothing() {
-        assert!(matches!(decide(&user(), &WRITE, Standing::Stranger), Err(Error::NotFound)));
+        assert!(matches!(decide(&user(), &WRITE, &Asked::default(), Standing::Stranger), Err(Error::NotFound)));
     }
 
     /// Every role against every permission, decided and compared with the ladder.
@@ -83,9 +101,9 @@ mod tests {
         for permission in Permission::ALL {
             let group: &'static [Permission] = std::slice::from_ref(permission);
             let groups: &'static [&'static [Permission]] = Box::leak(Box::new([group]));
-            let access = Access::Needs { permissions: AnyOf(groups), oauth: None };
+            let access = pat_only(groups);
             for role in Role::ASSIGNABLE {
-                let decision = decide(&user(), &access, Standing::Member(role));
+                let decision = decide(&user(), &access, &Asked::default(), Standing::Member(role));
                 if role >= permission.minimum_role() {
                     assert!(decision.is_ok(), "{role} {permission}");
                 } else {

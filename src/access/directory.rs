@@ -3,9 +3,12 @@
 //! Only what exists is cached, so a flood of guesses cannot push a live entry out. Each node clears what a
 //! notification names.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use chrono::{DateTime, Utc};
@@ -19,7 +22,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
-    tokens::Digest,
+    tokens::{self, Digest},
 };
 
 /// Entries of each kind; the least used go first.
@@ -99,8 +102,8 @@ impl Directory {
         }
     }
 
-    /// The user whose live token has this digest.
-    pub async fn user(&self, digest: &Digest) -> Result<Option<User>, Error> {
+    /// The user whose live token has this digest, sent from `address`.
+    pub async fn user(&self, digest: &Digest, address: IpAddr) -> Result<Option<User>, Error> {
         let now = self.clock.ticks();
         let token = match self.tokens.get(digest, now) {
             Some(token) => token,
@@ -112,28 +115,32 @@ impl Directory {
         if token.expires_at.is_some_and(|expiry| expiry <= self.clock.now()) {
             return Ok(None);
         }
+        if token.user.grant.as_ref().is_some_and(|grant| !grant.admits(address, self.clock.now())) {
+            return Ok(None);
+        }
         self.note_use(&token, now);
         Ok(Some(token.user.clone()))
     }
 
-    /// What `reference` names and the user's role on it, if both are cached.
-    pub fn own_cached(&self, user: UserId, reference: &Reference) -> Option<(Subject, Role)> {
+    /// What `reference` names and the user's role on it, if both are cached and the token reaches it.
+    pub fn own_cached(&self, user: &User, reference: &Reference) -> Option<(Subject, Role)> {
         let now = self.clock.ticks();
         let (organization, subject) = match reference {
             Reference::Organization(slug) => self.organizations.get(slug, now).map(|found| (found.id, Subject::Organization(found)))?,
             Reference::Project(name) => self.projects.get(name, now).map(|found| (found.organization, Subject::Project(found)))?,
         };
-        Some((subject, self.roles.get(&(user, organization), now)?))
+        Some((subject, self.roles.get(&(user.id, organization), now)?)).filter(|(subject, _)| user.sees(subject))
     }
 
-    /// What `reference` names and the user's role on it. `None` if it does not exist or the user does not belong to it.
-    pub async fn own(&self, user: UserId, reference: &Reference) -> Result<Option<(Subject, Role)>, Error> {
+    /// What `reference` names and the user's role on it. `None` if it does not exist, the user does not belong to it, or
+    /// the token does not reach it.
+    pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Role)>, Error> {
         let found = match reference {
             Reference::Organization(slug) => self.organization(slug).await?.map(|found| (found.id, Subject::Organization(found))),
             Reference::Project(name) => self.project(name).await?.map(|found| (found.organization, Subject::Project(found))),
         };
-        let Some((organization, subject)) = found else { return Ok(None) };
-        Ok(self.role(user, organization).await?.map(|role| (subject, role)))
+        let Some((organization, subject)) = found.filter(|(_, subject)| user.sees(subject)) else { return Ok(None) };
+        Ok(self.role(user.id, organization).await?.map(|role| (subject, role)))
     }
 
     async fn organization(&self, slug: &OrgSlug) -> Result<Option<Organization>, Error> {
@@ -190,11 +197,13 @@ impl Directory {
 
     async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Token>>, Error> {
         let epoch = self.tokens.epoch();
-        let sql = "select t.id, u.id, u.gotrue_id, t.expires_at from tokens t join users u on u.id = t.user_id \
-                   where t.digest = $1 and t.revoked_at is null";
+        let sql = "select t.id, u.id, u.gotrue_id, t.expires_at, t.reach, t.permissions, t.organizations, t.projects, \
+                   t.networks::text[], t.not_before \
+                   from tokens t join users u on u.id = t.user_id where t.digest = $1 and t.revoked_at is null";
         let rows = self.db.query(sql, &[&digest.as_bytes()]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2) };
+        let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
+        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant };
         let token = Arc::new(Token { user, expires_at: row.get(3), used: AtomicU64::new(0) });
         self.tokens.put(*digest, token.clone(), now, epoch);
         Ok(Some(token))

@@ -3,11 +3,13 @@
 pub mod caller;
 mod decide;
 mod directory;
+mod grant;
 pub mod permission;
 pub mod role;
 
 pub use caller::{Caller, User};
 pub use decide::{Standing, decide};
 pub use directory::{Directory, Organization, Project, Reference, Subject};
+pub use grant::{Grant, Permissions, Reach};
 pub use permission::{AnyOf, Level, OauthScope, Permission};
 pub use role::Role;

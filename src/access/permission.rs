@@ -137,6 +137,12 @@ permissions! {
 }
 
 impl Permission {
+    /// Whether it is about the account and only shows what the caller reaches, so that a token that reaches less can have
+    /// it and is shown less.
+    pub const fn lists(self) -> bool {
+        matches!(self, Self::OrganizationsRead | Self::ProjectsRead | Self::SnippetsRead)
+    }
+
     /// The permission with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|p| p.name() == name)
@@ -200,10 +206,16 @@ oauth_scopes! {
 pub struct AnyOf(pub &'static [&'static [Permission]]);
 
 impl AnyOf {
-    /// What `held` lacks of the group it comes closest to; empty when some group is complete.
-    pub fn missing(self, held: impl Fn(Permission) -> bool) -> Vec<Permission> {
+    /// Whether some group is complete. Without groups nothing is needed.
+    pub fn met(self, held: impl Fn(Permission) -> bool) -> bool {
+        self.0.is_empty() || self.0.iter().any(|group| group.iter().all(|permission| held(*permission)))
+    }
+
+    /// What `held` lacks of the group it comes closest to, among the groups that are wholly `possible`.
+    pub fn missing(self, possible: impl Fn(Permission) -> bool, held: impl Fn(Permission) -> bool) -> Vec<Permission> {
+        let groups = self.0.iter().filter(|group| group.iter().all(|permission| possible(*permission)));
         let lacking = |group: &&[Permission]| group.iter().copied().filter(|p| !held(*p)).collect::<Vec<_>>();
-        self.0.iter().map(lacking).min_by_key(Vec::len).unwrap_or_default()
+        groups.map(lacking).min_by_key(Vec::len).unwrap_or_default()
     }
 }
 
@@ -238,10 +250,17 @@ mod tests {
     #[test]
     fn groups_are_alternatives_and_their_members_are_all_needed() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
-        assert_eq!(either.missing(|p| p == DatabaseRead), []);
-        assert_eq!(either.missing(|p| p == Keys || p == Secret), []);
-        assert_eq!(either.missing(|p| p == Keys), [Secret]);
-        assert_eq!(AnyOf(&[]).missing(|_| false), []);
+        assert!(either.met(|p| p == DatabaseRead) && either.met(|p| p == Keys || p == Secret));
+        assert!(!either.met(|p| p == Keys) && !either.met(|_| false) && AnyOf(&[]).met(|_| false));
+    }
+
+    #[test]
+    fn what_is_missing_is_of_the_nearest_group_that_is_possible() {
+        let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
+        assert_eq!(either.missing(|_| true, |_| false), [DatabaseRead]);
+        assert_eq!(either.missing(|p| p != DatabaseRead, |_| false), [Keys, Secret]);
+        assert_eq!(either.missing(|p| p != DatabaseRead, |p| p == Keys), [Secret]);
+        assert_eq!(either.missing(|_| true, |p| p == DatabaseRead), []);
         assert_eq!(either.to_string(), "api_gateway_keys_read+api_gateway_keys_secret_read | database_read");
     }
 }

@@ -1,7 +1,6 @@
-//! Commands for the operator: users, organizations, members, tokens.
+//! Commands for the operator: users, organizations, members.
 
 use anyhow::Context as _;
-use chrono::{DateTime, TimeDelta, Utc};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -12,9 +11,8 @@ use crate::{
     clock::{Clock, Entropy},
     config::ControlOptions,
     db::Db,
-    ids::{OrgSlug, TokenId},
+    ids::OrgSlug,
     listener, organizations,
-    tokens::{self, LIFE_DAYS_MAX},
 };
 
 /// What every command of this kind takes.
@@ -84,39 +82,6 @@ pub(super) enum Member {
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Token {
-    /// Create a classic token: it may do whatever its owner may. Shown once.
-    Create {
-        /// Address of the user it acts for.
-        #[arg(long)]
-        email: String,
-        /// What it is for.
-        #[arg(long)]
-        name: String,
-        /// Days until it stops working, 1 to 366. Without it: never.
-        #[arg(long, value_parser = clap::value_parser!(i64).range(1..=LIFE_DAYS_MAX))]
-        expires_in_days: Option<i64>,
-        #[command(flatten)]
-        common: Common,
-    },
-    /// List a user's live tokens.
-    List {
-        /// The user's address.
-        #[arg(long)]
-        email: String,
-        #[command(flatten)]
-        common: Common,
-    },
-    /// Revoke a token: the next request with it is refused.
-    Revoke {
-        /// Its number, from the list.
-        id: i64,
-        #[command(flatten)]
-        common: Common,
-    },
-}
-
 impl Migrate {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let applied = OpenControl::with_unmigrated(&self.common.control, async |db| Ok(db.migrate().await?)).await?;
@@ -167,47 +132,9 @@ impl Member {
     }
 }
 
-impl Token {
-    pub(super) async fn run(self) -> anyhow::Result<()> {
-        match self {
-            Self::Create { email, name, expires_in_days, common } => {
-                let (minted, now) = (tokens::mint_classic(&Entropy::system()), Clock::system().now());
-                let expires_at = expires_in_days.map(|days| now + TimeDelta::days(days));
-                let token = OpenControl::with(&common.control, async |db| {
-                    let owner = user(db, &email).await?;
-                    Ok(tokens::create(db, owner.id, &name, &minted, now, expires_at).await?)
-                })
-                .await?;
-                let value = json!({ "id": token.id, "name": name, "token": minted.expose(), "expires_at": expires_at });
-                common
-                    .output
-                    .print(&value, || format!("{}\nKeep it now: it is not shown again. It {}.", minted.expose(), until(expires_at)))
-            }
-            Self::List { email, common } => {
-                let tokens = OpenControl::with(&common.control, async |db| Ok(tokens::list(db, user(db, &email).await?.id).await?)).await?;
-                let line = |token: &tokens::Token| format!("{:>6}  {}  {}  {}", token.id, token.alias, token.name, until(token.expires_at));
-                common.output.print(&tokens, || tokens.iter().map(line).collect::<Vec<_>>().join("\n"))
-            }
-            Self::Revoke { id, common } => {
-                OpenControl::with(&common.control, async |db| {
-                    tokens::revoke(db, TokenId(id), Clock::system().now())
-                        .await
-                        .map_err(|error| about("live token", &id.to_string(), error))?;
-                    listener::settle(db).await.context("the token is revoked, but not every node has confirmed it")
-                })
-                .await?;
-                common.output.print(&json!({ "revoked": id }), || format!("Revoked token {id}."))
-            }
-        }
-    }
-}
-
-async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
+/// The user with this address.
+pub(super) async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
     accounts::by_email(db, email).await.map_err(|error| about("user", email, error))
-}
-
-fn until(expires_at: Option<DateTime<Utc>>) -> String {
-    expires_at.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", at.format("%Y-%m-%d %H:%M UTC")))
 }
 
 /// Says what was not found; other errors as they are.

@@ -1,6 +1,6 @@
 //! `gantry dev`: everything on this machine with one command and no configuration.
 
-use std::path::Path;
+use std::{net::Ipv4Addr, path::Path};
 
 use anyhow::Context;
 use clap::Args;
@@ -59,7 +59,7 @@ async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_
 async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
-        && app.directory.user(&tokens::Digest::of(token.expose_secret())).await?.is_some()
+        && app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into()).await?.is_some()
     {
         return Ok(Start { token, organization, fresh: false });
     }
@@ -69,7 +69,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
         Err(crate::error::Error::NotFound) => accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now).await?,
         Err(error) => return Err(error.into()),
     };
-    let organization = match organizations::list(&app.db, owner.id).await?.into_iter().next() {
+    let organization = match organizations::list(&app.db, owner.id, None).await?.into_iter().next() {
         Some(organization) => organization,
         None => organizations::create(&app.db, &app.entropy, FIRST_ORGANIZATION, None, owner.id, now).await?,
     };

@@ -9,6 +9,7 @@ mod generate;
 mod limits;
 mod output;
 mod serve;
+mod token;
 mod with_postgres;
 
 use std::process::ExitCode;
@@ -47,7 +48,7 @@ enum Command {
     Member(admin::Member),
     /// Manage personal access tokens.
     #[command(subcommand)]
-    Token(admin::Token),
+    Token(token::Token),
     /// Raise or lower limits.
     #[command(subcommand)]
     Limits(limits::Limits),

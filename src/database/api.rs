@@ -11,11 +11,11 @@ use super::{
     session::Limits,
 };
 use crate::{
-    access::{OauthScope as S, Permission as P, Project, User},
+    access::{AnyOf, OauthScope as S, Permission as P, Project, User},
     accounts,
     app::App,
     error::Error,
-    http::{Done, Endpoint, IdempotencyKey, Json, Permits, Rows, Tag, Verb, mount, needs},
+    http::{Asked, Case, Done, Endpoint, IdempotencyKey, Json, Rows, Tag, Verb, mount, needs},
     limits::{CONTEXT, MIGRATIONS, STANDARD},
     projects,
 };
@@ -104,10 +104,21 @@ static RUN_QUERY: Endpoint = Endpoint {
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/query",
     aliases: &[],
-    access: needs(&[&[P::DatabaseRead], &[P::DatabaseWrite]], S::DatabaseWrite),
+    access: needs(&[&[P::DatabaseRead], &[P::DatabaseWrite]], S::DatabaseWrite).by_case(&[
+        Case { when: "`read_only` is true", applies: asks_to_read_only, permissions: AnyOf(&[&[P::DatabaseRead]]) },
+        Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
+    ]),
     limit: &STANDARD,
     handler: || mount(run_query),
 };
+
+fn asks_to_read_only(asked: &Asked<'_>) -> bool {
+    #[derive(Deserialize)]
+    struct Flag {
+        read_only: bool,
+    }
+    asked.body().is_some_and(|Flag { read_only }| read_only)
+}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1RunQueryBody")]
@@ -123,11 +134,7 @@ struct QueryRequest {
     read_only: bool,
 }
 
-async fn run_query(project: Project, permits: Permits, app: App, Json(request): Json<QueryRequest>) -> Result<Rows, Error> {
-    permits.require(P::DatabaseRead)?;
-    if !request.read_only {
-        permits.require(P::DatabaseWrite)?;
-    }
+async fn run_query(project: Project, app: App, Json(request): Json<QueryRequest>) -> Result<Rows, Error> {
     run(&app, &project, Query { text: request.query, parameters: request.parameters, read_only: request.read_only }).await
 }
 

@@ -5,6 +5,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use axum::response::Response;
 
 use super::{
+    asked::{Asked, Case},
     input::{Call, Input},
     openapi::Described,
     output::Output,
@@ -50,6 +51,11 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Whether requests have a body that says something.
+    pub const fn has_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put | Self::Patch)
+    }
+
     /// As it stands in a request line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,8 +116,10 @@ pub enum Access {
     User,
     /// Permissions on the subject; through OAuth also a scope, and without one OAuth tokens are refused.
     Needs {
-        /// Groups of permissions, one of which must be complete.
+        /// Groups of permissions, one of which must be complete: as the contract names them, for every request.
         permissions: AnyOf,
+        /// What a request needs instead: of the cases that apply to it the first.
+        cases: &'static [Case],
         /// Scope an OAuth application must hold.
         oauth: Option<OauthScope>,
     },
@@ -126,6 +134,28 @@ impl Access {
         }
     }
 
+    /// The permissions this request needs.
+    pub fn required(&self, asked: &Asked<'_>) -> AnyOf {
+        self.cases().iter().find(|case| (case.applies)(asked)).map_or(self.permissions(), |case| case.permissions)
+    }
+
+    /// The cases it tells apart, if any.
+    pub const fn cases(&self) -> &'static [Case] {
+        match self {
+            Self::Needs { cases, .. } => cases,
+            Self::Public | Self::Caller | Self::User => &[],
+        }
+    }
+
+    /// The same, with cases that need something else than what is named for all.
+    #[must_use]
+    pub const fn by_case(self, cases: &'static [Case]) -> Self {
+        match self {
+            Self::Needs { permissions, oauth, .. } => Self::Needs { permissions, cases, oauth },
+            other => other,
+        }
+    }
+
     /// The OAuth scope it names, if any.
     pub const fn oauth(&self) -> Option<OauthScope> {
         match self {
@@ -137,12 +167,12 @@ impl Access {
 
 /// One permission group and a scope.
 pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -> Access {
-    Access::Needs { permissions: AnyOf(group), oauth: Some(scope) }
+    Access::Needs { permissions: AnyOf(group), cases: &[], oauth: Some(scope) }
 }
 
 /// Permissions, and not reachable through OAuth.
 pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
-    Access::Needs { permissions: AnyOf(group), oauth: None }
+    Access::Needs { permissions: AnyOf(group), cases: &[], oauth: None }
 }
 
 /// The handler of an operation, with what its signature says.

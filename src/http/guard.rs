@@ -16,6 +16,7 @@ use axum::{
 use futures_util::FutureExt;
 
 use super::{
+    asked::Asked,
     endpoint::{Endpoint, Handle},
     input::{Call, Payload, RequestLine},
     limit_fields, respond,
@@ -23,10 +24,10 @@ use super::{
     transport::{Peer, Transport},
 };
 use crate::{
-    access::{Caller, Reference, Standing, Subject, decide},
+    access::{AnyOf, Caller, Reference, Standing, Subject, decide},
     app::App,
     clock::Ticks,
-    error::Error,
+    error::{Credential, Denial, Error},
     ids::{OrgSlug, ProjectRef},
     limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
     tokens,
@@ -37,6 +38,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
+const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
@@ -52,6 +54,8 @@ struct Trail {
     standing: Option<(Policy, Quotas)>,
     refused: bool,
     user: Option<HeaderValue>,
+    /// Which permissions would have done, where they did not.
+    accepted: Option<AnyOf>,
 }
 
 /// Serves one request.
@@ -96,7 +100,15 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
     // A body over its bound is counted like any other request, and refused after.
     let (named, unreadable) = named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
     let (subject, standing) = count(guarded, &caller, named, guarded.app.clock.ticks(), trail).await?;
-    decide(&caller, &guarded.endpoint.access, standing)?;
+    // Nobody's body, and a stranger's, is not worth reading.
+    let looked_into =
+        if caller.user().is_some() && standing != Standing::Stranger { look_into(guarded.endpoint, &mut payload).await } else { Ok(()) };
+    let unreadable = unreadable.or(looked_into.err());
+    let asked = Asked { query: parts.uri.query().unwrap_or_default(), body: payload.seen() };
+    decide(&caller, &guarded.endpoint.access, &asked, standing).inspect_err(|error| {
+        let refused = matches!(error, Error::Forbidden(Denial::Role | Denial::Permissions(_)));
+        trail.accepted = refused.then(|| guarded.endpoint.access.required(&asked));
+    })?;
     if let Some(error) = unreadable {
         return Err(error);
     }
@@ -104,7 +116,6 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
         app: guarded.app.clone(),
         caller,
         subject,
-        standing,
         endpoint: guarded.endpoint,
         line: RequestLine { method: parts.method.to_string(), path: parts.uri.path().to_owned() },
         query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -119,8 +130,17 @@ async fn identify(app: &App, headers: &HeaderMap, peer: Peer) -> Result<Caller, 
     let nobody = |credential| Caller::Nobody { address: peer.address, credential };
     match tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)) {
         Err(credential) => Ok(nobody(credential)),
-        Ok(digest) => Ok(app.directory.user(&digest).await?.map_or_else(|| nobody(crate::error::Credential::Unknown), Caller::User)),
+        Ok(digest) => {
+            let user = app.directory.user(&digest, peer.address).await?;
+            Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
+        }
     }
+}
+
+/// Reads the body if what the request needs depends on it. One that cannot be read counts as empty, and is refused after
+/// the decision.
+async fn look_into(endpoint: &Endpoint, payload: &mut Payload) -> Result<(), Error> {
+    if !endpoint.access.cases().is_empty() && endpoint.method.has_body() { payload.read().await.map(drop) } else { Ok(()) }
 }
 
 /// What the request names, before anybody looked whether it exists.
@@ -182,13 +202,13 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, tra
         Named::Project(reference) => Some(Reference::Project(reference)),
     };
     let own = caller.user().zip(reference);
-    if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user.id, reference)) {
+    if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference)) {
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(role)));
     }
     let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
     let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-    let Some((subject, role)) = app.directory.own(user.id, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
+    let Some((subject, role)) = app.directory.own(user, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
     meter.give_back(&unresolved).await;
     meter.take_own(&subject).await?;
     Ok((subject, Standing::Member(role)))
@@ -265,6 +285,9 @@ fn peer(app: &App, parts: &Parts) -> Peer {
 fn write_headers(headers: &mut HeaderMap, trail: &Trail, request_id: &str) {
     if let Some(user) = &trail.user {
         headers.insert(USER_ID, user.clone());
+    }
+    if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
+        headers.insert(ACCEPTED, accepted);
     }
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);

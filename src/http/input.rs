@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 
 use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
 use crate::{
-    access::{Caller, Organization, Permission, Project, Standing, Subject, User},
+    access::{Caller, Organization, Project, Subject, User},
     app::App,
-    error::{Denial, Error},
+    error::Error,
 };
 
 /// A request that the guard let through: the caller is known, counted and permitted.
@@ -22,7 +22,6 @@ pub struct Call {
     pub(super) app: App,
     pub(super) caller: Caller,
     pub(super) subject: Subject,
-    pub(super) standing: Standing,
     pub(super) endpoint: &'static Endpoint,
     pub(super) line: RequestLine,
     pub(super) query: String,
@@ -51,6 +50,14 @@ impl Payload {
         };
         *self = Self::Read(bytes.clone());
         Ok(bytes)
+    }
+
+    /// What was read so far.
+    pub(super) fn seen(&self) -> &[u8] {
+        match self {
+            Self::Pending(_) => &[],
+            Self::Read(bytes) => bytes,
+        }
     }
 }
 
@@ -84,28 +91,6 @@ impl Input for RequestLine {
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
         Ok(call.line.clone())
-    }
-}
-
-/// What the caller may do beyond what the endpoint asked for, where that depends on the request.
-#[derive(Debug, Clone, Copy)]
-pub struct Permits(Standing);
-
-impl Permits {
-    /// Refuses the caller who lacks `permission`.
-    pub fn require(self, permission: Permission) -> Result<(), Error> {
-        match self.0 {
-            Standing::Member(role) if role.holds(permission) => Ok(()),
-            _ => Err(Error::Forbidden(Denial::Role)),
-        }
-    }
-}
-
-impl Input for Permits {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        Ok(Self(call.standing))
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a request becomes a call. Knows nothing about any resource.
 
+mod asked;
 mod body;
 pub mod endpoint;
 mod guard;
@@ -11,8 +12,9 @@ mod respond;
 mod router;
 mod transport;
 
+pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
-pub use input::{Call, IdempotencyKey, Input, Json, Permits, Query, RequestLine};
+pub use input::{Call, IdempotencyKey, Input, Json, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Created, Done, Output, Rows, Written};
 pub use router::{placeholders, router};

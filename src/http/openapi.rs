@@ -14,6 +14,7 @@ use super::{
     endpoint::{Access, Endpoint},
     router::placeholders,
 };
+use crate::access::AnyOf;
 
 /// What a handler's signature says about its operation.
 pub struct Described {
@@ -148,6 +149,11 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
     }
     if !endpoint.access.permissions().0.is_empty() {
         item["x-permissions"] = endpoint.access.permissions().0.iter().map(|g| g.iter().map(|p| p.name()).collect::<Vec<_>>()).collect();
+    }
+    if !endpoint.access.cases().is_empty() {
+        let names = |groups: AnyOf| groups.0.iter().map(|group| group.iter().map(|p| p.name()).collect()).collect::<Vec<Vec<_>>>();
+        let cases = endpoint.access.cases().iter().map(|case| json!({"when": case.when, "permissions": names(case.permissions)}));
+        item["x-permissions-by-case"] = cases.collect();
     }
     if let Some(scope) = endpoint.access.oauth() {
         item["x-oauth-scope"] = scope.name().into();

@@ -29,7 +29,7 @@ static LIST: Endpoint = Endpoint {
 };
 
 async fn list(user: User, app: App) -> Result<Json<Vec<Summary>>, Error> {
-    Ok(Json(organizations::list(&app.db, user.id).await?))
+    Ok(Json(organizations::list(&app.db, user.id, user.reach()).await?))
 }
 
 static CREATE: Endpoint = Endpoint {

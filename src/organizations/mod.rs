@@ -2,13 +2,15 @@
 
 pub mod api;
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio_postgres::Row;
 
 use crate::{
-    access::Role,
+    access::{Reach, Role},
     clock::Entropy,
     db::{self, Db},
     error::{Context, Error},
@@ -43,17 +45,27 @@ pub struct Member {
 /// Longest list of organizations or members: more than any caller belongs to in practice.
 const LIST_MAX: i64 = 10_000;
 
-/// The organizations a user belongs to, by name.
-pub async fn list(db: &Db, user: UserId) -> Result<Vec<Summary>, Error> {
+/// The organizations a user belongs to, by name; of these, what the token reaches.
+pub async fn list(db: &Db, user: UserId, reach: Option<&Reach>) -> Result<Vec<Summary>, Error> {
+    let only = reach.and_then(Reach::listed_organizations);
     let rows = db
         .query(
             "select o.slug, o.name from organizations o join members m on m.organization_id = o.id \
-             where m.user_id = $1 order by lower(o.name), o.id limit $2",
-            &[&user.0, &LIST_MAX],
+             where m.user_id = $1 and ($2::bigint[] is null or o.id = any($2)) order by lower(o.name), o.id limit $3",
+            &[&user.0, &only, &LIST_MAX],
         )
         .await
         .context("listing organizations")?;
     rows.iter().map(|row| Ok(summary(slug(row, 0)?, row.get(1)))).collect()
+}
+
+/// Of the organizations with these slugs, those a user belongs to.
+pub async fn of_member(db: &Db, user: UserId, slugs: &BTreeSet<OrgSlug>) -> Result<Vec<(OrganizationId, OrgSlug)>, Error> {
+    let slugs: Vec<&str> = slugs.iter().map(OrgSlug::as_str).collect();
+    let sql = "select o.id, o.slug from organizations o join members m on m.organization_id = o.id \
+               where m.user_id = $1 and o.slug = any($2) order by o.id";
+    let rows = db.query(sql, &[&user.0, &slugs]).await.context("looking up organizations")?;
+    rows.iter().map(|row| Ok((OrganizationId(row.get(0)), slug(row, 1)?))).collect()
 }
 
 /// The organization's name.

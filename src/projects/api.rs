@@ -36,7 +36,7 @@ static LIST: Endpoint = Endpoint {
 };
 
 async fn list(user: User, app: App) -> Result<Written<Vec<Full>>, Error> {
-    projects::list(&app, user.id).await
+    projects::list(&app, &user).await
 }
 
 static CREATE: Endpoint = Endpoint {

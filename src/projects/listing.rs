@@ -7,13 +7,13 @@ use tokio_postgres::Row;
 
 use super::{Status, timestamp};
 use crate::{
-    access::{OauthScope as S, Organization, Permission as P},
+    access::{OauthScope as S, Organization, Permission as P, User},
     app::App,
     cache::Shelf,
     clock::Ticks,
     error::{Context, Error},
     http::{Endpoint, Json, Query, Tag, Verb, mount, needs},
-    ids::{OrganizationId, UserId},
+    ids::{OrganizationId, TokenId, UserId},
     limits::STANDARD,
 };
 
@@ -22,8 +22,22 @@ const ANSWERS_MAX: usize = 1_000;
 /// Largest answer kept, in bytes. With [`ANSWERS_MAX`] this bounds all of them at 64 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// Answers of `GET /v1/projects`, by user.
-pub struct Listings(Shelf<UserId, Bytes>);
+/// Answers of `GET /v1/projects`, by whom they are for.
+pub struct Listings(Shelf<Audience, Bytes>);
+
+/// Who is shown the same list. Classic tokens show what their owner sees; a scoped one may show less, and what it may never
+/// changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Audience {
+    User(UserId),
+    Token(TokenId),
+}
+
+impl Audience {
+    pub(super) fn of(user: &User) -> Self {
+        if user.grant.is_some() { Self::Token(user.token) } else { Self::User(user.id) }
+    }
+}
 
 impl Default for Listings {
     fn default() -> Self {
@@ -36,13 +50,13 @@ impl Listings {
         self.0.epoch()
     }
 
-    pub(super) fn get(&self, user: UserId, now: Ticks) -> Option<Bytes> {
-        self.0.get(&user, now)
+    pub(super) fn get(&self, audience: Audience, now: Ticks) -> Option<Bytes> {
+        self.0.get(&audience, now)
     }
 
-    pub(super) fn put(&self, user: UserId, answer: &Bytes, now: Ticks, epoch: u64) {
+    pub(super) fn put(&self, audience: Audience, answer: &Bytes, now: Ticks, epoch: u64) {
         if answer.len() <= ANSWER_BYTES_MAX {
-            self.0.put(user, answer.clone(), now, epoch);
+            self.0.put(audience, answer.clone(), now, epoch);
         }
     }
 

@@ -7,7 +7,7 @@ pub mod reconciler;
 pub mod regions;
 mod request;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
@@ -16,14 +16,15 @@ use tokio_postgres::Row;
 
 pub use request::{InstanceSize, NewProject};
 
+use self::listing::Audience;
 use crate::{
-    access::{Organization, Project},
+    access::{Organization, Project, Reach, User},
     app::App,
     database::Target,
-    db::{self, Param},
+    db::{self, Db, Param},
     error::{Context, Error},
     http::Written,
-    ids::{OrgSlug, ProjectId, ProjectRef, UserId},
+    ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
     organizations,
 };
 
@@ -127,19 +128,37 @@ macro_rules! full {
     };
 }
 
-/// The projects of every organization a user belongs to, newest last. Asked for often and changed seldom, so the answer
-/// is kept as it was written.
-pub async fn list(app: &App, user: UserId) -> Result<Written<Vec<Full>>, Error> {
+/// The projects of every organization a user belongs to, newest last; of these, what the token reaches. Asked for often
+/// and changed seldom, so the answer is kept as it was written.
+pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
     let (now, epoch) = (app.clock.ticks(), app.listings.epoch());
-    if let Some(bytes) = app.listings.get(user, now) {
+    let audience = Audience::of(user);
+    if let Some(bytes) = app.listings.get(audience, now) {
         return Ok(bytes.into());
     }
-    let sql = full!("join members m on m.organization_id = o.id where m.user_id = $1 and p.desired = 'active' order by p.id limit $2");
-    let rows = app.db.query(sql, &[&user.0, &LIST_MAX]).await.context("listing projects")?;
+    let sql = full!(
+        "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired = 'active' \
+         and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
+    );
+    let (organizations, projects) = (user.reach().and_then(Reach::listed_organizations), user.reach().and_then(Reach::listed_projects));
+    let rows = app.db.query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX]).await.context("listing projects")?;
     let projects = rows.iter().map(|row| read_full(app, row)).collect::<Result<Vec<_>, _>>()?;
     let written = Written::new(&projects)?;
-    app.listings.put(user, written.bytes(), now, epoch);
+    app.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
+}
+
+/// Of the projects with these refs, those that exist in an organization a user belongs to.
+pub async fn of_member(db: &Db, user: UserId, references: &BTreeSet<ProjectRef>) -> Result<Vec<Project>, Error> {
+    let references: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
+    let sql = "select p.id, p.ref, p.organization_id from projects p join members m on m.organization_id = p.organization_id \
+               where m.user_id = $1 and p.ref = any($2) and p.desired = 'active' order by p.id";
+    let rows = db.query(sql, &[&user.0, &references]).await.context("looking up projects")?;
+    let project = |row: &Row| {
+        let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+        Ok(Project { id: ProjectId(row.get(0)), reference, organization: OrganizationId(row.get(2)) })
+    };
+    rows.iter().map(project).collect()
 }
 
 /// One project. A removed one is refused by name, as its former members may know that it was there.

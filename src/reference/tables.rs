@@ -6,7 +6,7 @@ use crate::{
     access::{OauthScope, Permission, Role},
     endpoints,
     error::CODES,
-    http::{Access, Endpoint, Verb},
+    http::{Access, Case, Endpoint, Verb},
     limits::LimitKey,
 };
 
@@ -34,7 +34,11 @@ fn access(access: &Access) -> String {
         Access::Caller => "any live token".to_owned(),
         Access::User => "user-scoped token".to_owned(),
         Access::Needs { permissions, .. } if permissions.0.is_empty() => "any live token".to_owned(),
-        Access::Needs { permissions, .. } => permissions.to_string().replace('|', "or"),
+        Access::Needs { permissions, cases: [], .. } => permissions.to_string().replace('|', "or"),
+        Access::Needs { cases, .. } => {
+            let case = |case: &Case| format!("{}: {}", case.when, case.permissions.to_string().replace('|', "or"));
+            cases.iter().map(case).collect::<Vec<_>>().join("<br>")
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! Personal access tokens: minting, recognising and revoking them. Only the digest is ever stored.
 
 pub mod last_used;
+pub mod scoped;
 
 use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use tokio_postgres::Row;
 
 use crate::{
     clock::Entropy,
@@ -69,15 +72,14 @@ pub fn mint_classic(entropy: &Entropy) -> Minted {
     loop {
         let bytes = entropy.bytes::<20>();
         if bytes[0] != 0xfc {
-            let token = format!("sbp_{}", hex::encode(bytes));
-            let alias = format!("{}…{}", &token[..8], &token[40..]);
-            return Minted { digest: Digest::of(&token), token: SecretString::from(token), alias };
+            return Minted::of(format!("sbp_{}", hex::encode(bytes)));
         }
     }
 }
 
 /// A token as its owner sees it afterwards.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AccessToken")]
 pub struct Token {
     /// Row of `tokens`.
     pub id: i64,
@@ -93,9 +95,31 @@ pub struct Token {
     /// When it was last used, to the minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<DateTime<Utc>>,
+    /// What it is limited to. Without it: a classic token, which may do whatever its owner may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
 }
 
-/// Stores a minted token and returns its row.
+/// What a scoped token is limited to, by the names people use.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AccessTokenScope")]
+pub struct Scope {
+    /// `account`, `organizations` or `projects`.
+    pub reach: String,
+    /// Slugs of the organizations it reaches, or of the one its projects belong to.
+    pub organization_slugs: Vec<String>,
+    /// Refs of the projects it reaches.
+    pub project_refs: Vec<String>,
+    /// What it may do, if its owner may.
+    pub permissions: Vec<String>,
+    /// Where it may be sent from; anywhere, if empty.
+    pub networks: Vec<String>,
+    /// From when on it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+}
+
+/// Stores a minted classic token and returns its row.
 pub async fn create(
     db: &Db,
     owner: UserId,
@@ -104,6 +128,7 @@ pub async fn create(
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
 ) -> Result<Token, Error> {
+    check_name(name)?;
     let rows = db
         .query(
             "insert into tokens (user_id, name, digest, alias, created_at, expires_at) values ($1, $2, $3, $4, $5, $6) returning id",
@@ -112,28 +137,58 @@ pub async fn create(
         .await
         .context("storing a token")?;
     let id = rows.first().map_or(0, |row| row.get(0));
-    Ok(Token { id, name: name.to_owned(), alias: minted.alias.clone(), created_at, expires_at, last_used_at: None })
+    Ok(Token { id, name: name.to_owned(), alias: minted.alias.clone(), created_at, expires_at, last_used_at: None, scope: None })
+}
+
+/// Tokens a list shows at most.
+const LIST_MAX: i64 = 1_000;
+
+macro_rules! tokens {
+    ($rest:literal) => {
+        concat!(
+            "select id, name, alias, created_at, expires_at, last_used_at, reach, permissions, networks::text[], not_before, \
+             array(select slug from organizations o where o.id = any(t.organizations) order by slug), \
+             array(select ref from projects p where p.id = any(t.projects) order by ref) \
+             from tokens t where user_id = $1 and revoked_at is null ",
+            $rest
+        )
+    };
 }
 
 /// The live tokens of a user, newest first.
 pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
-    let rows = db
-        .query(
-            "select id, name, alias, created_at, expires_at, last_used_at from tokens \
-             where user_id = $1 and revoked_at is null order by created_at desc limit 1000",
-            &[&owner.0],
-        )
-        .await
-        .context("listing tokens")?;
-    let token = |row: &tokio_postgres::Row| Token {
+    let rows = db.query(tokens!("order by created_at desc, id desc limit $2"), &[&owner.0, &LIST_MAX]).await.context("listing tokens")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// One live token of a user.
+pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error> {
+    let rows = db.query(tokens!("and id = $2"), &[&owner.0, &token.0]).await.context("reading a token")?;
+    rows.first().map(read).ok_or(Error::NotFound)
+}
+
+fn read(row: &Row) -> Token {
+    let scope = row.get::<_, Option<String>>(6).map(|reach| Scope {
+        reach,
+        permissions: row.get(7),
+        networks: row.get(8),
+        not_before: row.get(9),
+        organization_slugs: row.get(10),
+        project_refs: row.get(11),
+    });
+    Token {
         id: row.get(0),
         name: row.get(1),
         alias: row.get(2),
         created_at: row.get(3),
         expires_at: row.get(4),
         last_used_at: row.get(5),
-    };
-    Ok(rows.iter().map(token).collect())
+        scope,
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    if (1..=256).contains(&name.chars().count()) { Ok(()) } else { Err(Error::invalid("name", "expected 1 to 256 characters")) }
 }
 
 /// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.
@@ -144,6 +199,11 @@ pub async fn revoke(db: &Db, token: TokenId, now: DateTime<Utc>) -> Result<(), E
 }
 
 impl Minted {
+    fn of(token: String) -> Self {
+        let alias = format!("{}…{}", &token[..8], &token[40..]);
+        Self { digest: Digest::of(&token), token: SecretString::from(token), alias }
+    }
+
     /// The token in clear, to be shown once.
     pub fn expose(&self) -> &str {
         self.token.expose_secret()

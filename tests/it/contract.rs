@@ -138,6 +138,8 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
 /// Enough for the guard. Handlers find it wanting, which is an answer too.
 fn body(endpoint: &Endpoint, tenant: &Tenant) -> Value {
     match endpoint.limit.key {
+        // The least of what it can be asked: anything else needs more.
+        LimitKey::Path | LimitKey::Uncounted if endpoint.id == "v1-run-a-query" => json!({"read_only": true}),
         LimitKey::Path | LimitKey::Uncounted => json!({}),
         LimitKey::OrganizationInBody { .. } => json!({"organization_slug": tenant.slug}),
     }

@@ -28,7 +28,8 @@ fn hire(machine: &Machine, name: &str) -> (i64, String) {
 #[test]
 fn commands_work_beside_a_server_and_without_one() {
     let machine = Machine::new();
-    assert_eq!(machine.json(&["migrate"])["applied"].as_array().unwrap().len(), 3);
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap().count();
+    assert_eq!(machine.json(&["migrate"])["applied"].as_array().unwrap().len(), files);
     assert_eq!(machine.json(&["migrate"]), json!({ "applied": [] }));
     let (_, before) = hire(&machine, "ada");
     assert_eq!(machine.servers(), [], "what a command starts it stops");
@@ -53,6 +54,38 @@ fn commands_work_beside_a_server_and_without_one() {
     assert_eq!(machine.json(&["token", "revoke", &id.to_string()]), json!({ "revoked": id }));
     assert_eq!(gantry.get("/v1/profile").expect(401)["message"], "Unauthorized", "at the very next request");
     assert_eq!(machine.json(&["token", "list", "--email", "bob@example.com"]), json!([]));
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+}
+
+#[test]
+fn a_scoped_token_is_made_for_what_is_named() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    let (id, _) = hire(&machine, "ada");
+    let create = ["token", "create", "--email", "ada@example.com", "--name", "ci", "--scoped"];
+    let made = machine.json(&[&create[..], &["--permission", "organizations_read,members_read", "--org", "house-of-ada"]].concat());
+    assert!(made["token"].as_str().unwrap().starts_with("sbp_fc"), "{made}");
+    assert_eq!(made["scope"]["permissions"], json!(["organizations_read", "members_read"]));
+    let life = |field: &str| made[field].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap();
+    assert_eq!((life("expires_at") - life("created_at")).num_days(), 7, "unless it is said otherwise");
+
+    gantry.token = made["token"].as_str().unwrap().to_owned();
+    gantry.get("/v1/organizations/house-of-ada/members").expect(200);
+    let refused = gantry.get("/v1/organizations/house-of-ada");
+    assert_eq!(refused.status, 403);
+    assert_eq!(machine.json(&["token", "revoke", &made["id"].to_string()]), json!({ "revoked": made["id"] }));
+    assert_eq!(gantry.get("/v1/organizations").status, 401);
+    assert_eq!(machine.json(&["token", "list", "--email", "ada@example.com"])[0]["id"], id);
+
+    for (arguments, line) in [
+        (&["--permission", "database_drop"][..], "permissions: database_drop is not in the catalogue of permissions"),
+        (&["--permission", "database_read", "--org", "nobodys"], "organization_slugs: there is no organization nobodys"),
+    ] {
+        let output = machine.run(&[&create[..], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(line), "{arguments:?}: {said}");
+    }
+    assert_eq!(machine.run(&create).status.code(), Some(2), "a scoped token names what it may do");
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
