@@ -10,6 +10,7 @@ mod database;
 mod http;
 mod lifecycle;
 mod limits;
+mod matrix;
 mod organizations;
 mod projects;
 mod sql;

@@ -1,0 +1,266 @@
+//! Who may do what: every operation, in every case it tells apart, for every role, with a classic token and with a scoped
+//! token of every single permission, whether the token reaches the subject or not. Decided here by the pure decision, and
+//! in `live` by the whole application.
+
+mod live;
+mod property;
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+    sync::Arc,
+};
+
+use gantry::{
+    access::{Caller, Grant, Organization, Permission, Permissions, Project, Reach, Role, Standing, Subject, User, decide},
+    endpoints,
+    error::{Denial, Error},
+    http::{Access, Asked, Endpoint},
+    ids::{OrganizationId, ProjectId, TokenId, UserId},
+    limits::LimitKey,
+};
+
+/// A request that an operation may decide on: one for each of its cases.
+#[derive(Clone, Copy)]
+struct Question {
+    endpoint: &'static Endpoint,
+    /// The case it is in; `-` where there is one only.
+    case: &'static str,
+    query: &'static str,
+    body: &'static str,
+}
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.endpoint.id, self.case)
+    }
+}
+
+impl Question {
+    fn asked(&self) -> Asked<'static> {
+        Asked { query: self.query, body: self.body.as_bytes() }
+    }
+}
+
+/// What to send to be in each case. Query and body are what the contract says.
+const SAMPLES: [(&str, &[(&str, &str)]); 5] = [
+    ("v1-run-a-query", &[("", r#"{"read_only": true}"#), ("", "{}")]),
+    ("v1-get-project-api-keys", &[("reveal=true", ""), ("", "")]),
+    ("v1-get-project-api-key", &[("reveal=true", ""), ("", "")]),
+    ("v1-create-a-branch", &[("", r#"{"with_data": true}"#), ("", "{}")]),
+    ("v2-create-a-branch", &[("", r#"{"data": {"attributes": {"with_data": true}}}"#), ("", "{}")]),
+];
+
+/// Every question there is.
+fn questions() -> Vec<Question> {
+    let samples: BTreeMap<_, _> = SAMPLES.into();
+    let question = |endpoint: &'static Endpoint| {
+        let samples = samples.get(endpoint.id).copied().unwrap_or(&[("", "{}")]);
+        samples.iter().map(move |(query, body)| {
+            let asked = Asked { query, body: body.as_bytes() };
+            let case = endpoint.access.cases().iter().find(|case| (case.applies)(&asked)).map_or("-", |case| case.when);
+            Question { endpoint, case, query, body }
+        })
+    };
+    endpoints::all().iter().copied().flat_map(question).collect()
+}
+
+#[test]
+fn every_case_of_every_operation_is_asked() {
+    for endpoint in endpoints::all() {
+        let asked: Vec<_> =
+            questions().iter().filter(|question| question.endpoint.id == endpoint.id).map(|question| question.case).collect();
+        let declared: Vec<_> = endpoint.access.cases().iter().map(|case| case.when).collect();
+        assert_eq!(asked, if declared.is_empty() { vec!["-"] } else { declared }, "{}", endpoint.id);
+    }
+}
+
+/// Who asks, apart from the token: whether and as what the user belongs to the organization.
+const ROLES: [Option<Role>; 6] =
+    [None, Some(Role::Member), Some(Role::ReadOnly), Some(Role::Developer), Some(Role::Administrator), Some(Role::Owner)];
+
+/// The organization that is asked about, another one, and a project of each; and another project of the first.
+const HOME: OrganizationId = OrganizationId(1);
+const OTHER: OrganizationId = OrganizationId(2);
+const PROJECT: ProjectId = ProjectId(10);
+const SIBLING: ProjectId = ProjectId(11);
+
+/// What a token can reach, relative to what is asked about: everything, what is asked about, something else.
+fn reaches() -> [Reach; 5] {
+    [
+        Reach::Account,
+        Reach::Organizations(vec![HOME]),
+        Reach::Projects { organization: HOME, projects: vec![PROJECT] },
+        Reach::Organizations(vec![OTHER]),
+        Reach::Projects { organization: HOME, projects: vec![SIBLING] },
+    ]
+}
+
+/// What an operation is about.
+fn subject(endpoint: &Endpoint) -> Subject {
+    let organization = Organization { id: HOME, slug: "home".parse().unwrap() };
+    let project = Project { id: PROJECT, reference: "abcdefghijklmnopqrst".parse().unwrap(), organization: HOME };
+    if endpoint.path.contains("{ref}") {
+        Subject::Project(project)
+    } else if endpoint.path.contains("{slug}") || matches!(endpoint.limit.key, LimitKey::OrganizationInBody { .. }) {
+        Subject::Organization(organization)
+    } else {
+        Subject::Account
+    }
+}
+
+fn user(grant: Option<Grant>) -> User {
+    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: TokenId(1), grant: grant.map(Arc::new) }
+}
+
+fn grant(permissions: Permissions, reach: Reach) -> Grant {
+    Grant { permissions, reach, networks: Vec::new(), not_before: None }
+}
+
+/// Where a user of this role stands, as the directory finds it.
+fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
+    match (subject, role) {
+        (Subject::Account, _) => Standing::Account,
+        (_, Some(role)) if user.sees(subject) => Standing::Member(role),
+        _ => Standing::Stranger,
+    }
+}
+
+fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Result<(), Error> {
+    let user = user(grant);
+    let standing = standing(&user, &subject(question.endpoint), role);
+    decide(&Caller::User(user), &question.endpoint.access, &question.asked(), standing)
+}
+
+/// One letter for what came of it.
+fn letter(outcome: &Result<(), Error>) -> char {
+    match outcome {
+        Ok(()) => '.',
+        Err(Error::Unauthenticated(_)) => '1',
+        Err(Error::NotFound) => '4',
+        Err(Error::Forbidden(Denial::Role)) => 'r',
+        Err(Error::Forbidden(Denial::Permissions(_))) => 'p',
+        Err(Error::Forbidden(Denial::UserScopeOnly)) => 'u',
+        Err(other) => panic!("the decision never says {other}"),
+    }
+}
+
+/// A letter for each role.
+fn word(question: &Question, grant: Option<&Grant>) -> String {
+    ROLES.iter().map(|role| letter(&outcome(question, grant.cloned(), *role))).collect()
+}
+
+/// A word for each reach.
+fn words(question: &Question, permissions: Permissions) -> [String; 5] {
+    reaches().map(|reach| word(question, Some(&grant(permissions, reach))))
+}
+
+fn one(permission: Permission) -> Permissions {
+    [permission].into_iter().collect()
+}
+
+fn all() -> Permissions {
+    Permission::ALL.iter().copied().collect()
+}
+
+/// Rows of one question: classic, all permissions, each permission and each group that makes a difference, any other.
+fn rows(question: &Question) -> Vec<(String, Vec<String>)> {
+    let singles: Vec<_> =
+        Permission::ALL.iter().map(|permission| (permission.name().to_owned(), words(question, one(*permission)))).collect();
+    let mut counts: BTreeMap<&[String; 5], usize> = BTreeMap::new();
+    for (_, words) in &singles {
+        *counts.entry(words).or_default() += 1;
+    }
+    let (common, _) = counts.into_iter().max_by_key(|(_, count)| *count).unwrap();
+    let mut rows = vec![("classic".to_owned(), vec![word(question, None)]), ("all permissions".to_owned(), words(question, all()).into())];
+    rows.extend(singles.iter().filter(|(_, words)| words != common).map(|(name, words)| (name.clone(), words.to_vec())));
+    for group in question.endpoint.access.required(&question.asked()).0.iter().filter(|group| group.len() > 1) {
+        let name = group.iter().map(|permission| permission.name()).collect::<Vec<_>>().join("+");
+        rows.push((name, words(question, group.iter().copied().collect()).into()));
+    }
+    rows.push((if common.iter().all(|word| word.contains('.')) { "any one" } else { "any other one" }.to_owned(), common.to_vec()));
+    rows
+}
+
+const LEGEND: &str = "\
+Whether a request is let in, by what the token reaches, and there by the owner's role: one letter each for
+  a stranger, no-access, read-only, developer, administrator, owner.
+  `.` let in   `4` 404   `r` 403, the role   `p` 403, the token's permissions   `u` 403, the token does not reach the account
+A scoped token reaches: the account | the organization | the project | another organization | another project.
+Nobody is 401 everywhere but where it says public.
+";
+
+/// The whole table, to be read.
+#[test]
+fn the_decisions_are_what_they_were_reviewed_to_be() {
+    let mut text = LEGEND.to_owned();
+    for question in questions() {
+        let Question { endpoint, case, .. } = question;
+        let case = if case == "-" { String::new() } else { format!(", {case}") };
+        let _ = writeln!(text, "\n{}{case}{}", endpoint.id, if endpoint.access == Access::Public { ", public" } else { "" });
+        if endpoint.access == Access::Public {
+            assert!(rows(&question).iter().all(|(_, words)| words.iter().all(|word| word == "......")), "{}", endpoint.id);
+            continue;
+        }
+        for (token, words) in rows(&question) {
+            let _ = writeln!(text, "  {} {token}", words.join(" "));
+        }
+    }
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, { insta::assert_snapshot!("decisions", text) });
+}
+
+/// Every single permission, in words of the contract rather than of the decision: the operation's groups, the ladder of roles
+/// and what a token of each reach can hold.
+#[test]
+fn a_single_permission_lets_in_exactly_where_the_contract_says() {
+    let mut cells = 0;
+    for question in questions() {
+        let Question { endpoint, .. } = question;
+        let required = endpoint.access.required(&question.asked());
+        for permission in Permission::ALL {
+            for reach in reaches() {
+                for role in ROLES {
+                    cells += 1;
+                    let subject = subject(endpoint);
+                    let on_account = subject == Subject::Account;
+                    let visible = on_account || role.is_some() && within(&reach, &subject);
+                    let suffices = required.0.is_empty() || required.0.iter().any(|group| *group == [*permission]);
+                    let counts = required.0.is_empty() || reach.covers(*permission);
+                    let by_role = on_account || required.0.is_empty() || role.is_some_and(|role| role >= permission.minimum_role());
+                    let expected = match endpoint.access {
+                        Access::Public => true,
+                        Access::User => reach == Reach::Account,
+                        Access::Caller | Access::Needs { .. } => visible && suffices && counts && by_role,
+                    };
+                    let outcome = outcome(&question, Some(grant(one(*permission), reach.clone())), role);
+                    assert_eq!(outcome.is_ok(), expected, "{} {permission} {reach:?} {role:?}: {outcome:?}", endpoint.id);
+                }
+            }
+        }
+    }
+    assert!(cells > 600_000, "{cells}");
+}
+
+/// Whether the token of a test reaches what the test asks about.
+fn within(reach: &Reach, subject: &Subject) -> bool {
+    match (reach, subject) {
+        // A project's token knows its organization, also that of a sibling.
+        (Reach::Account, _) | (_, Subject::Account) | (Reach::Projects { .. }, Subject::Organization(_)) => true,
+        (Reach::Organizations(reached), _) => *reached == [HOME],
+        (Reach::Projects { projects, .. }, Subject::Project(_)) => *projects == [PROJECT],
+    }
+}
+
+/// No operation on an organization can be called with a token for projects, whatever it was given.
+#[test]
+fn tokens_for_projects_are_refused_on_organizations() {
+    let about_organizations = questions().into_iter().filter(|question| matches!(subject(question.endpoint), Subject::Organization(_)));
+    let mut count = 0;
+    for question in about_organizations {
+        count += 1;
+        let token = grant(all(), Reach::Projects { organization: HOME, projects: vec![PROJECT] });
+        let refused = outcome(&question, Some(token), Some(Role::Owner)).unwrap_err();
+        assert!(matches!(refused, Error::Forbidden(Denial::Permissions(_))), "{}: {refused:?}", question.endpoint.id);
+    }
+    assert!(count > 20, "{count}");
+}

@@ -1,0 +1,180 @@
+//! The matrix against the whole application: what the decision says is what a request gets.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use chrono::TimeDelta;
+use gantry::{
+    access::{Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide},
+    http::{Access, Endpoint},
+    ids::{ProjectRef, TokenId},
+    tokens::scoped,
+};
+use uuid::Uuid;
+
+use super::{Question, all, grant, letter, one, questions, standing};
+use crate::support::{Actor, Tenant, TestApp, client::Answer, dawn};
+
+/// A token of somebody, and what the decision is told about both.
+struct Holder {
+    token: String,
+    user: User,
+    role: Option<Role>,
+}
+
+/// What stands behind the names of the matrix.
+struct World {
+    app: TestApp,
+    sibling: ProjectRef,
+    second: Tenant,
+}
+
+impl World {
+    async fn new() -> Self {
+        let app = TestApp::new().await;
+        let sibling = app.stub(app.home.id, "sibling").await;
+        let second = app.tenant("Second", &app.owner).await;
+        Self { app, sibling, second }
+    }
+
+    /// The stranger, and everybody of the organization.
+    fn people(&self) -> Vec<(&Actor, Option<Role>)> {
+        let members = self.app.members().map(|(actor, role)| (actor, Some(role)));
+        [(&self.app.stranger, None)].into_iter().chain(members).collect()
+    }
+
+    async fn reaches(&self) -> Vec<Reach> {
+        let (home, second) = (self.app.home.id, self.second.id);
+        let project = async |reference: &ProjectRef| {
+            let sql = "select id from projects where ref = $1";
+            gantry::ids::ProjectId(self.app.app.db.query(sql, &[&reference.as_str()]).await.unwrap()[0].get(0))
+        };
+        let projects = async |reference| Reach::Projects { organization: home, projects: vec![project(reference).await] };
+        vec![
+            Reach::Account,
+            Reach::Organizations(vec![home]),
+            projects(&self.app.home.project).await,
+            Reach::Organizations(vec![second]),
+            projects(&self.sibling).await,
+        ]
+    }
+
+    /// Stored as it is, whatever the owner belongs to: the decision is what is tested, not who may make what.
+    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: Grant) -> Holder {
+        let minted = scoped::mint(&self.app.app.entropy);
+        let (db, now) = (&self.app.app.db, dawn());
+        let stored = scoped::create(db, actor.user, "matrix", &minted, now, now + TimeDelta::days(300), &grant).await.unwrap();
+        let user = User { id: actor.user, gotrue_id: actor.gotrue_id, token: TokenId(stored.id), grant: Some(Arc::new(grant)) };
+        Holder { token: minted.expose().to_owned(), user, role }
+    }
+
+    fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
+        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: actor.token_id, grant: None };
+        Holder { token: actor.token.clone(), user, role }
+    }
+
+    async fn ask(&self, question: &Question, token: &str) -> Answer {
+        let Question { endpoint, query, body, .. } = question;
+        let path = endpoint.path.replace("{ref}", self.app.home.project.as_str()).replace("{slug}", self.app.home.slug.as_str());
+        let path: Vec<_> = path.split('/').map(|segment| if segment.starts_with('{') { "x1" } else { segment }).collect();
+        let body = if endpoint.id == "v1-create-a-project" {
+            format!(r#"{{"organization_slug": "{}"}}"#, self.app.home.slug)
+        } else {
+            (*body).to_owned()
+        };
+        let call = self.app.request(endpoint.method.name(), &format!("{}?{query}", path.join("/"))).token(token);
+        if endpoint.method.has_body() { call.body(body).send().await } else { call.send().await }
+    }
+
+    fn subject(&self, endpoint: &'static Endpoint, reaches: &[Reach]) -> Subject {
+        match (super::subject(endpoint), &reaches[2]) {
+            (Subject::Project(mut project), Reach::Projects { organization, projects }) => {
+                (project.id, project.organization) = (projects[0], *organization);
+                Subject::Project(project)
+            }
+            (Subject::Organization(mut organization), _) => {
+                organization.id = self.app.home.id;
+                Subject::Organization(organization)
+            }
+            (other, _) => other,
+        }
+    }
+}
+
+/// The letter of the matrix for a real answer. What a handler finds wanting was let in.
+fn told(answer: &Answer, head: bool) -> char {
+    let message = if head || answer.status.is_success() { String::new() } else { answer.message() };
+    match answer.status {
+        StatusCode::UNAUTHORIZED => '1',
+        StatusCode::NOT_FOUND => '4',
+        StatusCode::TOO_MANY_REQUESTS => panic!("counted too often for this test: {answer:?}"),
+        StatusCode::FORBIDDEN if head => '3',
+        StatusCode::FORBIDDEN if message.starts_with("Missing required permission(s): ") => 'p',
+        StatusCode::FORBIDDEN if message == "This endpoint requires a user-scoped access token" => 'u',
+        StatusCode::FORBIDDEN if message.starts_with("Your account does not have") => 'r',
+        _ => '.',
+    }
+}
+
+/// Tokens that can make a difference to a question: everything, each permission it names, each group it names, and one
+/// permission of each level that it does not name. That all others are as good as these the pure matrix shows.
+fn sets(question: &Question) -> Vec<Permissions> {
+    let required = question.endpoint.access.required(&question.asked()).0;
+    let named: Permissions = required.concat().into_iter().collect();
+    let others =
+        [Permission::SnippetsRead, Permission::PlatformWebhooksOrganizationRead, Permission::WorkersRead, Permission::WorkersWrite];
+    let singles = named.iter().chain(others.into_iter().filter(|other| !named.contains(*other)).take(3)).map(one);
+    let groups = required.iter().filter(|group| group.len() > 1).map(|group| group.iter().copied().collect());
+    [all()].into_iter().chain(singles).chain(groups).collect()
+}
+
+#[tokio::test]
+async fn a_request_gets_what_the_decision_says() {
+    let world = World::new().await;
+    let reaches = world.reaches().await;
+    let mut holders: Vec<(Permissions, Vec<Holder>)> = Vec::new();
+    // What is public is open to whoever; what it answers is its own affair.
+    let mut questions: Vec<_> = questions().into_iter().filter(|question| question.endpoint.access != Access::Public).collect();
+    questions.sort_by_key(|question| question.endpoint.id == "v1-delete-a-project");
+    let (mut cells, mut wrong) = (0, Vec::new());
+    for question in &questions {
+        let subject = world.subject(question.endpoint, &reaches);
+        let strict = question.endpoint.limit.windows.iter().any(|window| window.requests < 120);
+        let classic: Vec<_> = world.people().into_iter().map(World::classic).collect();
+        let mut asked: Vec<&Holder> = classic.iter().collect();
+        let sets = sets(question);
+        for set in &sets {
+            if !holders.iter().any(|(known, _)| known == set) {
+                let mut made = Vec::new();
+                for reach in &reaches {
+                    for person in world.people() {
+                        made.push(world.holder(person, grant(*set, reach.clone())).await);
+                    }
+                }
+                holders.push((*set, made));
+            }
+        }
+        asked.extend(holders.iter().filter(|(known, _)| sets.contains(known)).flat_map(|(_, made)| made));
+        for holder in asked {
+            if strict {
+                world.app.advance(60);
+            }
+            cells += 1;
+            let standing: Standing = standing(&holder.user, &subject, holder.role);
+            let decided = letter(&decide(&Caller::User(holder.user.clone()), &question.endpoint.access, &question.asked(), standing));
+            let answer = world.ask(question, &holder.token).await;
+            let head = question.endpoint.method.name() == "HEAD";
+            let (live, decided) = (told(&answer, head), if head && "rpu".contains(decided) { '3' } else { decided });
+            if live != decided {
+                wrong.push(format!(
+                    "{} {:?} {:?}: decided {decided}, got {live}: {answer:?}",
+                    question.endpoint.id, holder.role, holder.user.grant
+                ));
+            }
+        }
+        // Another minute, for the next question of the same operation.
+        world.app.advance(60);
+    }
+    assert!(wrong.is_empty(), "{} of {cells}:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(cells > 20_000, "{cells}");
+}
