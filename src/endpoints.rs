@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     limits::{self, STANDARD},
-    organizations, planned, projects, reference,
+    organizations, planned, projects, reference, tokens,
 };
 
 static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
@@ -18,6 +18,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         database::api::ENDPOINTS,
         reference::api::ENDPOINTS,
         limits::api::ENDPOINTS,
+        tokens::api::ENDPOINTS,
         planned::PLANNED,
     ]
     .concat()

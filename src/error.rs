@@ -79,6 +79,8 @@ pub enum Denial {
     Permissions(Vec<Permission>),
     /// The operation is about the user, and the token is bound to projects or organizations.
     UserScopeOnly,
+    /// The operation makes tokens or tells about them, and the token is scoped.
+    UnscopedOnly,
     /// The request came over plain HTTP.
     InsecureTransport,
 }
@@ -200,6 +202,7 @@ impl Error {
                 format!("Missing required permission(s): {}", names.join(", ")).into()
             }
             Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
+            Self::Forbidden(Denial::UnscopedOnly) => "This endpoint does not accept scoped access tokens".into(),
             Self::Forbidden(Denial::InsecureTransport) => {
                 "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
             }

@@ -41,6 +41,9 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
     if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
         return Err(Error::Forbidden(Denial::UserScopeOnly));
     }
+    if *access == Access::Unscoped && grant.is_some() {
+        return Err(Error::Forbidden(Denial::UnscopedOnly));
+    }
     let required = access.required(asked);
     // On one's own account one may do everything.
     let by_role = |permission| role.is_none_or(|role| role.holds(permission));

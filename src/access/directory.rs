@@ -13,6 +13,7 @@ use std::{
 
 use chrono::{DateTime, Utc};
 use tokio::sync::mpsc;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{caller::User, role::Role};
@@ -77,6 +78,34 @@ struct Token {
     used: AtomicU64,
 }
 
+macro_rules! token {
+    ($condition:literal) => {
+        concat!(
+            "select t.id, u.id, u.gotrue_id, t.expires_at, t.reach, t.permissions, t.organizations, t.projects, t.networks::text[], \
+             t.not_before from tokens t join users u on u.id = t.user_id where t.revoked_at is null and ",
+            $condition
+        )
+    };
+}
+
+impl Token {
+    fn read(row: &Row) -> Result<Self, Error> {
+        let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
+        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant };
+        Ok(Self { user, expires_at: row.get(3), used: AtomicU64::new(0) })
+    }
+
+    /// Whether it is in its time, and where it may be sent from.
+    fn holds(&self, clock: &Clock, address: Option<IpAddr>) -> bool {
+        self.expires_at.is_none_or(|expiry| expiry > clock.now())
+            && self
+                .user
+                .grant
+                .as_ref()
+                .is_none_or(|grant| grant.has_begun(clock.now()) && address.is_none_or(|address| grant.admits(address)))
+    }
+}
+
 /// The cache, and the queries behind it.
 pub struct Directory {
     db: Db,
@@ -112,14 +141,21 @@ impl Directory {
                 None => return Ok(None),
             },
         };
-        if token.expires_at.is_some_and(|expiry| expiry <= self.clock.now()) {
-            return Ok(None);
-        }
-        if token.user.grant.as_ref().is_some_and(|grant| !grant.admits(address, self.clock.now())) {
+        if !token.holds(&self.clock, Some(address)) {
             return Ok(None);
         }
         self.note_use(&token, now);
         Ok(Some(token.user.clone()))
+    }
+
+    /// What the holder of this token of `owner` would be, were it sent now. `None` if it is not the owner's or was revoked;
+    /// without a user if it does not hold, which depends on the address only if one is given.
+    pub async fn holder(&self, owner: UserId, token: TokenId, address: Option<IpAddr>) -> Result<Option<Option<User>>, Error> {
+        let sql = token!("t.id = $1 and t.user_id = $2");
+        let rows = self.db.query(sql, &[&token.0, &owner.0]).await.context("looking up a token")?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let token = Token::read(row)?;
+        Ok(Some(token.holds(&self.clock, address).then_some(token.user)))
     }
 
     /// What `reference` names and the user's role on it, if both are cached and the token reaches it.
@@ -197,14 +233,9 @@ impl Directory {
 
     async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Token>>, Error> {
         let epoch = self.tokens.epoch();
-        let sql = "select t.id, u.id, u.gotrue_id, t.expires_at, t.reach, t.permissions, t.organizations, t.projects, \
-                   t.networks::text[], t.not_before \
-                   from tokens t join users u on u.id = t.user_id where t.digest = $1 and t.revoked_at is null";
-        let rows = self.db.query(sql, &[&digest.as_bytes()]).await.context("looking up a token")?;
+        let rows = self.db.query(token!("t.digest = $1"), &[&digest.as_bytes()]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
-        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant };
-        let token = Arc::new(Token { user, expires_at: row.get(3), used: AtomicU64::new(0) });
+        let token = Arc::new(Token::read(row)?);
         self.tokens.put(*digest, token.clone(), now, epoch);
         Ok(Some(token))
     }

@@ -102,11 +102,15 @@ impl Grant {
         self.reach.sees(subject)
     }
 
-    /// Whether the token holds when it is sent from there at that time.
-    pub fn admits(&self, address: IpAddr, now: DateTime<Utc>) -> bool {
-        let address = address.to_canonical();
+    /// Whether the token's time has begun.
+    pub fn has_begun(&self, now: DateTime<Utc>) -> bool {
         self.not_before.is_none_or(|moment| moment <= now)
-            && (self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&address)))
+    }
+
+    /// Whether the token may be sent from there.
+    pub fn admits(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&address))
     }
 }
 
@@ -221,10 +225,11 @@ mod tests {
             [("192.0.2.7", true), ("::ffff:192.0.2.7", true), ("192.0.3.7", false), ("2001:db8::1", true), ("2001:db9::1", false)]
         {
             let address = address.parse().unwrap();
-            assert_eq!(grant.admits(address, dawn), admitted, "{address}");
-            assert!(!grant.admits(address, dawn - chrono::TimeDelta::milliseconds(1)), "{address}, too early");
+            assert_eq!(grant.admits(address), admitted, "{address}");
         }
-        let anywhere = Grant { networks: Vec::new(), not_before: None, ..grant };
-        assert!(anywhere.admits("203.0.113.9".parse().unwrap(), dawn));
+        let anywhere = Grant { networks: Vec::new(), not_before: None, ..grant.clone() };
+        assert!(anywhere.admits("203.0.113.9".parse().unwrap()));
+        assert!(grant.has_begun(dawn) && !grant.has_begun(dawn - chrono::TimeDelta::milliseconds(1)));
+        assert!(anywhere.has_begun(DateTime::UNIX_EPOCH));
     }
 }

@@ -38,6 +38,12 @@ pub struct Endpoint {
     pub handler: fn() -> Mounted,
 }
 
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.id)
+    }
+}
+
 /// HTTP method of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the methods of RFC 9110")]
@@ -114,6 +120,8 @@ pub enum Access {
     Caller,
     /// A live token that is not bound to projects or organizations.
     User,
+    /// A live classic token: as good as its owner, so it may make tokens and tell what they can do.
+    Unscoped,
     /// Permissions on the subject; through OAuth also a scope, and without one OAuth tokens are refused.
     Needs {
         /// Groups of permissions, one of which must be complete: as the contract names them, for every request.
@@ -130,20 +138,25 @@ impl Access {
     pub const fn permissions(&self) -> AnyOf {
         match self {
             Self::Needs { permissions, .. } => *permissions,
-            Self::Public | Self::Caller | Self::User => AnyOf(&[]),
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => AnyOf(&[]),
         }
     }
 
     /// The permissions this request needs.
     pub fn required(&self, asked: &Asked<'_>) -> AnyOf {
-        self.cases().iter().find(|case| (case.applies)(asked)).map_or(self.permissions(), |case| case.permissions)
+        self.case(asked).map_or(self.permissions(), |case| case.permissions)
+    }
+
+    /// The case this request is in, if the operation tells any apart.
+    pub fn case(&self, asked: &Asked<'_>) -> Option<&'static Case> {
+        self.cases().iter().find(|case| (case.applies)(asked))
     }
 
     /// The cases it tells apart, if any.
     pub const fn cases(&self) -> &'static [Case] {
         match self {
             Self::Needs { cases, .. } => cases,
-            Self::Public | Self::Caller | Self::User => &[],
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => &[],
         }
     }
 
@@ -160,7 +173,7 @@ impl Access {
     pub const fn oauth(&self) -> Option<OauthScope> {
         match self {
             Self::Needs { oauth, .. } => *oauth,
-            Self::Public | Self::Caller | Self::User => None,
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => None,
         }
     }
 }

@@ -19,16 +19,16 @@ use super::{
     asked::Asked,
     endpoint::{Endpoint, Handle},
     input::{Call, Payload, RequestLine},
-    limit_fields, respond,
-    router::placeholder,
+    limit_fields,
+    named::Named,
+    respond,
     transport::{Peer, Transport},
 };
 use crate::{
-    access::{AnyOf, Caller, Reference, Standing, Subject, decide},
+    access::{AnyOf, Caller, Standing, Subject, decide},
     app::App,
     clock::Ticks,
     error::{Credential, Denial, Error},
-    ids::{OrgSlug, ProjectRef},
     limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
     tokens,
 };
@@ -143,46 +143,11 @@ async fn look_into(endpoint: &Endpoint, payload: &mut Payload) -> Result<(), Err
     if !endpoint.access.cases().is_empty() && endpoint.method.has_body() { payload.read().await.map(drop) } else { Ok(()) }
 }
 
-/// What the request names, before anybody looked whether it exists.
-enum Named {
-    Account,
-    Organization(OrgSlug),
-    Project(ProjectRef),
-    /// A text that cannot be the name of anything.
-    Nothing,
-}
-
+/// What the request names. The one operation whose body says is asked for the body, unless nobody asks: it is not worth reading.
 async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mut Payload) -> Result<Named, Error> {
     match endpoint.limit.key {
-        LimitKey::Path => {
-            let text = |name| placeholder(endpoint, parts.uri.path(), name);
-            Ok(if let Some(reference) = text("ref") {
-                reference.parse().map_or(Named::Nothing, Named::Project)
-            } else if let Some(slug) = text("slug") {
-                slug.parse().map_or(Named::Nothing, Named::Organization)
-            } else {
-                Named::Account
-            })
-        }
-        LimitKey::Uncounted => {
-            let query = || form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
-            let text = |wanted| query().find(|(name, _)| name == wanted).map(|(_, text)| text);
-            Ok(if let Some(reference) = text("ref") {
-                reference.parse().map_or(Named::Nothing, Named::Project)
-            } else if let Some(slug) = text("slug") {
-                slug.parse().map_or(Named::Nothing, Named::Organization)
-            } else {
-                Named::Account
-            })
-        }
-        // Nobody's body is not worth reading.
-        LimitKey::OrganizationInBody { .. } if caller.user().is_none() => Ok(Named::Account),
-        LimitKey::OrganizationInBody { fields } => {
-            let bytes = payload.read().await?;
-            let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-            let slug = fields.iter().find_map(|field| body.get(field)?.as_str());
-            Ok(slug.and_then(|slug| slug.parse().ok()).map_or(Named::Account, Named::Organization))
-        }
+        LimitKey::OrganizationInBody { fields } if caller.user().is_some() => Ok(Named::in_body(fields, &payload.read().await?)),
+        _ => Ok(Named::in_line(endpoint, parts.uri.path(), parts.uri.query().unwrap_or_default())),
     }
 }
 
@@ -192,16 +157,11 @@ async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mu
 async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, trail: &mut Trail) -> Result<(Subject, Standing), Error> {
     let app = &guarded.app;
     let mut meter = Meter { guarded, caller, now, trail };
-    let reference = match named {
-        Named::Account => {
-            meter.take_own(&Subject::Account).await?;
-            return Ok((Subject::Account, Standing::Account));
-        }
-        Named::Nothing => None,
-        Named::Organization(slug) => Some(Reference::Organization(slug)),
-        Named::Project(reference) => Some(Reference::Project(reference)),
-    };
-    let own = caller.user().zip(reference);
+    if matches!(named, Named::Account) {
+        meter.take_own(&Subject::Account).await?;
+        return Ok((Subject::Account, Standing::Account));
+    }
+    let own = caller.user().zip(named.reference());
     if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference)) {
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(role)));

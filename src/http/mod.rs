@@ -6,8 +6,10 @@ pub mod endpoint;
 mod guard;
 pub mod input;
 mod limit_fields;
+mod named;
 mod openapi;
 pub mod output;
+mod rehearse;
 mod respond;
 mod router;
 mod transport;
@@ -17,5 +19,6 @@ pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only}
 pub use input::{Call, IdempotencyKey, Input, Json, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Created, Done, Output, Rows, Written};
+pub use rehearse::{Imagined, Rehearsal, rehearse};
 pub use router::{placeholders, router};
 pub use transport::{ClientHeader, Peer, Transport};

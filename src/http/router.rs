@@ -40,6 +40,25 @@ pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) ->
     path.split('/').nth(place)
 }
 
+/// The operation that a request of this line reaches, as the routes of [`router`] would have it.
+pub(super) fn find(endpoints: &[&'static Endpoint], method: &str, path: &str) -> Option<&'static Endpoint> {
+    let spellings = |endpoint: &&'static Endpoint| std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied());
+    // A literal segment goes before a placeholder, the first that differs decides, and methods are looked at after that.
+    let rank = |spelling: &&str| spelling.split('/').map(|segment| segment.starts_with('{')).collect::<Vec<_>>();
+    let path = endpoints.iter().flat_map(spellings).filter(|spelling| matches(spelling, path)).min_by_key(rank)?;
+    let of = |method: &str| {
+        let mut here = endpoints.iter().filter(|endpoint| spellings(endpoint).any(|spelling| spelling == path));
+        here.find(|endpoint| endpoint.method.name() == method).copied()
+    };
+    of(method).or_else(|| if method == "HEAD" { of("GET") } else { None })
+}
+
+fn matches(spelling: &str, path: &str) -> bool {
+    let (mut wanted, mut parts) = (spelling.split('/'), path.split('/'));
+    let all = wanted.by_ref().all(|wanted| parts.next().is_some_and(|part| wanted == part || wanted.starts_with('{') && !part.is_empty()));
+    all && parts.next().is_none()
+}
+
 /// Routes for `endpoints`, and `unknown` for everything else.
 ///
 /// An operation's counter has the number of its place in the list; `unknown` has the number after the last.

@@ -33,6 +33,7 @@ fn access(access: &Access) -> String {
         Access::Public => "public".to_owned(),
         Access::Caller => "any live token".to_owned(),
         Access::User => "user-scoped token".to_owned(),
+        Access::Unscoped => "classic token".to_owned(),
         Access::Needs { permissions, .. } if permissions.0.is_empty() => "any live token".to_owned(),
         Access::Needs { permissions, cases: [], .. } => permissions.to_string().replace('|', "or"),
         Access::Needs { cases, .. } => {
@@ -132,6 +133,12 @@ fn body(endpoint: &Endpoint) -> &'static str {
         "v1-create-a-project" => r#"{"name": "first", "organization_slug": "{{GANTRY_ORG}}", "db_pass": "correct horse battery staple"}"#,
         "v1-apply-a-migration" => {
             r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#
+        }
+        "gantry-create-token" => {
+            r#"{"name": "ci", "expires_in_days": 7, "organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["project_admin_read", "database_read"]}"#
+        }
+        "gantry-simulate-token" => {
+            r#"{"organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["database_read"], "method": "GET", "path": "/v1/organizations/{{GANTRY_ORG}}/members"}"#
         }
         "v1-run-a-query" | "v1-read-only-query" => r#"{"query": "select $1::int + 1 as answer", "parameters": [41]}"#,
         _ => r#"{"name": "renamed"}"#,

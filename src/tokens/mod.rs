@@ -1,7 +1,9 @@
 //! Personal access tokens: minting, recognising and revoking them. Only the digest is ever stored.
 
+pub mod api;
 pub mod last_used;
 pub mod scoped;
+pub mod simulate;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

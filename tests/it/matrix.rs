@@ -141,6 +141,7 @@ fn letter(outcome: &Result<(), Error>) -> char {
         Err(Error::Forbidden(Denial::Role)) => 'r',
         Err(Error::Forbidden(Denial::Permissions(_))) => 'p',
         Err(Error::Forbidden(Denial::UserScopeOnly)) => 'u',
+        Err(Error::Forbidden(Denial::UnscopedOnly)) => 'c',
         Err(other) => panic!("the decision never says {other}"),
     }
 }
@@ -186,6 +187,7 @@ const LEGEND: &str = "\
 Whether a request is let in, by what the token reaches, and there by the owner's role: one letter each for
   a stranger, no-access, read-only, developer, administrator, owner.
   `.` let in   `4` 404   `r` 403, the role   `p` 403, the token's permissions   `u` 403, the token does not reach the account
+  `c` 403, only classic tokens are accepted
 A scoped token reaches: the account | the organization | the project | another organization | another project.
 Nobody is 401 everywhere but where it says public.
 ";
@@ -230,6 +232,7 @@ fn a_single_permission_lets_in_exactly_where_the_contract_says() {
                     let expected = match endpoint.access {
                         Access::Public => true,
                         Access::User => reach == Reach::Account,
+                        Access::Unscoped => false,
                         Access::Caller | Access::Needs { .. } => visible && suffices && counts && by_role,
                     };
                     let outcome = outcome(&question, Some(grant(one(*permission), reach.clone())), role);

@@ -339,3 +339,134 @@ fn a_reach_has_the_name_that_is_stored() {
         assert_eq!(reach.name(), name);
     }
 }
+
+#[tokio::test]
+async fn ones_own_tokens_are_made_shown_and_revoked_over_the_api() {
+    let mut app = TestApp::new().await;
+    app.node.start();
+    let request = json!({
+        "name": "ci",
+        "project_refs": [app.home.project],
+        "permissions": ["project_admin_read"],
+        "networks": ["127.0.0.0/8"],
+    });
+    let made = app.post("/v1/tokens").as_(&app.owner).json(&request).send().await.expect(201).json();
+    let token = made["token"].as_str().unwrap();
+    assert!(token.starts_with("sbp_fc") && token.len() == 44, "{made}");
+    assert_eq!(made["expires_at"].as_str().unwrap().parse::<DateTime<Utc>>().unwrap(), week());
+    assert_eq!(made["scope"]["project_refs"], json!([app.home.project]));
+    app.get(&app.at("")).token(token).send().await.expect(200);
+
+    let path = format!("/v1/tokens/{}", made["id"]);
+    let shown = app.get(&path).as_(&app.owner).send().await.expect(200);
+    assert!(!shown.text().contains(token), "shown once");
+    let listed = app.get("/v1/tokens").as_(&app.owner).send().await.expect(200).json();
+    assert_eq!((listed.as_array().unwrap().len(), &listed[0]), (2, &shown.json()));
+    // Not another's, and not by a scoped token, even its own.
+    for call in [app.get(&path), app.delete(&path)] {
+        call.as_(&app.developer).send().await.expect(404);
+    }
+    for call in [app.get(&path), app.delete(&path), app.get("/v1/tokens"), app.post("/v1/tokens").json(&request)] {
+        let refused = call.token(token).send().await.expect(403);
+        assert_eq!(refused.message(), "This endpoint does not accept scoped access tokens");
+    }
+    app.delete(&path).as_(&app.owner).send().await.expect(200);
+    app.get(&app.at("")).token(token).send().await.expect(401);
+    app.get(&path).as_(&app.owner).send().await.expect(404);
+}
+
+#[tokio::test]
+async fn a_wrong_request_for_a_token_names_the_field() {
+    let app = TestApp::new().await;
+    let cases = [
+        (json!({"name": "x", "permissions": ["database_read"], "expires_in_days": 367}), "expires_in_days: expected 1 to 366"),
+        (json!({"name": "x", "permissions": ["database_read"], "expires_in_days": 0}), "expires_in_days: expected 1 to 366"),
+        (
+            json!({"name": "x", "permissions": ["database_read"], "expires_at": dawn()}),
+            "expires_at: expected a moment after now and after not_before",
+        ),
+        (
+            json!({"name": "x", "permissions": ["database_read"], "expires_at": dawn() + TimeDelta::days(367)}),
+            "expires_at: expected at most a year from now",
+        ),
+        (
+            json!({"name": "x", "permissions": ["database_read"], "expires_at": week(), "expires_in_days": 7}),
+            "expires_in_days: cannot be given together with expires_at",
+        ),
+        (json!({"name": "", "permissions": ["database_read"]}), "name: expected 1 to 256 characters"),
+        (json!({"name": "x"}), "permissions: expected at least one"),
+        (
+            json!({"name": "x", "permissions": ["database_read"], "networks": ["here"]}),
+            "networks: here is not a network such as 192.0.2.0/24",
+        ),
+        (json!({"name": "x", "permissions": ["database_read"], "colour": 1}), "colour: is not a field of this request"),
+        (
+            json!({"name": "x", "permissions": ["database_read"], "organization_slugs": ["a"], "project_refs": [app.home.project]}),
+            "project_refs: cannot be given together with organization_slugs",
+        ),
+    ];
+    for (request, problem) in cases {
+        let refused = app.post("/v1/tokens").as_(&app.owner).json(&request).send().await.expect(400);
+        assert_eq!(refused.message(), problem, "{request}");
+    }
+    assert_eq!(tokens::list(&app.app.db, app.owner.user).await.unwrap().len(), 1, "nothing was made");
+}
+
+#[tokio::test]
+async fn a_simulation_says_what_would_be_and_why() {
+    let app = TestApp::new().await;
+    let (_, made) = scoped(&app, &app.developer, draft(projects(&[&app.home.project]), &["project_admin_read"])).await;
+    let simulate = async |request: Value| {
+        let answer = app.post("/v1/tokens/simulate").as_(&app.developer).json(&request).send().await.expect(200).json();
+        (answer["rule"].as_str().unwrap().to_owned(), answer)
+    };
+    let by_id = |method: &str, path: String| json!({"token_id": made.0, "method": method, "path": path});
+    let (rule, answer) = simulate(by_id("GET", app.at(""))).await;
+    assert_eq!(rule, "permissions");
+    assert_eq!(
+        answer,
+        json!({
+            "allowed": true,
+            "rule": "permissions",
+            "operation": "v1-get-project",
+            "accepted_permissions": [["project_admin_read"]],
+            "missing_permissions": [],
+            "role": "developer",
+        })
+    );
+    let (rule, answer) = simulate(by_id("GET", app.at("/api-keys?reveal=true"))).await;
+    assert_eq!((&*rule, &answer["status"], &answer["case"]), ("missing_permissions", &json!(403), &json!("`reveal=true`")));
+    assert_eq!(answer["missing_permissions"], json!(["api_gateway_keys_read", "api_gateway_keys_secret_read"]));
+    assert_eq!(answer["message"], "Missing required permission(s): api_gateway_keys_read, api_gateway_keys_secret_read");
+    for (method, path, expected) in [
+        ("DELETE", app.at(""), "role"),
+        ("GET", format!("/v1/projects/{}", app.foreign.project), "not_visible"),
+        ("GET", "/v1/nonsense".to_owned(), "unknown_route"),
+        ("GET", "/v1/profile".to_owned(), "account_only"),
+        ("GET", "/v1/tokens".to_owned(), "unscoped_only"),
+        ("GET", "/v1/compatibility".to_owned(), "public"),
+        ("GET", "/v1/projects/available-regions".to_owned(), "any_token"),
+    ] {
+        let (rule, answer) = simulate(by_id(method, path.clone())).await;
+        assert_eq!(rule, expected, "{method} {path}");
+        assert_eq!(answer["allowed"], matches!(expected, "public" | "any_token"), "{method} {path}");
+    }
+
+    let body = |read_only: bool| {
+        json!({
+            "project_refs": [app.home.project], "permissions": ["database_read"],
+            "method": "POST", "path": app.at("/database/query"), "body": {"read_only": read_only},
+        })
+    };
+    assert_eq!((simulate(body(true)).await.0, simulate(body(false)).await.0), ("permissions".to_owned(), "missing_permissions".to_owned()));
+    let mut elsewhere = body(true);
+    (elsewhere["networks"], elsewhere["address"]) = (json!(["192.0.2.0/24"]), json!("192.0.3.1"));
+    assert_eq!(simulate(elsewhere.clone()).await.0, "credential");
+    elsewhere["address"] = json!("192.0.2.1");
+    assert_eq!(simulate(elsewhere).await.0, "permissions");
+
+    let another = json!({"token_id": app.owner.token_id.0, "method": "GET", "path": "/v1/projects"});
+    app.post("/v1/tokens/simulate").as_(&app.developer).json(&another).send().await.expect(404);
+    app.advance(7 * 86_400);
+    assert_eq!(simulate(by_id("GET", app.at(""))).await.0, "credential", "it has expired");
+}

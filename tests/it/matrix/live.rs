@@ -6,7 +6,8 @@ use axum::http::StatusCode;
 use chrono::TimeDelta;
 use gantry::{
     access::{Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide},
-    http::{Access, Endpoint},
+    endpoints,
+    http::{Access, Endpoint, Imagined, placeholders, rehearse},
     ids::{ProjectRef, TokenId},
     tokens::scoped,
 };
@@ -73,8 +74,23 @@ impl World {
         Holder { token: actor.token.clone(), user, role }
     }
 
+    async fn simulate(&self, question: &Question, user: &User) -> char {
+        let (path, body) = self.spelled(question);
+        let imagined = Imagined { method: question.endpoint.method.name(), path: &path, query: question.query, body: body.as_bytes() };
+        let rehearsal = rehearse(&self.app.app, endpoints::all(), user.clone(), imagined).await.unwrap().unwrap();
+        assert_eq!((rehearsal.endpoint.id, rehearsal.case.unwrap_or("-")), (question.endpoint.id, question.case));
+        letter(&rehearsal.outcome)
+    }
+
     async fn ask(&self, question: &Question, token: &str) -> Answer {
-        let Question { endpoint, query, body, .. } = question;
+        let (path, body) = self.spelled(question);
+        let call = self.app.request(question.endpoint.method.name(), &format!("{path}?{}", question.query)).token(token);
+        if question.endpoint.method.has_body() { call.body(body).send().await } else { call.send().await }
+    }
+
+    /// Path and body of a question about what is at home.
+    fn spelled(&self, question: &Question) -> (String, String) {
+        let Question { endpoint, body, .. } = question;
         let path = endpoint.path.replace("{ref}", self.app.home.project.as_str()).replace("{slug}", self.app.home.slug.as_str());
         let path: Vec<_> = path.split('/').map(|segment| if segment.starts_with('{') { "x1" } else { segment }).collect();
         let body = if endpoint.id == "v1-create-a-project" {
@@ -82,8 +98,7 @@ impl World {
         } else {
             (*body).to_owned()
         };
-        let call = self.app.request(endpoint.method.name(), &format!("{}?{query}", path.join("/"))).token(token);
-        if endpoint.method.has_body() { call.body(body).send().await } else { call.send().await }
+        (path.join("/"), body)
     }
 
     fn subject(&self, endpoint: &'static Endpoint, reaches: &[Reach]) -> Subject {
@@ -111,19 +126,25 @@ fn told(answer: &Answer, head: bool) -> char {
         StatusCode::FORBIDDEN if head => '3',
         StatusCode::FORBIDDEN if message.starts_with("Missing required permission(s): ") => 'p',
         StatusCode::FORBIDDEN if message == "This endpoint requires a user-scoped access token" => 'u',
+        StatusCode::FORBIDDEN if message == "This endpoint does not accept scoped access tokens" => 'c',
         StatusCode::FORBIDDEN if message.starts_with("Your account does not have") => 'r',
         _ => '.',
     }
 }
 
+/// Whether the path names something besides organization and project.
+fn names_more(endpoint: &Endpoint) -> bool {
+    placeholders(endpoint.path).any(|name| !["ref", "slug"].contains(&name))
+}
+
 /// Tokens that can make a difference to a question: everything, each permission it names, each group it names, and one
-/// permission of each level that it does not name. That all others are as good as these the pure matrix shows.
+/// permission that it does not name. That all others are as good as these the pure matrix shows.
 fn sets(question: &Question) -> Vec<Permissions> {
     let required = question.endpoint.access.required(&question.asked()).0;
     let named: Permissions = required.concat().into_iter().collect();
     let others =
         [Permission::SnippetsRead, Permission::PlatformWebhooksOrganizationRead, Permission::WorkersRead, Permission::WorkersWrite];
-    let singles = named.iter().chain(others.into_iter().filter(|other| !named.contains(*other)).take(3)).map(one);
+    let singles = named.iter().chain(others.into_iter().filter(|other| !named.contains(*other)).take(1)).map(one);
     let groups = required.iter().filter(|group| group.len() > 1).map(|group| group.iter().copied().collect());
     [all()].into_iter().chain(singles).chain(groups).collect()
 }
@@ -161,13 +182,16 @@ async fn a_request_gets_what_the_decision_says() {
             }
             cells += 1;
             let standing: Standing = standing(&holder.user, &subject, holder.role);
-            let decided = letter(&decide(&Caller::User(holder.user.clone()), &question.endpoint.access, &question.asked(), standing));
+            let letter = letter(&decide(&Caller::User(holder.user.clone()), &question.endpoint.access, &question.asked(), standing));
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
-            let (live, decided) = (told(&answer, head), if head && "rpu".contains(decided) { '3' } else { decided });
-            if live != decided {
+            let (live, decided) = (told(&answer, head), if head && "rpuc".contains(letter) { '3' } else { letter });
+            let simulated = world.simulate(question, &holder.user).await;
+            // Whom the decision lets in the handler may tell that there is no such thing.
+            let live = if live == '4' && letter == '.' && names_more(question.endpoint) { '.' } else { live };
+            if live != decided || simulated != letter {
                 wrong.push(format!(
-                    "{} {:?} {:?}: decided {decided}, got {live}: {answer:?}",
+                    "{} {:?} {:?}: decided {letter}, simulated {simulated}, got {live}: {answer:?}",
                     question.endpoint.id, holder.role, holder.user.grant
                 ));
             }
@@ -176,5 +200,5 @@ async fn a_request_gets_what_the_decision_says() {
         world.app.advance(60);
     }
     assert!(wrong.is_empty(), "{} of {cells}:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
-    assert!(cells > 20_000, "{cells}");
+    assert!(cells > 15_000, "{cells}");
 }
