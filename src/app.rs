@@ -22,7 +22,7 @@ use crate::{
         reconciler::{self, Reconciler},
     },
     telemetry::{self, Metrics},
-    tokens::last_used,
+    tokens::{last_used, usage},
 };
 
 /// What the operator decided, as requests see it.
@@ -82,6 +82,7 @@ impl Deref for App {
 pub struct Background {
     app: App,
     uses: mpsc::Receiver<TokenId>,
+    calls: mpsc::Receiver<usage::Noted>,
 }
 
 impl App {
@@ -95,7 +96,8 @@ impl App {
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
-        let directory = Directory::new(db.clone(), clock.clone(), sender);
+        let (noted, calls) = mpsc::channel(usage::QUEUE_MAX);
+        let directory = Directory::new(db.clone(), clock.clone(), sender, noted);
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
         let operations = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]).map(|endpoint| (endpoint.id, endpoint.limit));
@@ -112,7 +114,7 @@ impl App {
             metrics,
         };
         let app = Self(Arc::new(inner));
-        Ok((app.clone(), Background { app, uses }))
+        Ok((app.clone(), Background { app, uses, calls }))
     }
 
     /// Ids of all operations, in the order of their numbers: those of counters and metrics.
@@ -143,13 +145,14 @@ impl App {
 impl Background {
     /// Starts it. Dropping the set ends it; [`Reconciler::stop`] first lets begun work finish.
     pub fn spawn(self) -> JoinSet<()> {
-        let Self { app, uses } = self;
+        let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
+        tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);
             loop {

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::Credential,
     ids::{TokenId, UserId},
+    tokens::usage::Calls,
 };
 
 /// The other side of a request, after its credential was looked at.
@@ -38,6 +39,8 @@ pub struct User {
     pub token: TokenId,
     /// What the token is limited to. Without it: a classic token, which is as good as its owner.
     pub grant: Option<Arc<Grant>>,
+    /// What the token was used for lately, where that is noted.
+    pub calls: Option<Arc<Calls>>,
 }
 
 impl User {

@@ -23,7 +23,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
-    tokens::{self, Digest},
+    tokens::{self, Digest, usage::Noted},
 };
 
 /// Entries of each kind; the least used go first.
@@ -91,7 +91,7 @@ macro_rules! token {
 impl Token {
     fn read(row: &Row) -> Result<Self, Error> {
         let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
-        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant };
+        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant, calls: None };
         Ok(Self { user, expires_at: row.get(3), used: AtomicU64::new(0) })
     }
 
@@ -115,11 +115,13 @@ pub struct Directory {
     projects: Shelf<ProjectRef, Project>,
     roles: Shelf<(UserId, OrganizationId), Role>,
     uses: mpsc::Sender<TokenId>,
+    calls: mpsc::Sender<Noted>,
 }
 
 impl Directory {
-    /// An empty cache over `db`. Uses of tokens go to `uses`, at most one a minute each; a full queue drops them.
-    pub fn new(db: Db, clock: Clock, uses: mpsc::Sender<TokenId>) -> Self {
+    /// An empty cache over `db`. Uses of tokens go to `uses`, at most one a minute each, and what they are used for goes to
+    /// `calls`; a full queue drops them.
+    pub fn new(db: Db, clock: Clock, uses: mpsc::Sender<TokenId>, calls: mpsc::Sender<Noted>) -> Self {
         Self {
             db,
             clock,
@@ -128,6 +130,7 @@ impl Directory {
             projects: Shelf::new(ENTRIES_MAX),
             roles: Shelf::new(ENTRIES_MAX),
             uses,
+            calls,
         }
     }
 
@@ -235,9 +238,19 @@ impl Directory {
         let epoch = self.tokens.epoch();
         let rows = self.db.query(token!("t.digest = $1"), &[&digest.as_bytes()]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let token = Arc::new(Token::read(row)?);
+        let mut token = Token::read(row)?;
+        token.user.calls = Some(Arc::default());
+        let token = Arc::new(token);
         self.tokens.put(*digest, token.clone(), now, epoch);
         Ok(Some(token))
+    }
+
+    /// Notes what a token was let in to, without making the request wait.
+    pub fn note_call(&self, user: &User, operation: u16, case: Option<usize>) {
+        if let Some(noted) = user.calls.as_ref().and_then(|calls| calls.note(user.token, operation, case)) {
+            // A dropped note is made again when the token is next read from the database.
+            let _ = self.calls.try_send(noted);
+        }
     }
 
     /// Notes that a token was used, without making the request wait.

@@ -131,6 +131,16 @@ impl Permissions {
         self.0 & !other.0 == 0
     }
 
+    /// How many there are.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     /// What is in the set, in the order of the catalogue.
     pub fn iter(self) -> impl Iterator<Item = Permission> {
         Permission::ALL.iter().copied().filter(move |permission| self.contains(*permission))

@@ -149,7 +149,12 @@ impl Access {
 
     /// The case this request is in, if the operation tells any apart.
     pub fn case(&self, asked: &Asked<'_>) -> Option<&'static Case> {
-        self.cases().iter().find(|case| (case.applies)(asked))
+        self.cases().get(self.case_number(asked)?)
+    }
+
+    /// Its place among the cases.
+    pub fn case_number(&self, asked: &Asked<'_>) -> Option<usize> {
+        self.cases().iter().position(|case| (case.applies)(asked))
     }
 
     /// The cases it tells apart, if any.

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 
 use super::{
     asked::Asked,
-    endpoint::{Endpoint, Handle},
+    endpoint::{Access, Endpoint, Handle},
     input::{Call, Payload, RequestLine},
     limit_fields,
     named::Named,
@@ -111,6 +111,9 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
     })?;
     if let Some(error) = unreadable {
         return Err(error);
+    }
+    if let Some(user) = caller.user().filter(|_| guarded.endpoint.access != Access::Public) {
+        guarded.app.directory.note_call(user, guarded.operation, guarded.endpoint.access.case_number(&asked));
     }
     let call = Call {
         app: guarded.app.clone(),

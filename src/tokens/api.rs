@@ -12,19 +12,20 @@ use super::{
     LIFE_DAYS_MAX, Minted, Token,
     scoped::{self, Draft, LIFE_DAYS_DEFAULT, Resources},
     simulate::{self, Simulation},
+    usage::{self, Usage},
 };
 use crate::{
-    access::User,
+    access::{Permission, Permissions, User},
     app::App,
     error::Error,
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
     ids::{OrgSlug, ProjectRef, TokenId},
     limits::STANDARD,
     listener, tokens,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE];
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE];
 
 /// The token the path names. That it is the caller's is looked up with it.
 struct Named(TokenId);
@@ -222,4 +223,37 @@ async fn simulate(user: User, app: App, Json(request): Json<SimulateRequest>) ->
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     let imagined = crate::http::Imagined { method: &request.method, path, query, body: body.as_bytes() };
     Ok(Json(simulate::simulate(&app, &user, token, imagined, request.address).await?))
+}
+
+static USAGE: Endpoint = Endpoint {
+    id: "gantry-token-usage",
+    summary: "Tell what a token was used for, and the fewest permissions that would have done",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/v1/tokens/{id}/usage",
+    aliases: &[],
+    access: Access::Unscoped,
+    limit: &STANDARD,
+    handler: || mount(used_for),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct UsageQuery {
+    /// Days to look back, today included: 1 to 90.
+    #[serde(default = "month")]
+    #[schemars(range(min = 1, max = 90))]
+    days: u32,
+}
+
+fn month() -> u32 {
+    30
+}
+
+async fn used_for(Named(token): Named, user: User, app: App, Query(query): Query<UsageQuery>) -> Result<Json<Usage>, Error> {
+    if !(1..=usage::DAYS_MAX).contains(&query.days) {
+        return Err(Error::invalid("days", format!("expected 1 to {}", usage::DAYS_MAX)));
+    }
+    let scope = tokens::get(&app.db, user.id, token).await?.scope;
+    let held = scope.map(|scope| scope.permissions.iter().filter_map(|name| Permission::from_name(name)).collect::<Permissions>());
+    Ok(Json(usage::usage(&app.db, token, held, query.days, app.clock.now()).await?))
 }

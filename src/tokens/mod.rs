@@ -4,6 +4,7 @@ pub mod api;
 pub mod last_used;
 pub mod scoped;
 pub mod simulate;
+pub mod usage;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

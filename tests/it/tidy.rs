@@ -22,6 +22,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("src/limits/postgres.rs", "a pause before a connection is made again; dead counters are looked for now and then"),
     ("src/limits/redis.rs", "a pause before a connection is made again"),
     ("src/tokens/last_used.rs", "uses are gathered for a time"),
+    ("src/tokens/usage.rs", "calls are gathered for a time"),
     ("tests/it/access.rs", "nothing here hears another node's notification arrive"),
     ("tests/it/binary/crash.rs", "the moment of the kill is what varies"),
     ("tests/it/binary/machine.rs", "nothing announces that somebody else's process ended"),

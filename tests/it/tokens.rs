@@ -11,8 +11,9 @@ use gantry::{
     },
 };
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use crate::support::{Actor, TestApp, client::Call, dawn, postgres::connect};
+use crate::support::{Actor, TestApp, client::Call, dawn, machine::PATIENCE, postgres::connect};
 
 /// A draft that reaches this, with these permissions.
 fn draft(resources: Resources, permissions: &[&str]) -> Draft {
@@ -469,4 +470,62 @@ async fn a_simulation_says_what_would_be_and_why() {
     app.post("/v1/tokens/simulate").as_(&app.developer).json(&another).send().await.expect(404);
     app.advance(7 * 86_400);
     assert_eq!(simulate(by_id("GET", app.at(""))).await.0, "credential", "it has expired");
+}
+
+/// Waits until this many rows of use are written.
+async fn noted(app: &TestApp, rows: i64) {
+    let written = async {
+        while app.app.db.query("select count(*) from token_calls", &[]).await.unwrap()[0].get::<_, i64>(0) < rows {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, written).await.expect("what was called is not written");
+}
+
+#[tokio::test]
+async fn the_smallest_token_that_would_have_done_is_proposed() {
+    let mut app = TestApp::new().await;
+    let wide = draft(projects(&[&app.home.project]), &["project_admin_read", "database_read", "api_gateway_keys_read", "storage_read"]);
+    let (token, id) = scoped(&app, &app.owner, wide).await;
+    app.get(&app.at("")).token(&token).send().await.expect(200);
+    app.get(&app.at("")).token(&token).send().await.expect(200);
+    app.get(&app.at("/api-keys")).token(&token).send().await.expect(501);
+    // What was refused is no use.
+    app.get(&app.at("/config/auth")).token(&token).send().await.expect(403);
+    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
+    // Nothing is written before there is somebody to write it, and then all of it at once.
+    app.node.start();
+    noted(&app, 3).await;
+
+    let usage = app.get(&format!("/v1/tokens/{}/usage", id.0)).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(
+        usage,
+        json!({
+            "days": 30,
+            "operations": [
+                {
+                    "operation": "v1-get-project", "days": 1, "last_used_on": "2026-11-21",
+                    "accepted_permissions": [["project_admin_read"]],
+                },
+                {
+                    "operation": "v1-get-project-api-keys", "case": "otherwise", "days": 1, "last_used_on": "2026-11-21",
+                    "accepted_permissions": [["api_gateway_keys_read"]],
+                },
+            ],
+            "permissions": ["api_gateway_keys_read", "project_admin_read"],
+            "unused_permissions": ["database_read", "storage_read"],
+            "needs_account": false,
+        })
+    );
+    let classic = app.get(&format!("/v1/tokens/{}/usage", app.owner.token_id.0)).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(
+        (&classic["needs_account"], &classic["permissions"], &classic["unused_permissions"]),
+        (&json!(true), &json!([]), &json!([]))
+    );
+
+    let path = format!("/v1/tokens/{}/usage?days=1", id.0);
+    app.advance(86_400);
+    assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(200).json()["operations"], json!([]), "yesterday's");
+    app.get(&path).as_(&app.developer).send().await.expect(404);
+    app.get(&path.replace("=1", "=91")).as_(&app.owner).send().await.expect(400);
 }
