@@ -14,6 +14,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
     [
         accounts::api::ENDPOINTS,
         organizations::api::ENDPOINTS,
+        organizations::v2::ENDPOINTS,
         projects::api::ENDPOINTS,
         database::api::ENDPOINTS,
         reference::api::ENDPOINTS,

@@ -222,13 +222,7 @@ planned! {
     Get "/v1/snippets/{id}" [] "v1-get-a-snippet" "Get a snippet" Database, needs(&[&[P::SnippetsRead]], S::DatabaseRead), STANDARD;
     Get "/v2/organizations/{slug}/integrations/github/connections" [] "v2-list-organization-github-connections" "List organization GitHub connections" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;
     Get "/v2/organizations/{slug}/maintenance/windows" [] "v2-list-organization-maintenance-windows" "List organization maintenance windows" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
-    Get "/v2/organizations/{slug}/members" [] "v2-list-organization-members" "List organization members" Organizations, needs(&[&[P::MembersRead]], S::OrganizationsRead), STANDARD;
-    Delete "/v2/organizations/{slug}/members/invitations" [] "v2-delete-organization-invitations" "Delete organization invitations" Organizations, needs(&[&[P::MembersWrite]], S::OrganizationsWrite), STANDARD;
-    Post "/v2/organizations/{slug}/members/invitations" [] "v2-create-organization-invitations" "Create organization invitations" Organizations, needs(&[&[P::MembersWrite]], S::OrganizationsWrite), STANDARD;
-    Delete "/v2/organizations/{slug}/members/{user_id}" [] "v2-remove-organization-members" "Remove organization members" Organizations, needs(&[&[P::OrganizationAdminWrite]], S::OrganizationsWrite), STANDARD;
-    Patch "/v2/organizations/{slug}/members/{user_id}/roles" [] "v2-assign-organization-member-role" "Assign organization member role" Organizations, needs(&[&[P::OrganizationAdminWrite]], S::OrganizationsWrite), STANDARD;
     Get "/v2/organizations/{slug}/projects" [] "v2-list-organization-projects" "List organization projects" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;
-    Get "/v2/organizations/{slug}/roles" [] "v2-list-organization-roles" "List organization roles" Organizations, needs(&[&[P::MembersRead]], S::OrganizationsRead), STANDARD;
     Get "/v2/organizations/{slug}/webhooks/deliveries/{id}" [] "v2-organizations-slug-webhooks-deliveries-id-get" "Get webhook delivery for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/deliveries/{id}/retry" [] "v2-organizations-slug-webhooks-deliveries-id-retry-post" "Retry webhook delivery for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Delete "/v2/organizations/{slug}/webhooks/endpoints" [] "v2-organizations-slug-webhooks-endpoints-delete" "Delete webhook endpoints for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;

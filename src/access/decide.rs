@@ -1,6 +1,6 @@
 //! The decision: a pure function of the caller, what the operation needs, and where the caller stands.
 
-use super::{caller::Caller, grant::Reach, role::Role};
+use super::{caller::Caller, grant::Reach, role::Held};
 use crate::{
     error::{Denial, Error},
     http::{Access, Asked},
@@ -12,7 +12,7 @@ pub enum Standing {
     /// The request names neither an organization nor a project: it is about the caller's own account.
     Account,
     /// Member of the organization named, or that owns the project named, with a token that reaches it.
-    Member(Role),
+    Member(Held),
     /// No such organization or project, or the caller does not belong to it, or the token does not reach it. They look
     /// the same from outside.
     Stranger,
@@ -32,10 +32,10 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
         Caller::User(user) => user,
         Caller::Nobody { credential, .. } => return Err(Error::Unauthenticated(*credential)),
     };
-    let role = match standing {
+    let held = match standing {
         Standing::Stranger => return Err(Error::NotFound),
         Standing::Account => None,
-        Standing::Member(role) => Some(role),
+        Standing::Member(held) => Some(held),
     };
     let grant = user.grant.as_deref();
     if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
@@ -46,7 +46,7 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
     }
     let required = access.required(asked);
     // On one's own account one may do everything.
-    let by_role = |permission| role.is_none_or(|role| role.holds(permission));
+    let by_role = |permission| held.is_none_or(|held| held.holds(permission));
     let by_token = |permission| grant.is_none_or(|grant| grant.holds(permission));
     if required.met(|permission| by_role(permission) && by_token(permission)) {
         Ok(())
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        access::{OauthScope, Permission, caller::User},
+        access::{OauthScope, Permission, Role, caller::User},
         error::Credential,
         http::{needs, pat_only},
         ids::{TokenId, UserId},
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn nobody_learns_nothing_but_that_a_token_is_needed() {
-        for standing in [Standing::Account, Standing::Stranger, Standing::Member(Role::Owner)] {
+        for standing in [Standing::Account, Standing::Stranger, Standing::Member(Role::Owner.into())] {
             assert!(matches!(decide(&nobody(), &WRITE, &Asked::default(), standing), Err(Error::Unauthenticated(Credential::Missing))));
         }
     }
@@ -106,7 +106,7 @@ mod tests {
             let groups: &'static [&'static [Permission]] = Box::leak(Box::new([group]));
             let access = pat_only(groups);
             for role in Role::ASSIGNABLE {
-                let decision = decide(&user(), &access, &Asked::default(), Standing::Member(role));
+                let decision = decide(&user(), &access, &Asked::default(), Standing::Member(role.into()));
                 if role >= permission.minimum_role() {
                     assert!(decision.is_ok(), "{role} {permission}");
                 } else {

@@ -4,6 +4,7 @@
 //! notification names.
 
 use std::{
+    collections::HashMap,
     net::IpAddr,
     sync::{
         Arc,
@@ -16,7 +17,10 @@ use tokio::sync::mpsc;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{caller::User, role::Role};
+use super::{
+    caller::User,
+    role::{Held, Role},
+};
 use crate::{
     cache::Shelf,
     clock::{Clock, Ticks},
@@ -78,6 +82,31 @@ struct Token {
     used: AtomicU64,
 }
 
+/// The roles of one member. Hardly anybody has one on a project, so as a rule it is cheap to copy.
+#[derive(Clone)]
+struct Roles {
+    organization: Role,
+    projects: Option<Arc<HashMap<ProjectId, Role>>>,
+}
+
+impl Roles {
+    fn on(&self, subject: &Subject) -> Held {
+        let on_project = match subject {
+            Subject::Project(project) => self.projects.as_ref().and_then(|projects| projects.get(&project.id).copied()),
+            Subject::Account | Subject::Organization(_) => None,
+        };
+        Held { organization: self.organization, subject: on_project.map_or(self.organization, |role| role.max(self.organization)) }
+    }
+
+    fn read(row: &Row) -> Result<Self, Error> {
+        let role = |name: &str| name.parse::<Role>().context("reading a member's role");
+        let (ids, names): (Vec<i64>, Vec<&str>) = (row.get(1), row.get(2));
+        let projects =
+            ids.into_iter().zip(names).map(|(id, name)| Ok((ProjectId(id), role(name)?))).collect::<Result<HashMap<_, _>, Error>>()?;
+        Ok(Self { organization: role(row.get(0))?, projects: (!projects.is_empty()).then(|| Arc::new(projects)) })
+    }
+}
+
 macro_rules! token {
     ($condition:literal) => {
         concat!(
@@ -113,7 +142,7 @@ pub struct Directory {
     tokens: Shelf<Digest, Arc<Token>>,
     organizations: Shelf<OrgSlug, Organization>,
     projects: Shelf<ProjectRef, Project>,
-    roles: Shelf<(UserId, OrganizationId), Role>,
+    roles: Shelf<(UserId, OrganizationId), Roles>,
     uses: mpsc::Sender<TokenId>,
     calls: mpsc::Sender<Noted>,
 }
@@ -161,25 +190,32 @@ impl Directory {
         Ok(Some(token.holds(&self.clock, address).then_some(token.user)))
     }
 
-    /// What `reference` names and the user's role on it, if both are cached and the token reaches it.
-    pub fn own_cached(&self, user: &User, reference: &Reference) -> Option<(Subject, Role)> {
+    /// What `reference` names and the user's roles towards it, if both are cached and the token reaches it.
+    pub fn own_cached(&self, user: &User, reference: &Reference) -> Option<(Subject, Held)> {
         let now = self.clock.ticks();
         let (organization, subject) = match reference {
             Reference::Organization(slug) => self.organizations.get(slug, now).map(|found| (found.id, Subject::Organization(found)))?,
             Reference::Project(name) => self.projects.get(name, now).map(|found| (found.organization, Subject::Project(found)))?,
         };
-        Some((subject, self.roles.get(&(user.id, organization), now)?)).filter(|(subject, _)| user.sees(subject))
+        if !user.sees(&subject) {
+            return None;
+        }
+        let held = self.roles.get(&(user.id, organization), now)?.on(&subject);
+        Some((subject, held))
     }
 
-    /// What `reference` names and the user's role on it. `None` if it does not exist, the user does not belong to it, or
+    /// What `reference` names and the user's roles towards it. `None` if it does not exist, the user does not belong to it, or
     /// the token does not reach it.
-    pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Role)>, Error> {
+    pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
         let found = match reference {
             Reference::Organization(slug) => self.organization(slug).await?.map(|found| (found.id, Subject::Organization(found))),
             Reference::Project(name) => self.project(name).await?.map(|found| (found.organization, Subject::Project(found))),
         };
         let Some((organization, subject)) = found.filter(|(_, subject)| user.sees(subject)) else { return Ok(None) };
-        Ok(self.role(user.id, organization).await?.map(|role| (subject, role)))
+        Ok(self.roles(user.id, organization).await?.map(|roles| {
+            let held = roles.on(&subject);
+            (subject, held)
+        }))
     }
 
     async fn organization(&self, slug: &OrgSlug) -> Result<Option<Organization>, Error> {
@@ -202,17 +238,20 @@ impl Directory {
         Ok(found.inspect(|project| self.projects.put(reference.clone(), project.clone(), now, epoch)))
     }
 
-    async fn role(&self, user: UserId, organization: OrganizationId) -> Result<Option<Role>, Error> {
+    async fn roles(&self, user: UserId, organization: OrganizationId) -> Result<Option<Roles>, Error> {
         let (now, epoch) = (self.clock.ticks(), self.roles.epoch());
-        if let Some(role) = self.roles.get(&(user, organization), now) {
-            return Ok(Some(role));
+        if let Some(roles) = self.roles.get(&(user, organization), now) {
+            return Ok(Some(roles));
         }
-        let sql = "select role from members where user_id = $1 and organization_id = $2";
+        let sql = "select m.role, \
+                   array(select project_id from project_roles r where (r.organization_id, r.user_id) = (m.organization_id, m.user_id) order by project_id), \
+                   array(select r.role from project_roles r where (r.organization_id, r.user_id) = (m.organization_id, m.user_id) order by project_id) \
+                   from members m where m.user_id = $1 and m.organization_id = $2";
         let rows = self.db.query(sql, &[&user.0, &organization.0]).await.context("looking up a role")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let role = row.get::<_, &str>(0).parse().context("reading a member's role")?;
-        self.roles.put((user, organization), role, now, epoch);
-        Ok(Some(role))
+        let roles = Roles::read(row)?;
+        self.roles.put((user, organization), roles.clone(), now, epoch);
+        Ok(Some(roles))
     }
 
     /// Forgets what a change of `table` may have made untrue.
@@ -220,7 +259,7 @@ impl Directory {
         match table {
             "users" | "tokens" => self.tokens.clear(),
             "organizations" => self.organizations.clear(),
-            "members" => self.roles.clear(),
+            "members" | "project_roles" => self.roles.clear(),
             "projects" => self.projects.clear(),
             _ => {}
         }

@@ -12,4 +12,4 @@ pub use decide::{Standing, decide};
 pub use directory::{Directory, Organization, Project, Reference, Subject};
 pub use grant::{Grant, Permissions, Reach};
 pub use permission::{AnyOf, Level, OauthScope, Permission};
-pub use role::Role;
+pub use role::{Held, Role};

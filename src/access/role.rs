@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::permission::Permission;
+use super::permission::{Level, Permission};
 
 /// What a member may do, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +51,33 @@ impl Role {
     }
 }
 
+/// The roles somebody has towards one subject. A role on a project comes on top of the one in its organization, for
+/// everything but what is about the organization itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// In the organization.
+    pub organization: Role,
+    /// On the subject: the higher of the two.
+    pub subject: Role,
+}
+
+impl Held {
+    /// Whether the roles include `permission`.
+    pub const fn holds(self, permission: Permission) -> bool {
+        match permission.level() {
+            Level::Organization => self.organization.holds(permission),
+            Level::Project | Level::Account => self.subject.holds(permission),
+        }
+    }
+}
+
+impl From<Role> for Held {
+    /// The same role in the organization and on all that is in it.
+    fn from(role: Role) -> Self {
+        Self { organization: role, subject: role }
+    }
+}
+
 /// The text names no role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected owner, administrator, developer or read-only")]
@@ -83,6 +110,15 @@ mod tests {
             }
         }
         assert!(Permission::ALL.iter().all(|p| Role::Owner.holds(*p)));
+    }
+
+    #[test]
+    fn a_role_on_a_project_is_none_in_its_organization() {
+        let held = Held { organization: Role::ReadOnly, subject: Role::Owner };
+        for permission in Permission::ALL {
+            let role = if permission.level() == Level::Organization { Role::ReadOnly } else { Role::Owner };
+            assert_eq!(held.holds(*permission), role.holds(*permission), "{permission}");
+        }
     }
 
     #[test]

@@ -119,6 +119,7 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
         app: guarded.app.clone(),
         caller,
         subject,
+        standing,
         endpoint: guarded.endpoint,
         line: RequestLine { method: parts.method.to_string(), path: parts.uri.path().to_owned() },
         query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -165,16 +166,16 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, tra
         return Ok((Subject::Account, Standing::Account));
     }
     let own = caller.user().zip(named.reference());
-    if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference)) {
+    if let Some((subject, held)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference)) {
         meter.take_own(&subject).await?;
-        return Ok((subject, Standing::Member(role)));
+        return Ok((subject, Standing::Member(held)));
     }
     let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
     let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-    let Some((subject, role)) = app.directory.own(user, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
+    let Some((subject, held)) = app.directory.own(user, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
     meter.give_back(&unresolved).await;
     meter.take_own(&subject).await?;
-    Ok((subject, Standing::Member(role)))
+    Ok((subject, Standing::Member(held)))
 }
 
 /// Counts one request, at one moment.

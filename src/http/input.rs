@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
 use crate::{
-    access::{Caller, Organization, Project, Subject, User},
+    access::{Caller, Organization, Project, Standing, Subject, User},
     app::App,
     error::Error,
 };
@@ -22,6 +22,7 @@ pub struct Call {
     pub(super) app: App,
     pub(super) caller: Caller,
     pub(super) subject: Subject,
+    pub(super) standing: Standing,
     pub(super) endpoint: &'static Endpoint,
     pub(super) line: RequestLine,
     pub(super) query: String,
@@ -143,6 +144,15 @@ impl Input for Subject {
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
         Ok(call.subject.clone())
+    }
+}
+
+/// Where the caller stands towards it.
+impl Input for Standing {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(call.standing)
     }
 }
 

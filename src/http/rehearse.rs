@@ -48,7 +48,7 @@ pub async fn rehearse(app: &App, endpoints: &[&'static Endpoint], user: User, re
     } else if let Some(reference) = named.reference() {
         let known = app.directory.own_cached(&user, &reference);
         let own = if known.is_some() { known } else { app.directory.own(&user, &reference).await? };
-        own.map_or(Standing::Stranger, |(_, role)| Standing::Member(role))
+        own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
     } else {
         Standing::Stranger
     };

@@ -1,6 +1,9 @@
 //! Organizations and their members.
 
 pub mod api;
+pub mod invitations;
+pub mod members;
+pub mod v2;
 
 use std::collections::BTreeSet;
 
@@ -128,15 +131,6 @@ pub async fn create(
     transaction.execute(sql, &[&row.get::<_, i64>(0), &owner.0, &now]).await.context("making the creator an owner")?;
     transaction.commit().await.context("creating an organization")?;
     Ok(summary(slug, name.to_owned()))
-}
-
-/// Gives a user a role in an organization, or another one than before.
-pub async fn set_member(db: &Db, organization: OrganizationId, user: UserId, role: Role, now: DateTime<Utc>) -> Result<(), Error> {
-    let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
-               on conflict (organization_id, user_id) do update set role = excluded.role";
-    let role = role.name();
-    db.query(sql, &[&organization.0, &user.0, &role, &now]).await.context("setting a member's role")?;
-    Ok(())
 }
 
 fn summary(slug: OrgSlug, name: String) -> Summary {

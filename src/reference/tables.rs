@@ -137,6 +137,11 @@ fn body(endpoint: &Endpoint) -> &'static str {
         "gantry-create-token" => {
             r#"{"name": "ci", "expires_in_days": 7, "organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["project_admin_read", "database_read"]}"#
         }
+        "gantry-accept-invitation" => r#"{"token": "gantry_invite_…"}"#,
+        "v2-assign-organization-member-role" => r#"{"data": {"type": "organization_member_role", "attributes": {"role": "developer"}}}"#,
+        "v2-create-organization-invitations" => {
+            r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com", "role": "developer"}}]}"#
+        }
         "gantry-simulate-token" => {
             r#"{"organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["database_read"], "method": "GET", "path": "/v1/organizations/{{GANTRY_ORG}}/members"}"#
         }

@@ -109,7 +109,7 @@ impl Simulation {
         let names = |group: &&[crate::access::Permission]| group.iter().map(|permission| permission.name()).collect();
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
-            Standing::Member(role) => Some(role.name()),
+            Standing::Member(held) => Some(held.subject.name()),
             Standing::Account | Standing::Stranger => None,
         };
         simulation

@@ -11,6 +11,7 @@ mod http;
 mod lifecycle;
 mod limits;
 mod matrix;
+mod members;
 mod organizations;
 mod projects;
 mod sql;

@@ -121,7 +121,7 @@ fn grant(permissions: Permissions, reach: Reach) -> Grant {
 fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
     match (subject, role) {
         (Subject::Account, _) => Standing::Account,
-        (_, Some(role)) if user.sees(subject) => Standing::Member(role),
+        (_, Some(role)) if user.sees(subject) => Standing::Member(role.into()),
         _ => Standing::Stranger,
     }
 }

@@ -43,7 +43,7 @@ fn what_is_built_answers_the_status_of_the_contract() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
         let documented: Vec<_> = responses(endpoint).keys().filter(|status| status.starts_with('2')).collect();
-        if documented != [FACTS[endpoint.id].status] {
+        if FACTS[endpoint.id].status != "?" && documented != [FACTS[endpoint.id].status] {
             found.add(endpoint, format_args!("documents {documented:?} instead of {}", FACTS[endpoint.id].status));
         }
     }
@@ -190,7 +190,8 @@ fn gantrys_own_operations_stay_out_of_the_way() {
     let own: Vec<_> = endpoints::all().iter().filter(|endpoint| endpoint.tag == Tag::Gantry).collect();
     assert!(!own.is_empty());
     for endpoint in own {
-        let about_the_caller = endpoint.id == "gantry-rate-limits" || endpoint.path.starts_with("/v1/tokens");
+        let about_the_caller =
+            endpoint.id == "gantry-rate-limits" || endpoint.path.starts_with("/v1/tokens") || endpoint.path.starts_with("/v1/invitations");
         assert_eq!(endpoint.access == Access::Public, !about_the_caller, "{}", endpoint.id);
         assert!(endpoint.id.starts_with("gantry-"), "{}", endpoint.id);
         assert!(spellings(endpoint).all(|path| !published.contains(path)), "{}", endpoint.id);

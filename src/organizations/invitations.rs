@@ -1,0 +1,122 @@
+//! Invitations: a secret that makes the person with one address a member, once, within a day.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use secrecy::{ExposeSecret, SecretString};
+
+use super::members;
+use crate::{
+    access::Role,
+    clock::Entropy,
+    db::Db,
+    error::{Context, Error},
+    ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
+    tokens::Digest,
+};
+
+/// How long an invitation can be accepted.
+const LIFE: TimeDelta = TimeDelta::hours(24);
+/// Invitations an organization can have open.
+const OPEN_MAX: i64 = 1_000;
+
+/// Whom to invite, and as what.
+#[derive(Debug)]
+pub struct Invite {
+    /// Only an account with this address can accept.
+    pub email: String,
+    /// The role, in the organization or on the projects.
+    pub role: Role,
+    /// Projects on which the role is given; in the whole organization, if empty.
+    pub projects: BTreeSet<ProjectRef>,
+}
+
+/// An invitation that was made just now.
+#[derive(Debug)]
+pub struct Invited {
+    /// Whom it is for.
+    pub email: String,
+    /// What the person shows. It is kept nowhere.
+    pub secret: SecretString,
+    /// When it is over.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Invites all of these, or none. An invitation that was open for one of them is replaced.
+pub async fn invite(
+    db: &Db,
+    entropy: &Entropy,
+    organization: OrganizationId,
+    by: UserId,
+    invites: Vec<Invite>,
+    now: DateTime<Utc>,
+) -> Result<Vec<Invited>, Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("inviting")?;
+    members::lock(&transaction, organization).await?;
+    transaction
+        .execute("delete from invitations where organization_id = $1 and expires_at <= $2", &[&organization.0, &now])
+        .await
+        .context("inviting")?;
+    let expires_at = now + LIFE;
+    let mut made = Vec::new();
+    for Invite { email, role, projects } in invites {
+        let sql = "select from members m join users u on u.id = m.user_id where m.organization_id = $1 and lower(u.email) = lower($2)";
+        if projects.is_empty() && transaction.query_opt(sql, &[&organization.0, &email]).await.context("inviting")?.is_some() {
+            return Err(Error::invalid("email", format!("{email} is a member already")));
+        }
+        let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
+        let secret = format!("gantry_invite_{}", hex::encode(entropy.bytes::<20>()));
+        let sql = "insert into invitations (organization_id, email, role, projects, digest, invited_by, created_at, expires_at) \
+                   values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (organization_id, lower(email)) do update set \
+                   role = excluded.role, projects = excluded.projects, digest = excluded.digest, invited_by = excluded.invited_by, \
+                   created_at = excluded.created_at, expires_at = excluded.expires_at";
+        let digest = Digest::of(&secret);
+        transaction
+            .execute(sql, &[&organization.0, &email, &role.name(), &projects, &digest.as_bytes(), &by.0, &now, &expires_at])
+            .await
+            .context("inviting")?;
+        made.push(Invited { email, secret: SecretString::from(secret), expires_at });
+    }
+    let open = transaction.query_one("select count(*) from invitations where organization_id = $1", &[&organization.0]).await;
+    if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
+        return Err(Error::Rejected(format!("An organization can have {OPEN_MAX} open invitations").into()));
+    }
+    transaction.commit().await.context("inviting")?;
+    Ok(made)
+}
+
+/// Takes back the invitations of these addresses, and returns those that had one.
+pub async fn revoke(db: &Db, organization: OrganizationId, emails: &[String], now: DateTime<Utc>) -> Result<Vec<String>, Error> {
+    let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
+    let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
+               select email from gone where expires_at > $3 order by email";
+    let rows = db.query(sql, &[&organization.0, &emails, &now]).await.context("taking back invitations")?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another
+/// person's does not exist. Whoever is a member already keeps a higher role.
+pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>) -> Result<OrgSlug, Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("accepting an invitation")?;
+    let digest = Digest::of(secret.expose_secret());
+    let sql = "delete from invitations i using users u, organizations o \
+               where i.digest = $1 and i.expires_at > $2 and u.id = $3 and lower(u.email) = lower(i.email) and o.id = i.organization_id \
+               returning i.organization_id, i.role, i.projects, o.slug";
+    let row = transaction.query_opt(sql, &[&digest.as_bytes(), &now, &user.0]).await.context("accepting an invitation")?;
+    let row = row.ok_or(Error::NotFound)?;
+    let (organization, projects) = (OrganizationId(row.get(0)), row.get::<_, Vec<i64>>(2));
+    let role: Role = row.get::<_, &str>(1).parse().context("reading an invitation")?;
+    members::lock(&transaction, organization).await?;
+    let sql = "select role from members where organization_id = $1 and user_id = $2";
+    let before = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("accepting an invitation")?;
+    let before = before.map(|row| row.get::<_, &str>(0).parse::<Role>().context("reading a member's role")).transpose()?;
+    let in_organization = if projects.is_empty() { role } else { Role::Member };
+    members::set_in(&transaction, organization, user, before.unwrap_or(in_organization).max(in_organization), now).await?;
+    if !projects.is_empty() {
+        members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
+    }
+    transaction.commit().await.context("accepting an invitation")?;
+    super::slug(&row, 3)
+}
