@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::{
-    accounts, database,
+    accounts, audit, database,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     limits::{self, STANDARD},
@@ -20,6 +20,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         reference::api::ENDPOINTS,
         limits::api::ENDPOINTS,
         tokens::api::ENDPOINTS,
+        audit::api::ENDPOINTS,
         planned::PLANNED,
     ]
     .concat()

@@ -12,6 +12,7 @@
 pub mod access;
 pub mod accounts;
 pub mod app;
+pub mod audit;
 pub mod cache;
 pub mod cli;
 pub mod clock;

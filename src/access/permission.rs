@@ -143,6 +143,11 @@ impl Permission {
         matches!(self, Self::OrganizationsRead | Self::ProjectsRead | Self::SnippetsRead)
     }
 
+    /// Whether it permits to see only.
+    pub fn only_reads(self) -> bool {
+        self.name().ends_with("_read")
+    }
+
     /// The permission with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|p| p.name() == name)

@@ -122,7 +122,7 @@ impl Member {
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
             let organization = organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
-            organizations::members::set(db, organization, user.id, role, Clock::system().now()).await?;
+            organizations::members::set(db, organization, user.id, role, Clock::system().now(), None).await?;
             listener::settle(db).await.context("the role is given, but not every node has confirmed it")
         })
         .await?;

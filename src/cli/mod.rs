@@ -1,6 +1,7 @@
 //! What a person types. Parsing and printing only; the work is done by the slices.
 
 mod admin;
+mod audit;
 mod check;
 mod control;
 mod dev;
@@ -49,6 +50,9 @@ enum Command {
     /// Manage personal access tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Keep the audit log elsewhere, and check what was kept.
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Raise or lower limits.
     #[command(subcommand)]
     Limits(limits::Limits),
@@ -90,6 +94,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Org(org) => org.run().await,
         Command::Member(member) => member.run().await,
         Command::Token(token) => token.run().await,
+        Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Check(check) => check.run().await,

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 
 use super::{
     asked::Asked,
-    endpoint::{Access, Endpoint, Handle},
+    endpoint::{Access, Endpoint, Handle, Verb},
     input::{Call, Payload, RequestLine},
     limit_fields,
     named::Named,
@@ -27,6 +27,7 @@ use super::{
 use crate::{
     access::{AnyOf, Caller, Standing, Subject, decide},
     app::App,
+    audit::Recorder,
     clock::Ticks,
     error::{Credential, Denial, Error},
     limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
@@ -56,6 +57,8 @@ struct Trail {
     user: Option<HeaderValue>,
     /// Which permissions would have done, where they did not.
     accepted: Option<AnyOf>,
+    /// Writes the audit log, if the request may change something.
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// Serves one request.
@@ -67,13 +70,19 @@ pub(super) async fn serve(guarded: Arc<Guarded>, request: Request) -> Response {
     let started = guarded.app.clock.ticks();
     let mut trail = Trail::default();
 
-    let run = AssertUnwindSafe(admit(&guarded, parts, body, peer, &mut trail)).catch_unwind();
+    let run = AssertUnwindSafe(admit(&guarded, parts, body, (peer, &request_id), &mut trail)).catch_unwind();
     let outcome = match tokio::time::timeout(TIMEOUT, run).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => Err(panicked(panic.as_ref())),
         Err(_) => Err(Error::TimedOut(TIMEOUT)),
     };
     let mut response = outcome.unwrap_or_else(|error| respond::error(&error, &path, &request_id, guarded.endpoint.id));
+
+    if let Some(recorder) = trail.recorder.take()
+        && let Err(error) = recorder.finish(&guarded.app.db, response.status().as_u16(), guarded.app.clock.now()).await
+    {
+        tracing::error!(request_id, operation = guarded.endpoint.id, %error, "the audit log was not written");
+    }
 
     // Failed before it could be counted: the address pays, and the headers are there all the same.
     let (policy, quotas) = if let Some(standing) = trail.standing.take() {
@@ -90,7 +99,13 @@ pub(super) async fn serve(guarded: Arc<Guarded>, request: Request) -> Response {
     response
 }
 
-async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trail: &mut Trail) -> Result<Response, Error> {
+async fn admit(
+    guarded: &Guarded,
+    mut parts: Parts,
+    body: Body,
+    (peer, request_id): (Peer, &str),
+    trail: &mut Trail,
+) -> Result<Response, Error> {
     Transport::require_secure(peer)?;
     let caller = identify(&guarded.app, &parts.headers, peer).await?;
     trail.user = caller.user().and_then(|user| HeaderValue::from_str(user.gotrue_id.hyphenated().encode_lower(&mut [0; 36])).ok());
@@ -105,6 +120,10 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
         if caller.user().is_some() && standing != Standing::Stranger { look_into(guarded.endpoint, &mut payload).await } else { Ok(()) };
     let unreadable = unreadable.or(looked_into.err());
     let asked = Asked { query: parts.uri.query().unwrap_or_default(), body: payload.seen() };
+    if let Some(user) = caller.user().filter(|_| may_change(guarded.endpoint, &asked)) {
+        let recorder = Recorder::new(user, &subject, peer.address, request_id, guarded.endpoint.id);
+        trail.recorder = Some(Arc::new(recorder));
+    }
     decide(&caller, &guarded.endpoint.access, &asked, standing).inspect_err(|error| {
         let refused = matches!(error, Error::Forbidden(Denial::Role | Denial::Permissions(_)));
         trail.accepted = refused.then(|| guarded.endpoint.access.required(&asked));
@@ -120,6 +139,7 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
         caller,
         subject,
         standing,
+        recorder: trail.recorder.clone(),
         endpoint: guarded.endpoint,
         line: RequestLine { method: parts.method.to_string(), path: parts.uri.path().to_owned() },
         query: parts.uri.query().unwrap_or_default().to_owned(),
@@ -127,6 +147,13 @@ async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trai
         body: payload,
     };
     (guarded.handle)(call).await
+}
+
+/// Whether the request is one for the audit log: not a GET, and not permitted by permissions that only let see.
+fn may_change(endpoint: &Endpoint, asked: &Asked<'_>) -> bool {
+    let required = endpoint.access.required(asked);
+    let sees = !required.0.is_empty() && required.0.iter().all(|group| group.iter().all(|permission| permission.only_reads()));
+    !matches!(endpoint.method, Verb::Get | Verb::Head) && endpoint.access != Access::Public && !sees
 }
 
 /// Who sent the request. A credential that does not hold leaves nobody, who is counted by address.

@@ -1,6 +1,6 @@
 //! What handlers take: each argument is taken from the call and describes itself.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use axum::{
     body::Body,
@@ -14,6 +14,7 @@ use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
 use crate::{
     access::{Caller, Organization, Project, Standing, Subject, User},
     app::App,
+    audit::Recorder,
     error::Error,
 };
 
@@ -23,6 +24,7 @@ pub struct Call {
     pub(super) caller: Caller,
     pub(super) subject: Subject,
     pub(super) standing: Standing,
+    pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) endpoint: &'static Endpoint,
     pub(super) line: RequestLine,
     pub(super) query: String,
@@ -144,6 +146,15 @@ impl Input for Subject {
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
         Ok(call.subject.clone())
+    }
+}
+
+/// Writes what the handler changes into the audit log.
+impl Input for Arc<Recorder> {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        call.recorder.clone().ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
     }
 }
 

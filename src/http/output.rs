@@ -111,6 +111,19 @@ impl Output for Rows {
     }
 }
 
+/// 200 with lines of JSON, already written.
+pub struct Lines(pub Bytes);
+
+impl Output for Lines {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        with_type(StatusCode::OK, "application/x-ndjson", self.0)
+    }
+}
+
 /// A response of a given content type.
 pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());

@@ -8,6 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::members;
 use crate::{
     access::Role,
+    audit::Recorder,
     clock::Entropy,
     db::Db,
     error::{Context, Error},
@@ -97,7 +98,7 @@ pub async fn revoke(db: &Db, organization: OrganizationId, emails: &[String], no
 
 /// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another
 /// person's does not exist. Whoever is a member already keeps a higher role.
-pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>) -> Result<OrgSlug, Error> {
+pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>, audit: &Recorder) -> Result<OrgSlug, Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("accepting an invitation")?;
     let digest = Digest::of(secret.expose_secret());
@@ -117,6 +118,8 @@ pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<
     if !projects.is_empty() {
         members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
     }
+    let joined = members::described(&transaction, organization, user).await?.unwrap_or_default();
+    audit.write_elsewhere(&transaction, organization, joined, now).await?;
     transaction.commit().await.context("accepting an invitation")?;
     super::slug(&row, 3)
 }

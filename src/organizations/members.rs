@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use crate::{
     access::Role,
+    audit::Recorder,
     db::Db,
     error::{Context, Error},
     ids::{OrganizationId, ProjectRef, UserId},
@@ -112,11 +114,22 @@ pub async fn by_id(db: &Db, organization: OrganizationId, user: Uuid) -> Result<
 }
 
 /// Gives a user a role in an organization, or another one than before. The last owner stays one.
-pub async fn set(db: &Db, organization: OrganizationId, user: UserId, role: Role, now: DateTime<Utc>) -> Result<(), Error> {
+pub async fn set(
+    db: &Db,
+    organization: OrganizationId,
+    user: UserId,
+    role: Role,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("setting a member's role")?;
     lock(&transaction, organization).await?;
+    let before = described(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, before, described(&transaction, organization, user).await?, now).await?;
+    }
     transaction.commit().await.context("setting a member's role")
 }
 
@@ -144,13 +157,17 @@ pub async fn set_on_projects(
     user: UserId,
     role: Role,
     references: &BTreeSet<ProjectRef>,
-    now: DateTime<Utc>,
+    (now, audit): (DateTime<Utc>, Option<&Recorder>),
 ) -> Result<Vec<NamedProject>, Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("setting roles on projects")?;
     lock(&transaction, organization).await?;
+    let before = described(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, before, described(&transaction, organization, user).await?, now).await?;
+    }
     transaction.commit().await.context("setting roles on projects")?;
     Ok(projects)
 }
@@ -194,15 +211,36 @@ pub(super) async fn projects_in(
 }
 
 /// Takes a user out of an organization, with every role on its projects. The last owner stays.
-pub async fn remove(db: &Db, organization: OrganizationId, user: UserId) -> Result<(), Error> {
+pub async fn remove(
+    db: &Db,
+    organization: OrganizationId,
+    user: UserId,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
     keep_an_owner(&transaction, organization, user).await?;
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, described(&transaction, organization, user).await?, None, now).await?;
+    }
     let sql = "delete from members where organization_id = $1 and user_id = $2";
     let removed = transaction.execute(sql, &[&organization.0, &user.0]).await.context("removing a member")?;
     transaction.commit().await.context("removing a member")?;
     if removed == 0 { Err(Error::NotFound) } else { Ok(()) }
+}
+
+/// A member with all roles, for the audit log. `None` if the user is no member.
+pub(super) async fn described(transaction: &Transaction<'_>, organization: OrganizationId, user: UserId) -> Result<Option<Value>, Error> {
+    let sql = "select u.gotrue_id::text, m.role, \
+               array(select p.ref || ' ' || r.role from project_roles r join projects p on p.id = r.project_id \
+                     where r.user_id = m.user_id and r.organization_id = m.organization_id order by p.ref) \
+               from members m join users u on u.id = m.user_id where m.organization_id = $1 and m.user_id = $2";
+    let row = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("describing a member")?;
+    let described =
+        |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
+    Ok(row.map(described))
 }
 
 /// Who holds this lock changes the organization's members alone, so that two cannot each be sure of the other.

@@ -1,5 +1,7 @@
 //! Operations on members, their roles and invitations, in the shapes of v2; and the acceptance of an invitation.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,7 @@ use super::{
 use crate::{
     access::{OauthScope as S, Organization, Permission as P, Role, Standing, User},
     app::App,
+    audit::Recorder,
     error::{Denial, Error},
     http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount, needs},
     ids::ProjectRef,
@@ -276,6 +279,7 @@ struct AssignedResource {
 async fn assign(
     organization: Organization,
     MemberId(member): MemberId,
+    audit: Arc<Recorder>,
     app: App,
     Json(request): Json<AssignRequest>,
 ) -> Result<Json<Data<AssignedResource>>, Error> {
@@ -284,9 +288,12 @@ async fn assign(
     let projects = named(projects)?;
     let user = members::by_id(&app.db, organization.id, member).await?;
     let attributes = if let Some(projects) = projects {
-        RoleAttributes::on_projects(role, members::set_on_projects(&app.db, organization.id, user, role, &projects, now).await?)
+        RoleAttributes::on_projects(
+            role,
+            members::set_on_projects(&app.db, organization.id, user, role, &projects, (now, Some(&audit))).await?,
+        )
     } else {
-        members::set(&app.db, organization.id, user, role, now).await?;
+        members::set(&app.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
     settle(&app).await?;
@@ -311,9 +318,9 @@ static REMOVE: Endpoint = Endpoint {
     handler: || mount(remove),
 };
 
-async fn remove(organization: Organization, MemberId(member): MemberId, app: App) -> Result<Done, Error> {
+async fn remove(organization: Organization, MemberId(member): MemberId, audit: Arc<Recorder>, app: App) -> Result<Done, Error> {
     let user = members::by_id(&app.db, organization.id, member).await?;
-    members::remove(&app.db, organization.id, user).await?;
+    members::remove(&app.db, organization.id, user, app.clock.now(), Some(&audit)).await?;
     settle(&app).await?;
     Ok(Done)
 }
@@ -491,8 +498,8 @@ struct Accepted {
     organization_slug: crate::ids::OrgSlug,
 }
 
-async fn accept(user: User, app: App, Json(request): Json<AcceptRequest>) -> Result<Json<Accepted>, Error> {
-    let organization_slug = invitations::accept(&app.db, user.id, &SecretString::from(request.token), app.clock.now()).await?;
+async fn accept(user: User, audit: Arc<Recorder>, app: App, Json(request): Json<AcceptRequest>) -> Result<Json<Accepted>, Error> {
+    let organization_slug = invitations::accept(&app.db, user.id, &SecretString::from(request.token), app.clock.now(), &audit).await?;
     app.forget("members");
     Ok(Json(Accepted { organization_slug }))
 }

@@ -120,10 +120,10 @@ async fn another_role_counts_from_the_next_request_on() {
     listening(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
     expect(&app.node, &path, &app.developer, 501).await;
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();
+    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn(), None).await.unwrap();
     settled(&app).await;
     expect(&app.node, &path, &app.developer, 403).await;
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn()).await.unwrap();
+    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn(), None).await.unwrap();
     settled(&app).await;
     expect(&app.node, &path, &app.developer, 501).await;
     app.app.db.query("delete from members where user_id = $1", &[&app.developer.user.0]).await.unwrap();

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod audit;
 mod binary;
 mod clusters;
 mod contract;

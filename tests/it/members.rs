@@ -128,12 +128,12 @@ async fn two_owners_cannot_leave_at_once() {
     let (olga, adam) = (app.owner.user, app.administrator.user);
     for round in 0..20 {
         for owner in [olga, adam] {
-            members::set(db, home, owner, Role::Owner, dawn()).await.unwrap();
+            members::set(db, home, owner, Role::Owner, dawn(), None).await.unwrap();
         }
         let left = if round % 2 == 0 {
-            tokio::join!(members::remove(db, home, olga), members::remove(db, home, adam))
+            tokio::join!(members::remove(db, home, olga, dawn(), None), members::remove(db, home, adam, dawn(), None))
         } else {
-            tokio::join!(members::set(db, home, olga, Role::Developer, dawn()), members::remove(db, home, adam))
+            tokio::join!(members::set(db, home, olga, Role::Developer, dawn(), None), members::remove(db, home, adam, dawn(), None))
         };
         assert_ne!(left.0.is_ok(), left.1.is_ok(), "{left:?}");
     }
@@ -155,7 +155,7 @@ async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
         node.get(&app.at("")).as_(&app.developer).send().await.expect(404);
     }
     // Nothing of the role on the project is left when the person comes back.
-    members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();
+    members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn(), None).await.unwrap();
     listener::settle(&app.app.db).await.unwrap();
     app.get(&app.at("/api-keys")).as_(&app.developer).send().await.expect(403);
     app.delete(&at(&app, "members/x1")).as_(&app.owner).send().await.expect(400);

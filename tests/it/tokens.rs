@@ -77,10 +77,10 @@ async fn a_token_can_do_no_more_than_its_owner() {
     assert_eq!(refused.header("x-accepted-permissions"), Some("project_admin_write"));
 
     // Another role counts from the next request on, for tokens that were made before.
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn()).await.unwrap();
+    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn(), None).await.unwrap();
     app.app.forget("members");
     app.delete(&app.at("")).token(&token).send().await.expect(200);
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn()).await.unwrap();
+    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn(), None).await.unwrap();
     app.app.forget("members");
     app.get(&app.at("/api-keys")).token(&token).send().await.expect(403);
 }

@@ -90,6 +90,36 @@ fn a_scoped_token_is_made_for_what_is_named() {
 }
 
 #[test]
+fn an_exported_log_is_checked_anywhere() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    let (_, token) = hire(&machine, "ada");
+    gantry.token = token;
+    for name in ["a", "b", "c"] {
+        let create = json!({ "name": name, "organization_slug": "house-of-ada", "db_pass": "correct horse" });
+        gantry.send("POST", "/v1/projects", Some(&create)).expect(201);
+    }
+    let file = machine.dir().join("audit.ndjson");
+    let path = file.to_str().unwrap();
+    assert_eq!(machine.json(&["audit", "export", "--org", "house-of-ada", path]), json!({ "entries": 3 }));
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+
+    let verify = |arguments: &[&str]| machine.command(&[&["audit", "verify", path], arguments].concat()).output().unwrap();
+    let output = verify(&["--output", "json"]);
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found["first"], &found["last"]), (&json!(1), &json!(3)));
+    let log = std::fs::read_to_string(&file).unwrap();
+    let cut = log.split_inclusive('\n').take(2).collect::<String>();
+    std::fs::write(&file, &cut).unwrap();
+    assert!(verify(&[]).status.success(), "who has not noted the last hash cannot know");
+    assert_eq!(verify(&["--head", found["head"].as_str().unwrap()]).status.code(), Some(1));
+    std::fs::write(&file, log.replacen("\"status\":201", "\"status\":403", 1)).unwrap();
+    let output = verify(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*said), (Some(1), "gantry: line 1, entry 1: its content is not what was hashed\n"));
+}
+
+#[test]
 fn what_is_not_there_is_said() {
     let machine = Machine::new();
     let cases: [(&[&str], &str); 5] = [

@@ -11,7 +11,7 @@ fn said(arguments: &[&str]) -> String {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 16] = [
+    let commands: [&[&str]; 19] = [
         &[],
         &["dev"],
         &["serve"],
@@ -26,6 +26,9 @@ fn every_command_explains_itself() {
         &["token", "create"],
         &["token", "list"],
         &["token", "revoke"],
+        &["audit"],
+        &["audit", "export"],
+        &["audit", "verify"],
         &["generate"],
         &["check"],
     ];

@@ -82,7 +82,7 @@ async fn owner(app: &App) -> (String, OrganizationId, String) {
     let user = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, now).await.unwrap();
     let organization = organizations::create(&app.db, &app.entropy, &name, None, user.id, now).await.unwrap();
     let id = organizations::by_slug(&app.db, organization.slug()).await.unwrap();
-    organizations::members::set(&app.db, id, user.id, Role::Owner, now).await.unwrap();
+    organizations::members::set(&app.db, id, user.id, Role::Owner, now, None).await.unwrap();
     let minted = tokens::mint_classic(&app.entropy);
     tokens::create(&app.db, user.id, "test", &minted, now, None).await.unwrap();
     (minted.expose().to_owned(), id, organization.slug().to_string())

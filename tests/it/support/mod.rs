@@ -180,7 +180,7 @@ impl TestApp {
         let (home, foreign) = (tenant(&node.app, "Home", &owner).await, tenant(&node.app, "Foreign", &stranger).await);
         let (administrator, developer, read_only) = (administrator.await, developer.await, read_only.await);
         for (actor, role) in [(&administrator, Role::Administrator), (&developer, Role::Developer), (&read_only, Role::ReadOnly)] {
-            organizations::members::set(&node.app.db, home.id, actor.user, role, dawn()).await.unwrap();
+            organizations::members::set(&node.app.db, home.id, actor.user, role, dawn(), None).await.unwrap();
         }
         Self { node, config, clock, owner, administrator, developer, read_only, stranger, home, foreign, log }
     }

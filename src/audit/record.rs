@@ -1,0 +1,143 @@
+//! Writing the log: one recorder for each request that may change something.
+
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use chrono::{DateTime, SubsecRound, Utc};
+use serde_json::{Value, value::RawValue};
+use tokio_postgres::Transaction;
+
+use super::{Chain, Entry, Hash, append};
+use crate::{
+    access::{Subject, User},
+    db::Db,
+    error::{Context, Error},
+    ids::OrganizationId,
+};
+
+/// Parts of field names whose values are not written down. Handlers give no secrets; this is for the day one does.
+const SECRETS: [&str; 6] = ["pass", "secret", "token", "key", "digest", "credential"];
+
+/// What is known about a request before it has an outcome.
+#[derive(Debug)]
+pub struct Recorder {
+    chain: Chain,
+    subject: Option<String>,
+    user: User,
+    address: IpAddr,
+    request_id: String,
+    operation: &'static str,
+    written: AtomicBool,
+}
+
+impl Recorder {
+    /// For a request of `user` about `subject`.
+    pub fn new(user: &User, subject: &Subject, address: IpAddr, request_id: &str, operation: &'static str) -> Self {
+        let (chain, subject) = match subject {
+            Subject::Account => (Chain::Account(user.id), None),
+            Subject::Organization(organization) => (Chain::Organization(organization.id), Some(organization.slug.to_string())),
+            Subject::Project(project) => (Chain::Organization(project.organization), Some(project.reference.to_string())),
+        };
+        let request_id = request_id.to_owned();
+        Self { chain, subject, user: user.clone(), address, request_id, operation, written: AtomicBool::new(false) }
+    }
+
+    /// Writes what a handler changed, in the transaction that changes it: both are there afterwards, or neither.
+    pub async fn write_in(
+        &self,
+        transaction: &Transaction<'_>,
+        before: Option<Value>,
+        after: Option<Value>,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        append(transaction, self.entry(self.chain, self.subject.clone(), 200, now, before, after)?).await?;
+        self.written.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The same in the log of an organization that the request does not name.
+    pub async fn write_elsewhere(
+        &self,
+        transaction: &Transaction<'_>,
+        organization: OrganizationId,
+        after: Value,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        append(transaction, self.entry(Chain::Organization(organization), None, 200, now, None, Some(after))?).await
+    }
+
+    /// Writes how the request ended, unless its handler wrote what it changed. A handler that wrote and failed after that took
+    /// both back.
+    pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
+        if status < 400 && self.written.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let status = i16::try_from(status).unwrap_or(i16::MAX);
+        let mut client = db.client().await?;
+        let transaction = client.transaction().await.context("writing the audit log")?;
+        append(&transaction, self.entry(self.chain, self.subject.clone(), status, now, None, None)?).await?;
+        transaction.commit().await.context("writing the audit log")
+    }
+
+    fn entry(
+        &self,
+        chain: Chain,
+        subject: Option<String>,
+        status: i16,
+        now: DateTime<Utc>,
+        before: Option<Value>,
+        after: Option<Value>,
+    ) -> Result<Entry, Error> {
+        let text = |value: Option<Value>| {
+            let raw = |value: Value| RawValue::from_string(redacted(value).to_string());
+            value.map(raw).transpose().context("writing the audit log")
+        };
+        Ok(Entry {
+            chain: chain.to_string(),
+            number: 0,
+            // What the database keeps, so that what is hashed is what is read back.
+            at: now.trunc_subsecs(6),
+            actor: self.user.gotrue_id,
+            token: self.user.token.0,
+            address: self.address.to_string(),
+            request_id: self.request_id.clone(),
+            operation: self.operation.to_owned(),
+            subject,
+            status,
+            before: text(before)?,
+            after: text(after)?,
+            previous: Hash::NONE,
+            hash: Hash::NONE,
+        })
+    }
+}
+
+/// The value without what its field names say is secret.
+fn redacted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let secret = |name: &str| SECRETS.iter().any(|part| name.to_lowercase().contains(part));
+            let field = |(name, value): (String, Value)| if secret(&name) { (name, "[redacted]".into()) } else { (name, redacted(value)) };
+            Value::Object(fields.into_iter().map(field).collect())
+        }
+        Value::Array(values) => values.into_iter().map(redacted).collect(),
+        plain => plain,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_named_like_a_secret_is_not_written() {
+        let value = json!({"name": "x", "db_pass": "hunter2", "list": [{"apiKey": {"a": 1}, "role": "owner"}], "Token": null});
+        let expected =
+            json!({"name": "x", "db_pass": "[redacted]", "list": [{"apiKey": "[redacted]", "role": "owner"}], "Token": "[redacted]"});
+        assert_eq!(redacted(value), expected);
+    }
+}

@@ -1,0 +1,87 @@
+//! `gantry audit`: keep the log elsewhere, and check what was kept.
+
+use std::{
+    fs::File,
+    io::{BufReader, BufWriter, Write},
+    path::PathBuf,
+};
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{
+    admin::{Common, about},
+    control::OpenControl,
+    output::Output,
+};
+use crate::{
+    audit::{
+        Chain, Hash, read,
+        verify::{self, Verified},
+    },
+    ids::OrgSlug,
+    organizations,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Audit {
+    /// Write the audit log of an organization to a file, a line of JSON for each entry.
+    Export {
+        /// The organization's slug.
+        #[arg(long)]
+        org: OrgSlug,
+        /// The file to write.
+        file: PathBuf,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Check an exported log: every entry is as it was written, none is missing, none was put in. Names the first bad one.
+    Verify {
+        /// The file to read.
+        file: PathBuf,
+        /// Hash of the last entry, noted elsewhere: with it, entries cut off at the end show too.
+        #[arg(long, value_name = "HASH")]
+        head: Option<Hash>,
+        /// How the answer looks.
+        #[arg(long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+}
+
+impl Audit {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Export { org, file, common } => {
+                let mut out = BufWriter::new(File::create(&file).with_context(|| format!("cannot write {}", file.display()))?);
+                let last = OpenControl::with(&common.control, async |db| {
+                    let organization =
+                        organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
+                    let mut last = 0;
+                    loop {
+                        let (lines, reached) = read::export(db, Chain::Organization(organization), last).await?;
+                        if reached == last {
+                            return Ok(last);
+                        }
+                        out.write_all(&lines)?;
+                        last = reached;
+                    }
+                })
+                .await?;
+                out.flush()?;
+                common.output.print(&json!({ "entries": last }), || format!("Wrote {last} entries to {}.", file.display()))
+            }
+            Self::Verify { file, head, output } => {
+                let log = BufReader::new(File::open(&file).with_context(|| format!("cannot read {}", file.display()))?);
+                let Verified { chain, numbers: (first, last), head: found } = verify::verify(log)?;
+                if head.is_some_and(|head| head != found) {
+                    anyhow::bail!(
+                        "the log ends with {found}, and not with the hash noted: entries after number {last} are missing, or it is another log"
+                    );
+                }
+                let value = json!({ "chain": chain, "first": first, "last": last, "head": found });
+                output.print(&value, || format!("Entries {first} to {last} of {chain} are as they were written.\nThe last is {found}."))
+            }
+        }
+    }
+}
