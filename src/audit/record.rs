@@ -44,15 +44,20 @@ impl Recorder {
         Self { chain, subject, user: user.clone(), address, request_id, operation, written: AtomicBool::new(false) }
     }
 
-    /// Writes what a handler changed, in the transaction that changes it: both are there afterwards, or neither.
+    /// Who does it.
+    pub fn user(&self) -> &User {
+        &self.user
+    }
+
+    /// Writes what a handler changed, and the status it will answer, in the transaction that changes it: both are there afterwards, or neither.
     pub async fn write_in(
         &self,
         transaction: &Transaction<'_>,
-        before: Option<Value>,
-        after: Option<Value>,
+        status: i16,
+        (before, after): (Option<Value>, Option<Value>),
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        append(transaction, self.entry(self.chain, self.subject.clone(), 200, now, before, after)?).await?;
+        append(transaction, self.entry(self.chain, self.subject.clone(), status, now, before, after)?).await?;
         self.written.store(true, Ordering::Release);
         Ok(())
     }

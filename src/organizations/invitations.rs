@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
 
 use super::members;
 use crate::{
@@ -50,7 +51,7 @@ pub async fn invite(
     organization: OrganizationId,
     by: UserId,
     invites: Vec<Invite>,
-    now: DateTime<Utc>,
+    (now, audit): (DateTime<Utc>, &Recorder),
 ) -> Result<Vec<Invited>, Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("inviting")?;
@@ -60,12 +61,13 @@ pub async fn invite(
         .await
         .context("inviting")?;
     let expires_at = now + LIFE;
-    let mut made = Vec::new();
+    let (mut made, mut told) = (Vec::new(), Vec::new());
     for Invite { email, role, projects } in invites {
         let sql = "select from members m join users u on u.id = m.user_id where m.organization_id = $1 and lower(u.email) = lower($2)";
         if projects.is_empty() && transaction.query_opt(sql, &[&organization.0, &email]).await.context("inviting")?.is_some() {
             return Err(Error::invalid("email", format!("{email} is a member already")));
         }
+        told.push(json!({"email": email, "role": role.name(), "projects": projects}));
         let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
         let secret = format!("gantry_invite_{}", hex::encode(entropy.bytes::<20>()));
         let sql = "insert into invitations (organization_id, email, role, projects, digest, invited_by, created_at, expires_at) \
@@ -83,17 +85,29 @@ pub async fn invite(
     if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
         return Err(Error::Rejected(format!("An organization can have {OPEN_MAX} open invitations").into()));
     }
+    audit.write_in(&transaction, 201, (None, Some(told.into())), now).await?;
     transaction.commit().await.context("inviting")?;
     Ok(made)
 }
 
 /// Takes back the invitations of these addresses, and returns those that had one.
-pub async fn revoke(db: &Db, organization: OrganizationId, emails: &[String], now: DateTime<Utc>) -> Result<Vec<String>, Error> {
+pub async fn revoke(
+    db: &Db,
+    organization: OrganizationId,
+    emails: &[String],
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Vec<String>, Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("taking back invitations")?;
     let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
     let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
                select email from gone where expires_at > $3 order by email";
-    let rows = db.query(sql, &[&organization.0, &emails, &now]).await.context("taking back invitations")?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let rows = transaction.query(sql, &[&organization.0, &emails, &now]).await.context("taking back invitations")?;
+    let gone: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    audit.write_in(&transaction, 200, (Some(json!({"emails": gone})), None), now).await?;
+    transaction.commit().await.context("taking back invitations")?;
+    Ok(gone)
 }
 
 /// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another

@@ -128,7 +128,7 @@ pub async fn set(
     let before = described(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, before, described(&transaction, organization, user).await?, now).await?;
+        audit.write_in(&transaction, 200, (before, described(&transaction, organization, user).await?), now).await?;
     }
     transaction.commit().await.context("setting a member's role")
 }
@@ -166,7 +166,7 @@ pub async fn set_on_projects(
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, before, described(&transaction, organization, user).await?, now).await?;
+        audit.write_in(&transaction, 200, (before, described(&transaction, organization, user).await?), now).await?;
     }
     transaction.commit().await.context("setting roles on projects")?;
     Ok(projects)
@@ -223,7 +223,7 @@ pub async fn remove(
     lock(&transaction, organization).await?;
     keep_an_owner(&transaction, organization, user).await?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, described(&transaction, organization, user).await?, None, now).await?;
+        audit.write_in(&transaction, 200, (described(&transaction, organization, user).await?, None), now).await?;
     }
     let sql = "delete from members where organization_id = $1 and user_id = $2";
     let removed = transaction.execute(sql, &[&organization.0, &user.0]).await.context("removing a member")?;

@@ -392,8 +392,8 @@ const INVITATIONS_MAX: usize = 50;
 
 async fn invite(
     organization: Organization,
-    user: User,
     standing: Standing,
+    audit: Arc<Recorder>,
     app: App,
     Json(request): Json<InviteRequest>,
 ) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
@@ -401,7 +401,7 @@ async fn invite(
         return Err(Error::invalid("data", format!("expected 1 to {INVITATIONS_MAX}")));
     }
     let invites = request.data.into_iter().map(|resource| invitation(resource.attributes, standing)).collect::<Result<_, _>>()?;
-    let made = invitations::invite(&app.db, &app.entropy, organization.id, user.id, invites, app.clock.now()).await?;
+    let made = invitations::invite(&app.db, &app.entropy, organization.id, audit.user().id, invites, (app.clock.now(), &audit)).await?;
     let resource = |made: invitations::Invited| InvitationResource {
         r#type: "organization_invitation",
         attributes: InvitationAttributes {
@@ -461,6 +461,7 @@ struct RevokeAttributes {
 
 async fn revoke(
     organization: Organization,
+    audit: Arc<Recorder>,
     app: App,
     Json(request): Json<RevokeRequest>,
 ) -> Result<Json<Data<Vec<InvitationResource>>>, Error> {
@@ -468,7 +469,7 @@ async fn revoke(
         return Err(Error::invalid("data", "expected 1 to 100"));
     }
     let emails: Vec<_> = request.data.into_iter().map(|resource| resource.attributes.email).collect();
-    let gone = invitations::revoke(&app.db, organization.id, &emails, app.clock.now()).await?;
+    let gone = invitations::revoke(&app.db, organization.id, &emails, app.clock.now(), &audit).await?;
     let attributes = |email| InvitationAttributes { email, token: None, expires_at: None };
     let resource = |email| InvitationResource { r#type: "organization_invitation", attributes: attributes(email) };
     Ok(Json(Data { data: gone.into_iter().map(resource).collect() }))

@@ -1,6 +1,6 @@
 //! Operations on projects.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
@@ -13,6 +13,7 @@ use super::{
 use crate::{
     access::{OauthScope as S, Organization, Permission as P, Project, User},
     app::App,
+    audit::Recorder,
     error::Error,
     http::{Created, Endpoint, Json, Query, Tag, Verb, Written, mount, needs},
     ids::OrgSlug,
@@ -51,9 +52,14 @@ static CREATE: Endpoint = Endpoint {
     handler: || mount(create),
 };
 
-async fn create(app: App, Json(request): Json<CreateRequest>, organization: Organization) -> Result<Created<Bare>, Error> {
+async fn create(
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<CreateRequest>,
+    organization: Organization,
+) -> Result<Created<Bare>, Error> {
     let new = request.check(app.clusters.engine())?;
-    Ok(Created(projects::create(&app, &organization, new).await?))
+    Ok(Created(projects::create(&app, &organization, new, &audit).await?))
 }
 
 static REGIONS: Endpoint = Endpoint {
@@ -116,11 +122,11 @@ struct UpdateRequest {
     name: String,
 }
 
-async fn update(project: Project, app: App, Json(request): Json<UpdateRequest>) -> Result<Json<Named>, Error> {
+async fn update(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<UpdateRequest>) -> Result<Json<Named>, Error> {
     if !(1..=256).contains(&request.name.chars().count()) {
         return Err(Error::invalid("name", "expected 1 to 256 characters"));
     }
-    Ok(Json(projects::rename(&app, &project, &request.name).await?))
+    Ok(Json(projects::rename(&app, &project, &request.name, &audit).await?))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -135,8 +141,8 @@ static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
 };
 
-async fn delete(project: Project, app: App) -> Result<Json<Named>, Error> {
-    Ok(Json(projects::remove(&app, &project).await?))
+async fn delete(project: Project, app: App, audit: Arc<Recorder>) -> Result<Json<Named>, Error> {
+    Ok(Json(projects::remove(&app, &project, &audit).await?))
 }
 
 static HEALTH: Endpoint = Endpoint {

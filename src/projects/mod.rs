@@ -12,6 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio_postgres::Row;
 
 pub use request::{InstanceSize, NewProject};
@@ -20,6 +21,7 @@ use self::listing::Audience;
 use crate::{
     access::{Organization, Project, Reach, User},
     app::App,
+    audit::Recorder,
     database::Target,
     db::{self, Db, Param},
     error::{Context, Error},
@@ -169,7 +171,7 @@ pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
 }
 
 /// Writes down that a project is wanted, and wakes the reconciler, which makes it.
-pub async fn create(app: &App, organization: &Organization, new: NewProject) -> Result<Bare, Error> {
+pub async fn create(app: &App, organization: &Organization, new: NewProject, audit: &Recorder) -> Result<Bare, Error> {
     let (reference, now) = (ProjectRef::generate(&app.entropy), app.clock.now());
     let verifier = new.password_verifier().await?;
     let engine = app.clusters.engine().text().to_owned();
@@ -187,7 +189,12 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject) -> 
         &verifier,
         &now,
     ];
-    app.db.query(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context("creating a project")?;
+    transaction.execute(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
+    audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
+    transaction.commit().await.context("creating a project")?;
     app.forget("projects");
     app.reconciler.wake();
     Ok(Bare {
@@ -203,21 +210,35 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject) -> 
 }
 
 /// Gives a project another name.
-pub async fn rename(app: &App, project: &Project, name: &str) -> Result<Named, Error> {
-    let sql = "update projects set name = $2, updated_at = $3 where id = $1 and desired = 'active' returning id, ref, name";
-    let rows = app.db.query(sql, &[&project.id.0, &name, &app.clock.now()]).await.map_err(|error| duplicate_name(error, name))?;
+pub async fn rename(app: &App, project: &Project, name: &str, audit: &Recorder) -> Result<Named, Error> {
+    let now = app.clock.now();
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context("renaming a project")?;
+    let sql = "select name from projects where id = $1 and desired = 'active' for update";
+    let before = transaction.query_opt(sql, &[&project.id.0]).await.context("renaming a project")?.ok_or_else(removed)?;
+    let before = json!({"name": before.get::<_, &str>(0)});
+    let sql = "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
+    let row = transaction.query_one(sql, &[&project.id.0, &name, &now]).await.map_err(|error| duplicate_name(error, name))?;
+    audit.write_in(&transaction, 200, (Some(before), Some(json!({"name": name}))), now).await?;
+    transaction.commit().await.context("renaming a project")?;
     app.forget("projects");
-    rows.first().map_or_else(|| Err(removed()), read_named)
+    read_named(&row)
 }
 
 /// Writes down that a project is to go, and wakes the reconciler, which removes it.
-pub async fn remove(app: &App, project: &Project) -> Result<Named, Error> {
+pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Named, Error> {
+    let now = app.clock.now();
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context("removing a project")?;
     let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', attempts = 0, not_before = $2, updated_at = $2, \
                password_verifier = null where id = $1 and desired = 'active' returning id, ref, name";
-    let rows = app.db.query(sql, &[&project.id.0, &app.clock.now()]).await.context("removing a project")?;
+    let row = transaction.query_opt(sql, &[&project.id.0, &now]).await.context("removing a project")?.ok_or_else(removed)?;
+    let named = read_named(&row)?;
+    audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
+    transaction.commit().await.context("removing a project")?;
     app.forget("projects");
     app.reconciler.wake();
-    rows.first().map_or_else(|| Err(removed()), read_named)
+    Ok(named)
 }
 
 /// How long an operation waits for a project that is coming up, or coming back.

@@ -58,6 +58,7 @@ async fn what_changes_something_or_tries_to_is_written_and_nothing_else() {
         ]
     );
     let first = log.last().unwrap();
+    assert_eq!((&first["before"], &first["after"]), (&json!({"name": "stub"}), &json!({"name": "new"})));
     assert_eq!(
         (&first["actor"], &first["token"], &first["address"], &first["request_id"], &first["at"], &first["number"]),
         (
@@ -98,6 +99,20 @@ async fn a_change_of_roles_is_written_with_what_was_and_is() {
             (json!(400), Value::Null, Value::Null),
         ]
     );
+}
+
+/// What is written goes with what is changed: if one cannot be, neither is.
+#[tokio::test]
+async fn a_change_that_cannot_be_written_is_not_made() {
+    let app = TestApp::new().await;
+    let person = connect(&app.config).await;
+    person.batch_execute("alter table audit_entries add constraint broken check (status <> 200)").await.unwrap();
+    app.patch(&app.at("")).as_(&app.owner).json(&json!({"name": "new"})).send().await.expect(500);
+    let refused = app.log.take_errors();
+    assert!(refused.len() == 1 && refused[0].contains("writing the audit log"), "{refused:?}");
+    person.batch_execute("alter table audit_entries drop constraint broken").await.unwrap();
+    assert_eq!(app.get(&app.at("")).as_(&app.owner).send().await.expect(200).json()["name"], "stub");
+    assert_eq!(told(&entries(&app, &app.owner, "").await), [("v1-update-a-project".to_owned(), 500, app.home.project.to_string())]);
 }
 
 #[tokio::test]

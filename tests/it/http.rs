@@ -217,7 +217,7 @@ async fn a_panic_is_a_fault_that_tells_nothing() {
 #[tokio::test]
 async fn a_broken_control_database_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
-    app.app.db.query("drop table projects", &[]).await.unwrap();
+    app.app.db.query("drop table projects cascade", &[]).await.unwrap();
     let answer = app.get("/v1/projects").as_(&app.owner).send().await.expect(500);
     let id = answer.header("x-request-id").unwrap().to_owned();
     assert_eq!(answer.json(), json!({"message": "Internal Server Error", "errorEventId": id}));

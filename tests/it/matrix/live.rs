@@ -133,6 +133,16 @@ fn told(answer: &Answer, head: bool) -> char {
     }
 }
 
+/// Whether a token of this set, in this place among the reaches, of this person is asked. A token with everything is asked for
+/// all where it reaches, and every token where nothing but the reach can refuse; the pure matrix has all of them.
+fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
+    match place {
+        0..=2 if set == all() => true,
+        0..=2 => matches!(role, None | Some(Role::ReadOnly | Role::Owner)),
+        _ => role == Some(Role::Owner),
+    }
+}
+
 /// Whether the path names something besides organization and project.
 fn names_more(endpoint: &Endpoint) -> bool {
     placeholders(endpoint.path).any(|name| !["ref", "slug"].contains(&name))
@@ -168,8 +178,8 @@ async fn a_request_gets_what_the_decision_says() {
         for set in &sets {
             if !holders.iter().any(|(known, _)| known == set) {
                 let mut made = Vec::new();
-                for reach in &reaches {
-                    for person in world.people() {
+                for (place, reach) in reaches.iter().enumerate() {
+                    for person in world.people().into_iter().filter(|(_, role)| tells(*set, place, *role)) {
                         made.push(world.holder(person, grant(*set, reach.clone())).await);
                     }
                 }
@@ -201,5 +211,5 @@ async fn a_request_gets_what_the_decision_says() {
         world.app.advance(60);
     }
     assert!(wrong.is_empty(), "{} of {cells}:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
-    assert!(cells > 15_000, "{cells}");
+    assert!(cells > 9_000, "{cells}");
 }
