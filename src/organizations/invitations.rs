@@ -116,14 +116,18 @@ pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("accepting an invitation")?;
     let digest = Digest::of(secret.expose_secret());
+    // The organization is locked before its invitation, as by whoever invites: in the other order the two could wait for each other.
+    let sql = "select organization_id from invitations where digest = $1";
+    let organization = transaction.query_opt(sql, &[&digest.as_bytes()]).await.context("accepting an invitation")?;
+    let organization = OrganizationId(organization.ok_or(Error::NotFound)?.get(0));
+    members::lock(&transaction, organization).await?;
     let sql = "delete from invitations i using users u, organizations o \
                where i.digest = $1 and i.expires_at > $2 and u.id = $3 and lower(u.email) = lower(i.email) and o.id = i.organization_id \
-               returning i.organization_id, i.role, i.projects, o.slug";
+               returning i.role, i.projects, o.slug";
     let row = transaction.query_opt(sql, &[&digest.as_bytes(), &now, &user.0]).await.context("accepting an invitation")?;
     let row = row.ok_or(Error::NotFound)?;
-    let (organization, projects) = (OrganizationId(row.get(0)), row.get::<_, Vec<i64>>(2));
-    let role: Role = row.get::<_, &str>(1).parse().context("reading an invitation")?;
-    members::lock(&transaction, organization).await?;
+    let projects = row.get::<_, Vec<i64>>(1);
+    let role: Role = row.get::<_, &str>(0).parse().context("reading an invitation")?;
     let sql = "select role from members where organization_id = $1 and user_id = $2";
     let before = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("accepting an invitation")?;
     let before = before.map(|row| row.get::<_, &str>(0).parse::<Role>().context("reading a member's role")).transpose()?;
@@ -135,5 +139,5 @@ pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<
     let joined = members::described(&transaction, organization, user).await?.unwrap_or_default();
     audit.write_elsewhere(&transaction, organization, joined, now).await?;
     transaction.commit().await.context("accepting an invitation")?;
-    super::slug(&row, 3)
+    super::slug(&row, 2)
 }

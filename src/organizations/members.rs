@@ -222,13 +222,13 @@ pub async fn remove(
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
     keep_an_owner(&transaction, organization, user).await?;
+    let before = described(&transaction, organization, user).await?.ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, 200, (described(&transaction, organization, user).await?, None), now).await?;
+        audit.write_in(&transaction, 200, (Some(before), None), now).await?;
     }
     let sql = "delete from members where organization_id = $1 and user_id = $2";
-    let removed = transaction.execute(sql, &[&organization.0, &user.0]).await.context("removing a member")?;
-    transaction.commit().await.context("removing a member")?;
-    if removed == 0 { Err(Error::NotFound) } else { Ok(()) }
+    transaction.execute(sql, &[&organization.0, &user.0]).await.context("removing a member")?;
+    transaction.commit().await.context("removing a member")
 }
 
 /// A member with all roles, for the audit log. `None` if the user is no member.

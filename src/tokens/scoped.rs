@@ -20,6 +20,8 @@ use crate::{
 pub const LIFE_DAYS_DEFAULT: i64 = 7;
 /// Organizations, or projects, of one token. The check of the table says the same.
 const RESOURCES_MAX: usize = 100;
+/// Live scoped tokens of one user. Two requests at once may make one more.
+const LIVE_MAX: i64 = 1_000;
 /// Source networks of one token.
 const NETWORKS_MAX: usize = 32;
 
@@ -148,6 +150,11 @@ pub async fn create(
 ) -> Result<Token, Error> {
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
+    let sql = "select count(*) from tokens where user_id = $1 and reach is not null and revoked_at is null and expires_at > $2";
+    let live = db.query(sql, &[&owner.0, &created_at]).await.context("counting tokens")?;
+    if live.first().is_none_or(|row| row.get::<_, i64>(0) >= LIVE_MAX) {
+        return Err(Error::Rejected(format!("A user can have {LIVE_MAX} live scoped tokens; revoke one first").into()));
+    }
     let networks: Vec<String> = grant.networks.iter().map(|network| network.trunc().to_string()).collect();
     let rows = db
         .query(

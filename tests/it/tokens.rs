@@ -529,3 +529,20 @@ async fn the_smallest_token_that_would_have_done_is_proposed() {
     app.get(&path).as_(&app.developer).send().await.expect(404);
     app.get(&path.replace("=1", "=91")).as_(&app.owner).send().await.expect(400);
 }
+
+#[tokio::test]
+async fn a_user_has_so_many_live_tokens_and_no_more() {
+    let app = TestApp::new().await;
+    let grant = draft(Resources::Account, &["database_read"]).resolve(&app.app.db, app.owner.user).await.unwrap();
+    let sql = "insert into tokens (user_id, name, digest, alias, created_at, expires_at, reach, permissions, networks) \
+               select $1, 'many', sha256(n::text::bytea), 'x', $2, $3, 'account', '{database_read}', '{}' from generate_series(1, 999) n";
+    app.app.db.query(sql, &[&app.owner.user.0, &dawn(), &week()]).await.unwrap();
+    let (_, last) = store(&app, &app.owner, &grant).await;
+    let one_more = json!({"name": "one more", "permissions": ["database_read"]});
+    let make = || app.post("/v1/tokens").as_(&app.owner).json(&one_more).send();
+    assert_eq!(make().await.expect(400).message(), "A user can have 1000 live scoped tokens; revoke one first");
+    tokens::revoke(&app.app.db, last, dawn()).await.unwrap();
+    make().await.expect(201);
+    app.advance(7 * 86_400);
+    make().await.expect(201);
+}
