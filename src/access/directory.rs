@@ -100,11 +100,11 @@ impl Directory {
     }
 
     /// The user whose live token has this digest.
-    pub async fn user(&self, digest: &Digest) -> Result<Option<User>, Error> {
-        let now = self.clock.ticks();
+    pub async fn user(&self, digest: &Digest, now: Ticks) -> Result<Option<User>, Error> {
         let token = match self.tokens.get(digest, now) {
             Some(token) => token,
-            None => match self.load_token(digest, now).await? {
+            // Boxed, so that whoever finds it cached does not carry the future of a query around.
+            None => match Box::pin(self.load_token(digest, now)).await? {
                 Some(token) => token,
                 None => return Ok(None),
             },
@@ -117,8 +117,7 @@ impl Directory {
     }
 
     /// What `reference` names and the user's role on it, if both are cached.
-    pub fn own_cached(&self, user: UserId, reference: &Reference) -> Option<(Subject, Role)> {
-        let now = self.clock.ticks();
+    pub fn own_cached(&self, user: UserId, reference: &Reference, now: Ticks) -> Option<(Subject, Role)> {
         let (organization, subject) = match reference {
             Reference::Organization(slug) => self.organizations.get(slug, now).map(|found| (found.id, Subject::Organization(found)))?,
             Reference::Project(name) => self.projects.get(name, now).map(|found| (found.organization, Subject::Project(found)))?,

@@ -1,25 +1,28 @@
 //! The life of a request: identify the caller, count, resolve, decide, run, and write the headers, whatever happened.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    future::{Future, poll_fn},
+    net::IpAddr,
     panic::AssertUnwindSafe,
-    sync::Arc,
+    pin::pin,
+    task::Poll,
     time::Duration,
 };
 
 use axum::{
-    body::Body,
-    extract::{ConnectInfo, Request},
-    http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
     response::Response,
 };
+use bytes::BufMut;
 use futures_util::FutureExt;
+use uuid::Uuid;
 
 use super::{
     endpoint::{Endpoint, Handle},
-    input::{Call, Payload, RequestLine},
-    limit_fields, respond,
-    router::placeholder,
+    input::{Call, Payload},
+    limit_fields::{self, Pen},
+    respond,
+    router::segment,
     transport::{Peer, Transport},
 };
 use crate::{
@@ -40,10 +43,21 @@ const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
-    pub(super) app: App,
-    pub(super) endpoint: &'static Endpoint,
-    pub(super) operation: u16,
-    pub(super) handle: Handle,
+    app: App,
+    endpoint: &'static Endpoint,
+    operation: u16,
+    handle: Handle,
+    names: Segment,
+}
+
+/// A request that came in.
+pub(super) struct Arrival {
+    /// The other end of the connection.
+    pub(super) socket: IpAddr,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Payload,
 }
 
 /// What became known on the way, for the headers.
@@ -51,75 +65,87 @@ pub(super) struct Guarded {
 struct Trail {
     standing: Option<(Policy, Quotas)>,
     refused: bool,
-    user: Option<HeaderValue>,
+    user: Option<Uuid>,
 }
 
 /// Serves one request.
-pub(super) async fn serve(guarded: Arc<Guarded>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let request_id = request_id(&guarded.app, &parts.headers);
-    let peer = peer(&guarded.app, &parts);
-    let path = parts.uri.path().to_owned();
-    let started = guarded.app.clock.ticks();
+///
+/// It and what it calls borrow the request, and box what they rarely wait for: a future carries all that it may need, and
+/// this one is made, moved and dropped with every request.
+pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response {
+    let Guarded { app, endpoint, operation, .. } = guarded;
+    let started = app.clock.ticks();
+    let request_id = RequestId::of(app, &arrival.headers);
+    let peer = app.settings.transport.peer(arrival.socket, &arrival.headers);
     let mut trail = Trail::default();
 
-    let run = AssertUnwindSafe(admit(&guarded, parts, body, peer, &mut trail)).catch_unwind();
-    let outcome = match tokio::time::timeout(TIMEOUT, run).await {
+    let outcome = {
+        let mut run = pin!(AssertUnwindSafe(admit(guarded, arrival, peer, started, &mut trail)).catch_unwind());
+        // Most need no timer: they never wait.
+        match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => Box::pin(tokio::time::timeout(TIMEOUT, run)).await,
+        }
+    };
+    let outcome = match outcome {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => Err(panicked(panic.as_ref())),
         Err(_) => Err(Error::TimedOut(TIMEOUT)),
     };
-    let mut response = outcome.unwrap_or_else(|error| respond::error(&error, &path, &request_id, guarded.endpoint.id));
+    let mut response = outcome.unwrap_or_else(|error| respond::error(&error, arrival.uri.path(), request_id.as_str(), endpoint.id));
 
     // Failed before it could be counted: the address pays, and the headers are there all the same.
     let (policy, quotas) = if let Some(standing) = trail.standing.take() {
         standing
     } else {
-        let policy = guarded.app.limits.policy(guarded.operation, Place::default());
-        let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: guarded.operation };
-        let verdict = guarded.app.limits.take(key, policy.windows(), started).await;
+        let policy = app.limits.policy(*operation, Place::default());
+        let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: *operation };
+        let verdict = app.limits.take(key, policy.windows(), started).await;
         (policy, verdict.quotas)
     };
-    limit_fields::write(response.headers_mut(), &policy, &quotas, trail.refused);
-    write_headers(response.headers_mut(), &trail, &request_id);
-    guarded.app.metrics.observe(guarded.operation, response.status(), guarded.app.clock.ticks() - started);
+    let mut pen = Pen::new();
+    limit_fields::write(response.headers_mut(), &mut pen, &policy, &quotas, trail.refused);
+    write_identity(response.headers_mut(), &mut pen, trail.user, &request_id);
+    app.metrics.observe(*operation, response.status(), app.clock.ticks() - started);
     response
 }
 
-async fn admit(guarded: &Guarded, mut parts: Parts, body: Body, peer: Peer, trail: &mut Trail) -> Result<Response, Error> {
+async fn admit(guarded: &Guarded, arrival: &mut Arrival, peer: Peer, started: Ticks, trail: &mut Trail) -> Result<Response, Error> {
+    let Guarded { app, endpoint, handle, .. } = guarded;
     Transport::require_secure(peer)?;
-    let caller = identify(&guarded.app, &parts.headers, peer).await?;
-    trail.user = caller.user().and_then(|user| HeaderValue::from_str(user.gotrue_id.hyphenated().encode_lower(&mut [0; 36])).ok());
+    let caller = identify(app, &arrival.headers, peer, started).await?;
+    trail.user = caller.user().map(|user| user.gotrue_id);
 
-    let mut payload = Payload::Pending(body);
-    let named = named(guarded.endpoint, &parts, &caller, &mut payload).await;
+    let named = named(guarded, arrival, &caller).await;
     // A body over its bound is counted like any other request, and refused after.
     let (named, unreadable) = named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
-    let (subject, standing) = count(guarded, &caller, named, guarded.app.clock.ticks(), trail).await?;
-    decide(&caller, &guarded.endpoint.access, standing)?;
+    // A body may have taken its time.
+    let now = if matches!(arrival.payload, Payload::Read(_)) { app.clock.ticks() } else { started };
+    let (subject, standing) = count(guarded, &caller, named, now, trail).await?;
+    decide(&caller, &endpoint.access, standing)?;
     if let Some(error) = unreadable {
         return Err(error);
     }
-    let call = Call {
-        app: guarded.app.clone(),
+    handle(Call {
+        app: app.clone(),
         caller,
         subject,
         standing,
-        endpoint: guarded.endpoint,
-        line: RequestLine { method: parts.method.to_string(), path: parts.uri.path().to_owned() },
-        query: parts.uri.query().unwrap_or_default().to_owned(),
-        headers: std::mem::take(&mut parts.headers),
-        body: payload,
-    };
-    (guarded.handle)(call).await
+        endpoint,
+        method: arrival.method.clone(),
+        uri: arrival.uri.clone(),
+        headers: std::mem::take(&mut arrival.headers),
+        body: std::mem::take(&mut arrival.payload),
+    })
+    .await
 }
 
 /// Who sent the request. A credential that does not hold leaves nobody, who is counted by address.
-async fn identify(app: &App, headers: &HeaderMap, peer: Peer) -> Result<Caller, Error> {
+async fn identify(app: &App, headers: &HeaderMap, peer: Peer, now: Ticks) -> Result<Caller, Error> {
     let nobody = |credential| Caller::Nobody { address: peer.address, credential };
     match tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)) {
         Err(credential) => Ok(nobody(credential)),
-        Ok(digest) => Ok(app.directory.user(&digest).await?.map_or_else(|| nobody(crate::error::Credential::Unknown), Caller::User)),
+        Ok(digest) => Ok(app.directory.user(&digest, now).await?.map_or_else(|| nobody(crate::error::Credential::Unknown), Caller::User)),
     }
 }
 
@@ -132,36 +158,63 @@ enum Named {
     Nothing,
 }
 
-async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mut Payload) -> Result<Named, Error> {
-    match endpoint.limit.key {
-        LimitKey::Path => {
-            let text = |name| placeholder(endpoint, parts.uri.path(), name);
-            Ok(if let Some(reference) = text("ref") {
-                reference.parse().map_or(Named::Nothing, Named::Project)
-            } else if let Some(slug) = text("slug") {
-                slug.parse().map_or(Named::Nothing, Named::Organization)
-            } else {
-                Named::Account
-            })
-        }
+async fn named(guarded: &Guarded, arrival: &mut Arrival, caller: &Caller) -> Result<Named, Error> {
+    match guarded.endpoint.limit.key {
+        LimitKey::Path => Ok(guarded.named_by_path(arrival.uri.path())),
         LimitKey::Uncounted => {
-            let query = || form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+            let query = || form_urlencoded::parse(arrival.uri.query().unwrap_or_default().as_bytes());
             let text = |wanted| query().find(|(name, _)| name == wanted).map(|(_, text)| text);
-            Ok(if let Some(reference) = text("ref") {
-                reference.parse().map_or(Named::Nothing, Named::Project)
-            } else if let Some(slug) = text("slug") {
-                slug.parse().map_or(Named::Nothing, Named::Organization)
-            } else {
-                Named::Account
+            Ok(match (text("ref"), text("slug")) {
+                (Some(reference), _) => Named::project(&reference),
+                (None, Some(slug)) => Named::organization(&slug),
+                (None, None) => Named::Account,
             })
         }
         // Nobody's body is not worth reading.
         LimitKey::OrganizationInBody { .. } if caller.user().is_none() => Ok(Named::Account),
         LimitKey::OrganizationInBody { fields } => {
-            let bytes = payload.read().await?;
+            let bytes = Box::pin(arrival.payload.read()).await?;
             let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
             let slug = fields.iter().find_map(|field| body.get(field)?.as_str());
             Ok(slug.and_then(|slug| slug.parse().ok()).map_or(Named::Account, Named::Organization))
+        }
+    }
+}
+
+impl Named {
+    fn project(text: &str) -> Self {
+        text.parse().map_or(Self::Nothing, Self::Project)
+    }
+
+    fn organization(text: &str) -> Self {
+        text.parse().map_or(Self::Nothing, Self::Organization)
+    }
+}
+
+/// Which segment of an operation's paths names what the request is about. All its spellings agree, which a test of the
+/// list of endpoints checks.
+#[derive(Debug, Clone, Copy)]
+enum Segment {
+    Project(usize),
+    Organization(usize),
+    None,
+}
+
+impl Guarded {
+    pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16) -> Self {
+        let names = match (segment(endpoint.path, "ref"), segment(endpoint.path, "slug")) {
+            (Some(place), _) => Segment::Project(place),
+            (None, Some(place)) => Segment::Organization(place),
+            (None, None) => Segment::None,
+        };
+        Self { app, endpoint, operation, handle: (endpoint.handler)().handle, names }
+    }
+
+    fn named_by_path(&self, path: &str) -> Named {
+        match self.names {
+            Segment::Project(place) => path.split('/').nth(place).map_or(Named::Nothing, Named::project),
+            Segment::Organization(place) => path.split('/').nth(place).map_or(Named::Nothing, Named::organization),
+            Segment::None => Named::Account,
         }
     }
 }
@@ -182,13 +235,15 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, tra
         Named::Project(reference) => Some(Reference::Project(reference)),
     };
     let own = caller.user().zip(reference);
-    if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user.id, reference)) {
+    if let Some((subject, role)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user.id, reference, now)) {
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(role)));
     }
     let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
     let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-    let Some((subject, role)) = app.directory.own(user.id, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
+    let Some((subject, role)) = Box::pin(app.directory.own(user.id, &reference)).await? else {
+        return Ok((Subject::Account, Standing::Stranger));
+    };
     meter.give_back(&unresolved).await;
     meter.take_own(&subject).await?;
     Ok((subject, Standing::Member(role)))
@@ -248,25 +303,44 @@ impl Meter<'_> {
     }
 }
 
-/// The id the client sent, if it is fit for a log line; else a new one of 32 hex digits.
-fn request_id(app: &App, headers: &HeaderMap) -> String {
-    let sent = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
-    match sent.filter(|id| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())) {
-        Some(id) => id.to_owned(),
-        None => hex::encode(app.entropy.bytes::<16>()),
+/// What ties an answer to its lines in the log.
+enum RequestId {
+    /// The client's, which is fit for a log line.
+    Sent(HeaderValue),
+    /// Ours: 32 hex digits.
+    Minted([u8; 32]),
+}
+
+impl RequestId {
+    fn of(app: &App, headers: &HeaderMap) -> Self {
+        let fit = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+        if let Some(sent) = headers.get(&REQUEST_ID).filter(fit) {
+            return Self::Sent(sent.clone());
+        }
+        let mut minted = [0; 32];
+        // The lengths are right, which is all that could go wrong.
+        let _ = hex::encode_to_slice(app.entropy.bytes::<16>(), &mut minted);
+        Self::Minted(minted)
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Sent(id) => id.to_str(),
+            Self::Minted(id) => Ok(std::str::from_utf8(id).unwrap_or_default()),
+        }
+        .unwrap_or_default()
     }
 }
 
-fn peer(app: &App, parts: &Parts) -> Peer {
-    let socket = parts.extensions.get::<ConnectInfo<SocketAddr>>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |info| info.0.ip());
-    app.settings.transport.peer(socket, &parts.headers)
-}
-
-fn write_headers(headers: &mut HeaderMap, trail: &Trail, request_id: &str) {
-    if let Some(user) = &trail.user {
-        headers.insert(USER_ID, user.clone());
+fn write_identity(headers: &mut HeaderMap, pen: &mut Pen, user: Option<Uuid>, request_id: &RequestId) {
+    if let Some(value) = user.and_then(|user| pen.value(|line| line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes()))) {
+        headers.insert(USER_ID, value);
     }
-    if let Ok(id) = HeaderValue::from_str(request_id) {
+    let id = match request_id {
+        RequestId::Sent(id) => Some(id.clone()),
+        RequestId::Minted(id) => pen.value(|line| line.put_slice(id)),
+    };
+    if let Some(id) = id {
         headers.insert(REQUEST_ID, id);
     }
 }

@@ -15,5 +15,5 @@ pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only}
 pub use input::{Call, IdempotencyKey, Input, Json, Permits, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Created, Done, Output, Rows, Written};
-pub use router::{placeholders, router};
+pub use router::{Api, placeholders};
 pub use transport::{ClientHeader, Peer, Transport};
