@@ -15,6 +15,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         accounts::api::ENDPOINTS,
         organizations::api::ENDPOINTS,
         projects::api::ENDPOINTS,
+        database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         reference::api::ENDPOINTS,
         limits::api::ENDPOINTS,

@@ -126,10 +126,6 @@ planned! {
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/database/migrations" [] "v1-rollback-migrations" "Rollback migrations" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
-    Put "/v1/projects/{ref}/database/migrations" [] "v1-upsert-a-migration" "Upsert a migration" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/migrations/{version}" [] "v1-get-a-migration" "Get a migration" Database, needs(&[&[P::DatabaseMigrationsRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/database/migrations/{version}" [] "v1-patch-a-migration" "Patch a migration" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/database/openapi" [] "v1-get-database-openapi" "Get database OpenAPI" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/password" [] "v1-update-database-password" "Update database password" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/webhooks/enable" [] "v1-enable-database-webhook" "Enable database webhook" Database, needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite), STANDARD;

@@ -1,4 +1,4 @@
-//! Operations inside a project's PostgreSQL.
+//! SQL in a project's PostgreSQL, and the list of its schemas.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -6,79 +6,20 @@ use serde_json::Value;
 
 use super::{
     context::{self, Context},
-    migrations::{self, Migration, NewMigration},
     query::{self, Query},
     session::Limits,
 };
 use crate::{
-    access::{OauthScope as S, Permission as P, Project, User},
-    accounts,
+    access::{OauthScope as S, Permission as P, Project},
     app::App,
     error::Error,
-    http::{Done, Endpoint, IdempotencyKey, Json, Permits, Rows, Tag, Verb, mount, needs},
-    limits::{CONTEXT, MIGRATIONS, STANDARD},
+    http::{Endpoint, Json, Permits, Rows, Tag, Verb, mount, needs},
+    limits::{CONTEXT, STANDARD},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST_MIGRATIONS, &APPLY_MIGRATION, &GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY];
-
-static LIST_MIGRATIONS: Endpoint = Endpoint {
-    id: "v1-list-migration-history",
-    summary: "List applied migrations",
-    tag: Tag::Database,
-    method: Verb::Get,
-    path: "/v1/projects/{ref}/database/migrations",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseMigrationsRead]], S::DatabaseRead),
-    limit: &STANDARD,
-    handler: || mount(list_migrations),
-};
-
-async fn list_migrations(project: Project, app: App) -> Result<Json<Vec<Migration>>, Error> {
-    let target = projects::target(&app, &project).await?;
-    Ok(Json(migrations::list(&target, Limits::default()).await?))
-}
-
-static APPLY_MIGRATION: Endpoint = Endpoint {
-    id: "v1-apply-a-migration",
-    summary: "Apply a migration",
-    tag: Tag::Database,
-    method: Verb::Post,
-    path: "/v1/projects/{ref}/database/migrations",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
-    limit: &MIGRATIONS,
-    handler: || mount(apply_migration),
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "V1CreateMigrationBody")]
-struct MigrationRequest {
-    /// SQL, any number of statements.
-    #[schemars(length(min = 1))]
-    query: String,
-    /// What its author calls it.
-    name: Option<String>,
-    /// SQL that takes it back.
-    rollback: Option<String>,
-}
-
-async fn apply_migration(
-    project: Project,
-    user: User,
-    app: App,
-    IdempotencyKey(idempotency_key): IdempotencyKey,
-    Json(request): Json<MigrationRequest>,
-) -> Result<Done, Error> {
-    required("query", &request.query)?;
-    let MigrationRequest { query, name, rollback } = request;
-    let created_by = Some(accounts::by_id(&app.db, user.id).await?.email);
-    let target = projects::target(&app, &project).await?;
-    let migration = NewMigration { query, name, rollback, idempotency_key, created_by };
-    migrations::apply(&target, &app.clock, &migration, Limits::default()).await?;
-    Ok(Done)
-}
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -164,6 +105,7 @@ async fn run(app: &App, project: &Project, query: Query) -> Result<Rows, Error> 
     Ok(Rows(query::run_query(&target, &query, Limits::default()).await?))
 }
 
-fn required(field: &'static str, text: &str) -> Result<(), Error> {
+/// Refuses a text with nothing in it.
+pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
     if text.trim().is_empty() { Err(Error::invalid(field, "Required")) } else { Ok(()) }
 }

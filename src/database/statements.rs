@@ -1,4 +1,4 @@
-//! Where a text's statements begin, as far as needed to find those that start or end a transaction.
+//! Where a text's statements begin, as far as needed to find those that a transaction of ours cannot hold.
 //!
 //! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two.
 //! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
@@ -8,47 +8,71 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::error::Error;
 
-/// First words of a statement that are looked at: `create or replace function`.
-const WORDS_MAX: usize = 4;
+/// First words of a statement that are looked at: `alter database x set tablespace`.
+const WORDS_MAX: usize = 6;
 
-/// The text to run inside a transaction of ours.
-///
-/// A `begin … commit` around everything, as many tools write it, is blanked out: ours does the same, and lines and
-/// positions stay as they are. Any other start or end of a transaction is refused by name.
-pub(super) fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
-    let mut statements = Statements::read(sql);
-    let around = match statements.as_slice() {
-        [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some((first.span.clone(), last.span.clone())),
-        _ => None,
-    };
-    if around.is_some() {
-        statements.pop();
-        statements.remove(0);
-    }
-    if let Some(found) = statements.iter().find(|statement| statement.controls_transaction()) {
-        let line = sql[..found.span.start].matches('\n').count() + 1;
-        return Err(Error::invalid(
-            "query",
-            format!(
-                "a migration runs in one transaction, so it cannot contain {} (line {line}); \
-                 leave it out, or put begin and commit around the whole text",
-                found.words.join(" ").trim().to_ascii_uppercase(),
-            ),
-        ));
-    }
-    Ok(match around {
-        None => Cow::Borrowed(sql),
-        Some((first, last)) => {
-            let parts = [
-                &sql[..first.start],
-                &blank(&sql[first.clone()]),
-                &sql[first.end..last.start],
-                &blank(&sql[last.clone()]),
-                &sql[last.end..],
-            ];
-            Cow::Owned(parts.concat())
+/// A text that can run inside a transaction of ours.
+pub(super) struct Script<'a> {
+    sql: &'a str,
+    /// A `begin … commit` around everything, as many tools write it: ours does the same.
+    around: Option<[Range<usize>; 2]>,
+}
+
+impl<'a> Script<'a> {
+    /// Reads `sql`, which `field` of the request has. Any start or end of a transaction but one around everything is
+    /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
+    pub(super) fn read(field: &str, sql: &'a str) -> Result<Self, Error> {
+        let mut statements = Statements::read(sql);
+        let around = match statements.as_slice() {
+            [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some([first.span.clone(), last.span.clone()]),
+            _ => None,
+        };
+        if around.is_some() {
+            statements.pop();
+            statements.remove(0);
         }
-    })
+        let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
+        if let Some(found) = statements.iter().find(|statement| statement.controls_transaction()) {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "a migration runs in one transaction, so it cannot contain {} (line {}); \
+                     leave it out, or put begin and commit around the whole text",
+                    found.words.join(" ").trim().to_ascii_uppercase(),
+                    line(found),
+                ),
+            ));
+        }
+        if let Some((name, found)) = statements.iter().find_map(|statement| Some((statement.never_in_transaction()?, statement))) {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "a migration runs in one transaction, and PostgreSQL does not run {name} (line {}) in any; \
+                     run it by itself with POST /v1/projects/{{ref}}/database/query",
+                    line(found),
+                ),
+            ));
+        }
+        Ok(Self { sql, around })
+    }
+
+    /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
+    pub(super) fn text(&self) -> Cow<'a, str> {
+        let sql = self.sql;
+        match &self.around {
+            None => Cow::Borrowed(sql),
+            Some([first, last]) => {
+                let parts = [
+                    &sql[..first.start],
+                    &blank(&sql[first.clone()]),
+                    &sql[first.end..last.start],
+                    &blank(&sql[last.clone()]),
+                    &sql[last.end..],
+                ];
+                Cow::Owned(parts.concat())
+            }
+        }
+    }
 }
 
 const BEGIN: [&[&str]; 4] = [&["begin"], &["begin", "work"], &["begin", "transaction"], &["start", "transaction"]];
@@ -65,6 +89,8 @@ struct Statement {
     span: Range<usize>,
     words: Vec<String>,
     tokens: usize,
+    /// Whether its last token is the word `concurrently`.
+    ends_concurrently: bool,
 }
 
 impl Statement {
@@ -74,7 +100,29 @@ impl Statement {
 
     fn defines_routine(&self) -> bool {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
-        matches!(words.as_slice(), ["create", "function" | "procedure", ..] | ["create", "or", "replace", "function" | "procedure"])
+        matches!(words.as_slice(), ["create", "function" | "procedure", ..] | ["create", "or", "replace", "function" | "procedure", ..])
+    }
+
+    /// What it is, if PostgreSQL refuses it inside a transaction whatever it is about.
+    fn never_in_transaction(&self) -> Option<&'static str> {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        Some(match words.as_slice() {
+            ["vacuum", ..] => "VACUUM",
+            ["create", "index", "concurrently", ..] | ["create", "unique", "index", "concurrently", ..] => "CREATE INDEX CONCURRENTLY",
+            ["drop", "index", "concurrently", ..] => "DROP INDEX CONCURRENTLY",
+            ["reindex", _, "concurrently", ..] => "REINDEX CONCURRENTLY",
+            ["reindex", "schema" | "database" | "system", ..] => "REINDEX of more than one table",
+            ["alter", "table", ..] if self.ends_concurrently => "DETACH PARTITION CONCURRENTLY",
+            ["create", "database", ..] => "CREATE DATABASE",
+            ["drop", "database", ..] => "DROP DATABASE",
+            ["alter", "database", _, "set", "tablespace", ..] => "ALTER DATABASE SET TABLESPACE",
+            ["create", "tablespace", ..] => "CREATE TABLESPACE",
+            ["drop", "tablespace", ..] => "DROP TABLESPACE",
+            ["alter", "system", ..] => "ALTER SYSTEM",
+            ["discard", "all"] => "DISCARD ALL",
+            ["cluster"] | ["cluster", "verbose"] => "CLUSTER of every table",
+            _ => return None,
+        })
     }
 
     fn controls_transaction(&self) -> bool {
@@ -115,8 +163,10 @@ impl Statements {
 
     fn word(&mut self, word: &str, span: Range<usize>) {
         let ends_body = self.in_body && self.current.is_none() && word == "end";
-        let statement = self.current.get_or_insert_with(|| Statement { span: span.clone(), words: Vec::new(), tokens: 0 });
+        let statement =
+            self.current.get_or_insert_with(|| Statement { span: span.clone(), words: Vec::new(), tokens: 0, ends_concurrently: false });
         statement.tokens += 1;
+        statement.ends_concurrently = word == "concurrently";
         statement.span.end = span.end;
         if statement.words.len() < WORDS_MAX {
             statement.words.push(if ends_body { String::new() } else { word.to_owned() });
@@ -315,6 +365,42 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
+        Script::read("query", sql).map(|script| script.text())
+    }
+
+    #[test]
+    fn what_no_transaction_holds_is_refused_by_name_and_line() {
+        for (sql, name, line) in [
+            ("vacuum", "VACUUM", 1),
+            ("select 1;\n VACUUM (full) t", "VACUUM", 2),
+            ("create index concurrently on t (a)", "CREATE INDEX CONCURRENTLY", 1),
+            ("create unique index concurrently i on t (a)", "CREATE INDEX CONCURRENTLY", 1),
+            ("drop index concurrently i", "DROP INDEX CONCURRENTLY", 1),
+            ("reindex table concurrently t", "REINDEX CONCURRENTLY", 1),
+            ("reindex (concurrently) table t", "REINDEX CONCURRENTLY", 1),
+            ("reindex database d", "REINDEX of more than one table", 1),
+            ("begin; alter table a.t detach partition p concurrently; commit", "DETACH PARTITION CONCURRENTLY", 1),
+            ("create database d", "CREATE DATABASE", 1),
+            ("drop database if exists d", "DROP DATABASE", 1),
+            ("alter database \"d\" set tablespace t", "ALTER DATABASE SET TABLESPACE", 1),
+            ("alter system set work_mem = 1", "ALTER SYSTEM", 1),
+            ("discard all", "DISCARD ALL", 1),
+            ("cluster verbose", "CLUSTER of every table", 1),
+        ] {
+            let message = transactional(sql).expect_err(sql).message().into_owned();
+            assert!(message.contains(&format!("does not run {name} (line {line}) in any")), "{sql}: {message}");
+        }
+        for sql in [
+            "create index i on t (a); drop index i; reindex table t; cluster t; cluster verbose t using i",
+            "create table concurrently_made (vacuum int); alter table t add column concurrently int default 1",
+            "alter database d set work_mem = 1; discard plans; refresh materialized view concurrently m",
+            "select 'vacuum', $$;vacuum$$ -- ;vacuum",
+        ] {
+            assert!(transactional(sql).is_ok(), "{sql}");
+        }
+    }
 
     #[test]
     fn texts_without_transaction_control_pass_as_they_are() {

@@ -3,13 +3,18 @@
 //! Every test has a cluster of its own, as a new project has it.
 
 mod bounds;
+mod cut;
+mod history;
 mod migrations;
 mod values;
 
 use std::{ops::Deref, time::Duration};
 
+use chrono::{DateTime, Utc};
 use gantry::{
+    clock::Clock,
     database::{
+        migrations::{Budget, NewMigration},
         query::{Query, run_query},
         session::{Limits, Target},
     },
@@ -41,6 +46,20 @@ async fn server() -> Server {
 }
 
 const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
+
+const BUDGET: Budget = Budget { limits: LIMITS, lock_timeout: Duration::from_secs(4) };
+
+fn clock() -> Clock {
+    Clock::manual("2026-11-01T09:15:03Z".parse::<DateTime<Utc>>().unwrap())
+}
+
+fn new(query: &str) -> NewMigration {
+    NewMigration { query: query.into(), ..NewMigration::default() }
+}
+
+fn keyed(query: &str, key: &str) -> NewMigration {
+    NewMigration { idempotency_key: Some(key.into()), ..new(query) }
+}
 
 async fn run(target: &Target, text: &str) -> Result<Value, Error> {
     run_with(target, text, json!([])).await
