@@ -1,4 +1,5 @@
-//! Where a text's statements begin, as far as needed to find those that a transaction of ours cannot hold.
+//! Where a text's statements begin and end, as far as needed to run them one by one, and to find those that a
+//! transaction of ours cannot hold.
 //!
 //! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two.
 //! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
@@ -14,6 +15,7 @@ const WORDS_MAX: usize = 6;
 /// A text that can run inside a transaction of ours.
 pub(super) struct Script<'a> {
     sql: &'a str,
+    statements: Vec<Statement>,
     /// A `begin … commit` around everything, as many tools write it: ours does the same.
     around: Option<[Range<usize>; 2]>,
 }
@@ -53,7 +55,7 @@ impl<'a> Script<'a> {
                 ),
             ));
         }
-        Ok(Self { sql, around })
+        Ok(Self { sql, statements, around })
     }
 
     /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
@@ -73,6 +75,18 @@ impl<'a> Script<'a> {
             }
         }
     }
+
+    /// Where each statement stands in the text as it was read.
+    pub(super) fn statements(&self) -> Vec<Range<usize>> {
+        let mut whole: Vec<Range<usize>> = Vec::new();
+        for statement in &self.statements {
+            match whole.last_mut() {
+                Some(previous) if statement.inside => previous.end = statement.span.end,
+                _ => whole.push(statement.span.clone()),
+            }
+        }
+        whole
+    }
 }
 
 const BEGIN: [&[&str]; 4] = [&["begin"], &["begin", "work"], &["begin", "transaction"], &["start", "transaction"]];
@@ -91,6 +105,8 @@ struct Statement {
     tokens: usize,
     /// Whether its last token is the word `concurrently`.
     ends_concurrently: bool,
+    /// Part of the one before: in parentheses, or in the body of a routine.
+    inside: bool,
 }
 
 impl Statement {
@@ -144,6 +160,8 @@ struct Statements {
     after_begin: bool,
     /// Inside `begin atomic … end`, the body of a routine in SQL. Its statements end in `;` like any other.
     in_body: bool,
+    /// Open parentheses: `create rule … do (…; …)` has statements in them.
+    depth: usize,
 }
 
 impl Statements {
@@ -154,7 +172,14 @@ impl Statements {
             match token {
                 Token::End => reader.end(span.end),
                 Token::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
-                Token::Other => reader.word("", span),
+                Token::Other => {
+                    reader.word("", span.clone());
+                    match &sql[span] {
+                        "(" => reader.depth += 1,
+                        ")" => reader.depth = reader.depth.saturating_sub(1),
+                        _ => {}
+                    }
+                }
             }
         }
         reader.end(sql.len());
@@ -163,8 +188,14 @@ impl Statements {
 
     fn word(&mut self, word: &str, span: Range<usize>) {
         let ends_body = self.in_body && self.current.is_none() && word == "end";
-        let statement =
-            self.current.get_or_insert_with(|| Statement { span: span.clone(), words: Vec::new(), tokens: 0, ends_concurrently: false });
+        let inside = self.in_body || self.depth > 0;
+        let statement = self.current.get_or_insert_with(|| Statement {
+            span: span.clone(),
+            words: Vec::new(),
+            tokens: 0,
+            ends_concurrently: false,
+            inside,
+        });
         statement.tokens += 1;
         statement.ends_concurrently = word == "concurrently";
         statement.span.end = span.end;
@@ -368,6 +399,19 @@ mod tests {
 
     fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
         Script::read("query", sql).map(|script| script.text())
+    }
+
+    fn statements(sql: &str) -> Vec<&str> {
+        Script::read("query", sql).unwrap().statements().into_iter().map(|part| &sql[part]).collect()
+    }
+
+    #[test]
+    fn a_text_falls_into_its_statements() {
+        assert_eq!(statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"), ["select 1;", "(select ';');", "select 2;"]);
+        let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
+        assert_eq!(statements(&format!("{body} select f()")), [body, "select f()"]);
+        let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
+        assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
     }
 
     #[test]

@@ -38,6 +38,17 @@ impl<T: Serialize + JsonSchema + Send> Output for Json<T> {
     }
 }
 
+/// 200, with a JSON body where the request asked for one.
+impl<T: Serialize + JsonSchema + Send> Output for Option<Json<T>> {
+    fn describe(described: &mut Described) {
+        described.reply_schema_or_empty::<T>(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        self.map_or_else(|| Done.respond(), Json::respond)
+    }
+}
+
 /// 201 with a JSON body.
 pub struct Created<T>(pub T);
 

@@ -218,6 +218,35 @@ async fn the_history_is_read_changed_and_rolled_back() {
 }
 
 #[tokio::test]
+async fn a_migration_can_be_rehearsed() {
+    let project = Project::new().await;
+    let app = &project.app;
+    let post = |query: &str, body: Value| app.post(&format!("{}/migrations{query}", project.path)).as_(&app.developer).json(&body);
+    let body = json!({"query": "create table a (id int); insert into a values (1), (2)"});
+    let told = post("?dry_run=true&lock_timeout_ms=500", body.clone()).send().await.expect(200).json();
+    assert_eq!(told["created"], json!([{"kind": "table", "name": "public.a"}]));
+    assert_eq!(told["rows"], json!([{"table": "public.a", "inserted": 2, "updated": 0, "deleted": 0}]));
+    assert_eq!(
+        (&told["version"], &told["lock_timeout_ms"], &told["time_limit_ms"]),
+        (&json!("20261121091503"), &json!(500), &json!(60_000))
+    );
+    assert_eq!(project.history().await, [Value::Null; 0]);
+    assert_eq!(project.rows("select to_regclass('a') as a").await, json!([{"a": null}]));
+
+    for (query, message) in [
+        ("?dry_run=perhaps", "dry_run: Invalid input: provided string was not `true` or `false`"),
+        ("?lock_timeout_ms=0", "lock_timeout_ms: Invalid input: expected 1 to 30000"),
+        ("?lock_timeout_ms=30001", "lock_timeout_ms: Invalid input: expected 1 to 30000"),
+    ] {
+        assert_eq!(post(query, body.clone()).send().await.expect(400).message(), message);
+    }
+    let failed = post("?dry_run=true", json!({"query": "select 1;\nselect nope"})).send().await.expect(400).message();
+    assert!(failed.starts_with("Failed to run sql query: ERROR:  42703: ") && failed.contains("\nLINE 2: select nope\n"), "{failed}");
+    assert_eq!(post("?dry_run=false", body).send().await.expect(200).text(), "");
+    assert_eq!(project.history().await.len(), 1);
+}
+
+#[tokio::test]
 async fn databases_and_schemas_are_listed() {
     let project = Project::new().await;
     project.rows("create schema app").await;

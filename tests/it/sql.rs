@@ -6,6 +6,7 @@ mod bounds;
 mod cut;
 mod history;
 mod migrations;
+mod rehearsal;
 mod values;
 
 use std::{ops::Deref, time::Duration};

@@ -1,9 +1,14 @@
 //! Operations on the history of migrations.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Budget, Migration, NewMigration, Patch, Recorded};
+use super::{
+    Budget, Migration, NewMigration, Patch, Recorded,
+    rehearsal::{self, Rehearsal},
+};
 use crate::{
     access::{OauthScope as S, Permission as P, Project, User},
     accounts,
@@ -85,17 +90,49 @@ impl MigrationRequest {
     }
 }
 
+/// Ours, beyond the contract.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct How {
+    /// Apply it, answer what it did, and roll it back.
+    #[serde(default)]
+    dry_run: bool,
+    /// How long it may wait for one lock, in ms.
+    #[serde(default = "How::lock_timeout_ms")]
+    #[schemars(range(min = 1, max = LOCK_TIMEOUT_MS_MAX))]
+    lock_timeout_ms: u64,
+}
+
+/// Whoever waits behind a migration for its lock waits as long.
+const LOCK_TIMEOUT_MS_MAX: u64 = 30_000;
+
+impl How {
+    fn lock_timeout_ms() -> u64 {
+        4_000
+    }
+
+    fn budget(&self) -> Result<Budget, Error> {
+        if !(1..=LOCK_TIMEOUT_MS_MAX).contains(&self.lock_timeout_ms) {
+            return Err(Error::invalid("lock_timeout_ms", format!("Invalid input: expected 1 to {LOCK_TIMEOUT_MS_MAX}")));
+        }
+        Ok(Budget { lock_timeout: Duration::from_millis(self.lock_timeout_ms), ..Budget::default() })
+    }
+}
+
 async fn apply(
     project: Project,
     user: User,
     app: App,
     IdempotencyKey(key): IdempotencyKey,
+    Query(how): Query<How>,
     Json(request): Json<MigrationRequest>,
-) -> Result<Done, Error> {
-    let migration = request.of(&app, &user, key).await?;
+) -> Result<Option<Json<Rehearsal>>, Error> {
+    let (migration, budget) = (request.of(&app, &user, key).await?, how.budget()?);
     let target = projects::target(&app, &project).await?;
-    super::apply(&target, &app.clock, &migration, Budget::default()).await?;
-    Ok(Done)
+    if how.dry_run {
+        return Ok(Some(Json(rehearsal::rehearse(&target, &app.clock, &migration, budget).await?)));
+    }
+    super::apply(&target, &app.clock, &migration, budget).await?;
+    Ok(None)
 }
 
 static RECORD: Endpoint = Endpoint {

@@ -5,6 +5,7 @@
 //! transaction, alone with the history, with the customer's SQL and its record in it or neither.
 
 pub mod api;
+pub mod rehearsal;
 
 mod turn;
 mod version;
