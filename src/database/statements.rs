@@ -1,7 +1,8 @@
 //! Where a text's statements begin and end, as far as needed to run them one by one, and to find those that a
 //! transaction of ours cannot hold.
 //!
-//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two.
+//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two. A
+//! read-only query runs inside one that is never committed, so that nothing it does can stay.
 //! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
 //! first words. It need not judge more: a text PostgreSQL cannot parse does not run at all.
 
@@ -12,6 +13,26 @@ use crate::error::Error;
 /// First words of a statement that are looked at: `alter database x set tablespace`.
 const WORDS_MAX: usize = 6;
 
+/// Comments that may begin within one run of operator characters. Nobody writes two.
+const COMMENTS_IN_A_RUN_MAX: usize = 100;
+
+/// Refuses what PostgreSQL's lexer would spend minutes on, deaf to cancel and terminate: at each `/*` it reads on to the
+/// end of the operator characters, so a megabyte of `/*/*/*…` is read half a million times.
+pub(super) fn readable(sql: &str) -> Result<(), Error> {
+    let mut comments = 0;
+    for pair in sql.as_bytes().windows(2) {
+        match pair {
+            b"/*" => comments += 1,
+            [_, byte] if !b"~!@#^&|`?+-*/%<>=".contains(byte) => comments = 0,
+            _ => {}
+        }
+        if comments > COMMENTS_IN_A_RUN_MAX {
+            return Err(Error::invalid("query", format!("more than {COMMENTS_IN_A_RUN_MAX} comments begin one inside the other")));
+        }
+    }
+    Ok(())
+}
+
 /// A text that can run inside a transaction of ours.
 pub(super) struct Script<'a> {
     sql: &'a str,
@@ -21,9 +42,10 @@ pub(super) struct Script<'a> {
 }
 
 impl<'a> Script<'a> {
-    /// Reads `sql`, which `field` of the request has. Any start or end of a transaction but one around everything is
+    /// Reads `sql`, which is `field` of the request and the text of `what`. Any start or end of a transaction but one around everything is
     /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
-    pub(super) fn read(field: &str, sql: &'a str) -> Result<Self, Error> {
+    pub(super) fn read(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
+        readable(sql)?;
         let mut statements = Statements::read(sql);
         let around = match statements.as_slice() {
             [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some([first.span.clone(), last.span.clone()]),
@@ -38,7 +60,7 @@ impl<'a> Script<'a> {
             return Err(Error::invalid(
                 field.to_owned(),
                 format!(
-                    "a migration runs in one transaction, so it cannot contain {} (line {}); \
+                    "{what} runs in one transaction, so it cannot contain {} (line {}); \
                      leave it out, or put begin and commit around the whole text",
                     found.words.join(" ").trim().to_ascii_uppercase(),
                     line(found),
@@ -49,7 +71,7 @@ impl<'a> Script<'a> {
             return Err(Error::invalid(
                 field.to_owned(),
                 format!(
-                    "a migration runs in one transaction, and PostgreSQL does not run {name} (line {}) in any; \
+                    "{what} runs in one transaction, and PostgreSQL does not run {name} (line {}) in any; \
                      run it by itself with POST /v1/projects/{{ref}}/database/query",
                     line(found),
                 ),
@@ -398,11 +420,11 @@ mod tests {
     use super::*;
 
     fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
-        Script::read("query", sql).map(|script| script.text())
+        Script::read("a migration", "query", sql).map(|script| script.text())
     }
 
     fn statements(sql: &str) -> Vec<&str> {
-        Script::read("query", sql).unwrap().statements().into_iter().map(|part| &sql[part]).collect()
+        Script::read("a migration", "query", sql).unwrap().statements().into_iter().map(|part| &sql[part]).collect()
     }
 
     #[test]
@@ -412,6 +434,17 @@ mod tests {
         assert_eq!(statements(&format!("{body} select f()")), [body, "select f()"]);
         let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
         assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
+    }
+
+    #[test]
+    fn comments_in_comments_have_a_bound() {
+        let nested = |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
+        for fine in [nested(100, ""), nested(100, "-+"), nested(10_000, " "), nested(10_000, "a"), "/* -------- */".repeat(1000)] {
+            assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
+        }
+        for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
+            assert!(readable(&over).is_err(), "{}…", &over[..20]);
+        }
     }
 
     #[test]

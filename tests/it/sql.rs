@@ -5,6 +5,7 @@
 mod bounds;
 mod cut;
 mod history;
+mod hostile;
 mod migrations;
 mod rehearsal;
 mod values;

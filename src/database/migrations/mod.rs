@@ -171,7 +171,7 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
 /// [`Error::Conflict`] if the key was used for another request; [`Error::DatabaseUnreachable`], where a second request
 /// with the same key tells whether the first was applied.
 pub async fn apply(target: &Target, clock: &Clock, migration: &NewMigration, budget: Budget) -> Result<Applied, Error> {
-    let script = Script::read("query", &migration.query)?;
+    let script = Script::read("a migration", "query", &migration.query)?;
     let mut turn = Turn::begin(target, budget).await?;
     let request = migration.fingerprint("apply");
     if let Some(version) = turn.done_before(migration, &request).await? {
@@ -226,7 +226,7 @@ pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(),
     // Each is read before the first one runs.
     let field = |version: &str| format!("rollback of {version}");
     let texts: Vec<_> = taken.iter().flat_map(|(version, texts)| texts.iter().flatten().map(move |text| (version, text))).collect();
-    let scripts = texts.iter().map(|(version, text)| Ok((version, Script::read(&field(version), text)?)));
+    let scripts = texts.iter().map(|(version, text)| Ok((version, Script::read("a rollback", &field(version), text)?)));
     for (version, script) in scripts.collect::<Result<Vec<_>, Error>>()? {
         turn.run_as(&field(version), &script.text()).await?;
     }

@@ -103,7 +103,7 @@ pub struct Touched {
 ///
 /// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
 pub async fn rehearse(target: &Target, clock: &Clock, migration: &NewMigration, budget: Budget) -> Result<Rehearsal, Error> {
-    let script = Script::read("query", &migration.query)?;
+    let script = Script::read("a migration", "query", &migration.query)?;
     let mut turn = Turn::begin(target, budget).await?;
     let request = migration.fingerprint("apply");
     let mut rehearsal = Rehearsal::new(budget);
