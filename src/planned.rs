@@ -165,7 +165,6 @@ planned! {
     Get "/v1/projects/{ref}/ssl-enforcement" [] "v1-get-ssl-enforcement-config" "Get SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigRead]], S::DatabaseRead), STANDARD;
     Put "/v1/projects/{ref}/ssl-enforcement" [] "v1-update-ssl-enforcement-config" "Update SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List all buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
-    Get "/v1/projects/{ref}/types/typescript" [] "v1-generate-typescript-types" "Generate TypeScript types" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade Postgres version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD;
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Get Postgres upgrade eligibility" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
     Get "/v1/projects/{ref}/upgrade/status" [] "v1-get-postgres-upgrade-status" "Get Postgres upgrade status" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;

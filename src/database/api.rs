@@ -1,25 +1,27 @@
 //! SQL in a project's PostgreSQL, and the list of its schemas.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
+    catalog::Catalog,
     context::{self, Context},
     query::{self, Query},
     session::Limits,
+    typescript,
 };
 use crate::{
     access::{OauthScope as S, Permission as P, Project},
     app::App,
     error::Error,
-    http::{Endpoint, Json, Permits, Rows, Tag, Verb, mount, needs},
+    http::{Endpoint, Json, Permits, Query as Parameters, Rows, Tag, Verb, mount, needs},
     limits::{CONTEXT, STANDARD},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY];
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -103,6 +105,52 @@ async fn run(app: &App, project: &Project, query: Query) -> Result<Rows, Error> 
     required("query", &query.text)?;
     let target = projects::target(app, project).await?;
     Ok(Rows(query::run_query(&target, &query, Limits::default()).await?))
+}
+
+static TYPESCRIPT: Endpoint = Endpoint {
+    id: "v1-generate-typescript-types",
+    summary: "Generate TypeScript types",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/types/typescript",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(generate_typescript),
+};
+
+/// Schemas whose types are generated at once.
+const SCHEMAS_MAX: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Included {
+    /// Names of schemas, separated by commas.
+    #[serde(default = "Included::default_schemas")]
+    included_schemas: String,
+}
+
+impl Included {
+    fn default_schemas() -> String {
+        "public".to_owned()
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TypescriptResponse")]
+struct Types {
+    /// The file.
+    types: String,
+}
+
+async fn generate_typescript(project: Project, app: App, Parameters(included): Parameters<Included>) -> Result<Json<Types>, Error> {
+    let names = included.included_schemas.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let schemas: Vec<_> = names.map(str::to_owned).take(SCHEMAS_MAX + 1).collect();
+    if schemas.len() > SCHEMAS_MAX {
+        return Err(Error::invalid("included_schemas", format!("Invalid input: expected at most {SCHEMAS_MAX} schemas")));
+    }
+    let target = projects::target(&app, &project).await?;
+    let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
+    Ok(Json(Types { types: typescript::generate(&catalog) }))
 }
 
 /// Refuses a text with nothing in it.

@@ -4,8 +4,9 @@ import cli from './cli.mjs';
 import js from './js.mjs';
 import mcp from './mcp.mjs';
 import python from './python.mjs';
+import types from './types.mjs';
 
-const suites = { cli, mcp, js, python };
+const suites = { cli, mcp, js, python, types };
 const names = process.argv.slice(2);
 const unknown = names.filter((name) => !(name in suites));
 if (unknown.length > 0) {

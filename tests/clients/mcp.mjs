@@ -137,10 +137,12 @@ async function scenarios(server, tally, session) {
     const { extensions } = await session.tool('list_extensions', { project_id });
     assert.ok(extensions.some(({ name }) => name === 'plpgsql'), JSON.stringify(extensions));
   });
+  await tally.scenario('mcp: generate_typescript_types', async () => {
+    assert.match((await session.tool('generate_typescript_types', { project_id })).types, /pets: \{\n\s+Row: \{/);
+  });
   for (const [name, args] of [
     ['list_edge_functions', { project_id }],
     ['get_advisors', { project_id, type: 'security' }],
-    ['generate_typescript_types', { project_id }],
     ['list_storage_buckets', { project_id }],
     ['pause_project', { project_id }],
   ]) {

@@ -15,3 +15,4 @@ mod projects;
 mod sql;
 mod support;
 mod tidy;
+mod types;

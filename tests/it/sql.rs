@@ -28,7 +28,7 @@ use tokio::time::{sleep, timeout};
 use crate::support::machine::{Machine, PATIENCE};
 
 /// A server of the test's own, for as long as the value lives.
-struct Server {
+pub(crate) struct Server {
     target: Target,
     _machine: Machine,
 }
@@ -41,13 +41,13 @@ impl Deref for Server {
     }
 }
 
-async fn server() -> Server {
+pub(crate) async fn server() -> Server {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     Server { target: Target::new(machine.clusters.socket_path(&project)), _machine: machine }
 }
 
-const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
+pub(crate) const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
 
 const BUDGET: Budget = Budget { limits: LIMITS, lock_timeout: Duration::from_secs(4) };
 
@@ -63,7 +63,7 @@ fn keyed(query: &str, key: &str) -> NewMigration {
     NewMigration { idempotency_key: Some(key.into()), ..new(query) }
 }
 
-async fn run(target: &Target, text: &str) -> Result<Value, Error> {
+pub(crate) async fn run(target: &Target, text: &str) -> Result<Value, Error> {
     run_with(target, text, json!([])).await
 }
 
