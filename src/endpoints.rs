@@ -17,6 +17,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
+        database::advisors::api::ENDPOINTS,
         reference::api::ENDPOINTS,
         limits::api::ENDPOINTS,
         planned::PLANNED,

@@ -45,8 +45,6 @@ planned! {
     Get "/v1/projects/{ref}/actions/{run_id}" [] "v1-get-action-run" "Get action run" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Get "/v1/projects/{ref}/actions/{run_id}/logs" [] "v1-get-action-run-logs" "Get action run logs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Patch "/v1/projects/{ref}/actions/{run_id}/status" [] "v1-update-action-run-status" "Update action run status" Environments, needs(&[&[P::ActionRunsWrite]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/projects/{ref}/advisors/performance" [] "v1-get-performance-advisors" "Get performance advisors" Advisors, needs(&[&[P::AdvisorsRead]], S::DatabaseRead), STANDARD;
-    Get "/v1/projects/{ref}/advisors/security" [] "v1-get-security-advisors" "Get security advisors" Advisors, needs(&[&[P::AdvisorsRead]], S::DatabaseRead), STANDARD;
     Get "/v1/projects/{ref}/analytics/endpoints/functions.combined-stats" [] "v1-get-project-function-combined-stats" "Get project function combined stats" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), STANDARD;
     Get "/v1/projects/{ref}/analytics/endpoints/logs" [] "v1-get-project-logs" "Get project logs" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;
     Get "/v1/projects/{ref}/endpoints/logs.all" ["/v1/projects/{ref}/analytics/endpoints/logs.all"] "v1-get-project-logs-all" "Get project logs all" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;

@@ -3,6 +3,7 @@
 //! [`session`] logs in as the role the SQL shall run as and speaks the protocol, `stop` ends what runs too long,
 //! [`query`], [`migrations`] and [`context`] are the operations; [`typescript`] is generated from the [`catalog`]. Nothing here runs a customer's text as a superuser.
 
+pub mod advisors;
 pub mod api;
 pub mod catalog;
 pub mod context;

@@ -63,6 +63,11 @@ export default async function (server, tally) {
     assert.equal(ended.code, 1);
     assert.match(ended.all, /42P01: relation \\"nowhere\\" does not exist/);
   });
+  await tally.scenario('cli: db advisors', async () => {
+    const query = 'create table advised (id int)';
+    assert.equal((await call(server, 'POST', `/v1/projects/${ref}/database/query`, { query })).status, 201);
+    assert.match((await works('db', 'advisors', `--remote=${ref}`, '--level', 'info')).all, /no_primary_key|does not have a primary key/);
+  });
   await tally.scenario('cli: gen types', async () => {
     assert.match((await works('gen', 'types', `--remote=${ref}`, '--lang', 'typescript')).out, /export type Database = \{/);
   });

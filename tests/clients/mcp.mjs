@@ -137,12 +137,16 @@ async function scenarios(server, tally, session) {
     const { extensions } = await session.tool('list_extensions', { project_id });
     assert.ok(extensions.some(({ name }) => name === 'plpgsql'), JSON.stringify(extensions));
   });
+  await tally.scenario('mcp: get_advisors', async () => {
+    const names = async (type) => JSON.stringify(await session.tool('get_advisors', { project_id, type }));
+    assert.match(await names('security'), /rls_enabled_no_policy/);
+    assert.doesNotMatch(await names('performance'), /no_primary_key.*pets/);
+  });
   await tally.scenario('mcp: generate_typescript_types', async () => {
     assert.match((await session.tool('generate_typescript_types', { project_id })).types, /pets: \{\n\s+Row: \{/);
   });
   for (const [name, args] of [
     ['list_edge_functions', { project_id }],
-    ['get_advisors', { project_id, type: 'security' }],
     ['list_storage_buckets', { project_id }],
     ['pause_project', { project_id }],
   ]) {

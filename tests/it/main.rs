@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod advisors;
 mod binary;
 mod clusters;
 mod contract;

@@ -21,6 +21,7 @@ use gantry::{
         session::{Limits, Target},
     },
     error::Error,
+    ids::ProjectRef,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -30,7 +31,15 @@ use crate::support::machine::{Machine, PATIENCE};
 /// A server of the test's own, for as long as the value lives.
 pub(crate) struct Server {
     target: Target,
-    _machine: Machine,
+    machine: Machine,
+    project: ProjectRef,
+}
+
+impl Server {
+    /// A superuser's session, for what no customer can do.
+    pub(crate) async fn admin(&self) -> tokio_postgres::Client {
+        self.machine.clusters.admin(&self.project).await.unwrap()
+    }
 }
 
 impl Deref for Server {
@@ -44,7 +53,7 @@ impl Deref for Server {
 pub(crate) async fn server() -> Server {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
-    Server { target: Target::new(machine.clusters.socket_path(&project)), _machine: machine }
+    Server { target: Target::new(machine.clusters.socket_path(&project)), machine, project }
 }
 
 pub(crate) const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
