@@ -10,11 +10,11 @@ class Session {
   #pending = new Map();
   #last = 0;
 
-  constructor(server) {
+  constructor(server, program) {
     // `docs` would be fetched from the network while the tools are listed.
     const features = 'account,database,debugging,development,functions,branching,storage';
     const args = ['--access-token', server.token, '--api-url', server.url, '--features', features];
-    this.child = spawn(join(clients, 'node_modules/.bin/mcp-server-supabase'), args, {
+    this.child = spawn(process.execPath, [join(clients, 'node_modules', program), ...args], {
       stdio: ['pipe', 'pipe', 'ignore'],
       env: { PATH: process.env.PATH, HOME: server.home },
     });
@@ -58,8 +58,9 @@ class Session {
   }
 }
 
-export default async function (server, tally) {
-  const session = new Session(server);
+/** The scenarios with a program among the installed packages. */
+export const mcp = (program) => async (server, tally) => {
+  const session = new Session(server, program);
   try {
     await session.request('initialize', {
       protocolVersion: '2025-06-18',
@@ -71,7 +72,7 @@ export default async function (server, tally) {
   } finally {
     session.child.kill('SIGKILL');
   }
-}
+};
 
 async function scenarios(server, tally, session) {
   const organization_id = server.organization;
