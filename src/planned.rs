@@ -124,7 +124,6 @@ planned! {
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/database/openapi" [] "v1-get-database-openapi" "Get database OpenAPI" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/password" [] "v1-update-database-password" "Update database password" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/webhooks/enable" [] "v1-enable-database-webhook" "Enable database webhook" Database, needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;

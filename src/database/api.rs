@@ -2,11 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     catalog::Catalog,
     context::{self, Context},
+    openapi,
     query::{self, Query},
     session::Limits,
     typescript,
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT];
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT, &OPENAPI];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -151,6 +152,35 @@ async fn generate_typescript(project: Project, app: App, Parameters(included): P
     let target = projects::target(&app, &project).await?;
     let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
     Ok(Json(Types { types: typescript::generate(&catalog) }))
+}
+
+static OPENAPI: Endpoint = Endpoint {
+    id: "v1-get-database-openapi",
+    summary: "Describe the data API of a schema",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/openapi",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(describe_data_api),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct OfSchema {
+    /// Name of the schema.
+    #[serde(default = "Included::default_schemas")]
+    schema: String,
+}
+
+async fn describe_data_api(
+    project: Project,
+    app: App,
+    Parameters(OfSchema { schema }): Parameters<OfSchema>,
+) -> Result<Json<Map<String, Value>>, Error> {
+    let target = projects::target(&app, &project).await?;
+    let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
+    Ok(Json(openapi::generate(&catalog, &schema)))
 }
 
 /// Refuses a text with nothing in it.

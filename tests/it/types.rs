@@ -1,6 +1,6 @@
 //! Types generated from a project's catalog. Whether TypeScript agrees with them is in `tests/clients`.
 
-use gantry::database::{catalog::Catalog, typescript::generate};
+use gantry::database::{catalog::Catalog, openapi, typescript::generate};
 use serde_json::json;
 
 use crate::{
@@ -53,7 +53,40 @@ async fn types_come_over_the_api() {
         both.contains("  other: {") && both.contains("      o: {") && both.contains("      t: {") && !both.contains("nowhere"),
         "{both}"
     );
+    let document = app.get(&format!("{path}/database/openapi?schema=other")).as_(&app.read_only).send().await.expect(200).json();
+    assert_eq!(document["paths"].as_object().unwrap().keys().collect::<Vec<_>>(), ["/o"]);
+    let nowhere = app.get(&format!("{path}/database/openapi?schema=nowhere")).as_(&app.read_only).send().await.expect(200).json();
+    assert_eq!((&nowhere["swagger"], &nowhere["paths"]), (&json!("2.0"), &json!({})));
     let many = format!("{path}/types/typescript?included_schemas={}", vec!["x"; 101].join(","));
     let refused = app.get(&many).as_(&app.read_only).send().await.expect(400).message();
     assert_eq!(refused, "included_schemas: Invalid input: expected at most 100 schemas");
+}
+
+#[tokio::test]
+async fn the_data_api_of_a_schema_is_described() {
+    let target = server().await;
+    run(&target, SHOP).await.unwrap();
+    let catalog = Catalog::read(&target, &["public".into()], LIMITS).await.unwrap();
+    let document = serde_json::Value::from(openapi::generate(&catalog, "public"));
+    assert_eq!(document["swagger"], "2.0");
+    let customers = &document["definitions"]["customers"];
+    assert_eq!(customers["description"], "Who buys.");
+    assert_eq!(customers["required"], json!(["email", "id", "name", "settings"]));
+    assert_eq!(
+        customers["properties"]["id"],
+        json!({"type": "integer", "format": "bigint", "readOnly": true, "description": "Primary key.<pk/>"})
+    );
+    assert_eq!(customers["properties"]["born"], json!({"type": "string", "format": "date", "description": "For birthday cards."}));
+    let orders = &document["definitions"]["orders"]["properties"];
+    assert_eq!(orders["customer_id"]["description"], "Refers to `customers.id`.<fk table='customers' column='id'/>");
+    assert_eq!(
+        orders["states"],
+        json!({"type": "array", "items": {"type": "string", "enum": ["new", "in transit", "done"]}, "format": "public.order_state[]"})
+    );
+    let verbs = |path: &str| document["paths"][path].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(verbs("/orders"), ["delete", "get", "patch", "post"]);
+    assert_eq!((verbs("/totals"), verbs("/top")), (vec!["get".to_owned()], vec!["get".to_owned()]));
+    let statistics = &document["paths"]["/rpc/statistics"]["post"]["parameters"][0]["schema"];
+    assert_eq!(statistics, &json!({"type": "object", "required": ["since"], "properties": {"since": {"type": "string"}}}));
+    assert!(document["paths"].get("/rpc/unnamed").is_none() && document["paths"].get("/diary").is_none());
 }
