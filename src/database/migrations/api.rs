@@ -107,7 +107,7 @@ const LOCK_TIMEOUT_MS_MAX: u64 = 30_000;
 
 impl How {
     fn lock_timeout_ms() -> u64 {
-        4_000
+        Budget::default().lock_timeout.as_millis().try_into().unwrap_or(LOCK_TIMEOUT_MS_MAX)
     }
 
     fn budget(&self) -> Result<Budget, Error> {
