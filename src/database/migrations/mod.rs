@@ -1,7 +1,7 @@
 //! A project's migrations: which have been applied, applying one, and taking back.
 //!
 //! They stand in `supabase_migrations.schema_migrations` inside the project's own database, which the customer's
-//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a [`turn`]: one
+//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a turn: one
 //! transaction, alone with the history, with the customer's SQL and its record in it or neither.
 
 pub mod api;
