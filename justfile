@@ -8,7 +8,7 @@ default:
     @just --list --unsorted
 
 # Everything CI checks, cheapest first
-ci: fmt-check build generate-check lint deny test doc
+ci: fmt-check build generate-check lint deny test doc instructions
 
 # Start everything on this machine
 dev *arguments:
@@ -51,9 +51,14 @@ generate: build
 generate-check: build
     {{gantry}} generate --check
 
-# An authenticated request against bare axum, and a project against initdb, as ratios
+# Instructions of one decision about a limit: not more than what is written down
+instructions:
+    bin/count-instructions
+
+# A request against bare hyper and axum, a decision against other limiters, a project against initdb, as ratios
 bench:
     cargo bench --bench request
+    cargo bench --bench limits
     cargo bench --bench creation
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed

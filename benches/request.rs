@@ -1,54 +1,66 @@
-//! `cargo bench --bench request`: an authenticated `GET /v1/projects` through everything, against a bare axum handler
-//! that returns the same bytes.
+//! `cargo bench --bench request`: what a request costs the server, against bare hyper and bare axum.
 //!
-//! Both servers run in this process and are asked in turns, over one kept-alive connection each, so that whatever else
-//! the machine does falls on both. What is printed are medians over the rounds, and their ratio.
+//! Each server has a thread of its own, whose processor time the kernel counts. All are asked in turns by the same
+//! client, over a few kept-alive connections, so that whatever else the machine does falls on all of them. Printed are
+//! medians over the rounds of processor time for a request, and of the ratio within a round.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
-use std::{
-    error::Error,
-    net::SocketAddr,
-    os::unix::fs::PermissionsExt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{convert::Infallible, error::Error, fs, net::SocketAddr, os::unix::fs::PermissionsExt, sync::Arc, thread, time::Duration};
 
-use axum::{Router, http::header, routing::get};
+use axum::{Router, routing::get};
+use axum_server::accept::NoDelayAcceptor;
+use bytes::Bytes;
 use gantry::{
+    access::{OauthScope, Organization, Permission},
     accounts,
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
     db::Db,
-    http::{Links, Transport},
+    endpoints,
+    http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, needs},
     ids::UserId,
-    limits::{Memory, Options},
+    limits::{
+        Memory, Options, Place, STANDARD,
+        overrides::{self, About},
+    },
     organizations, tokens,
 };
+use http_body_util::Full;
+use hyper::{Response, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    task::JoinSet,
 };
 
-/// Callers, so that none reaches a limit within a round.
-const USERS: usize = 50;
+/// Callers, each with a token: as many as a cache line of the processor does not hold.
+const USERS: usize = 1_000;
 const PROJECTS: usize = 10;
-/// Requests a round sends to each server: below the limit of each user.
-const REQUESTS: usize = USERS * 100;
+const CONNECTIONS: usize = 8;
+/// Requests a round sends to each server, below the limit of each user: 100.
+const REQUESTS: usize = 20_000;
 const ROUNDS: usize = 15;
-/// The longest window of the operation.
+/// The longest window of the operations asked.
 const WINDOW: Duration = Duration::from_secs(61);
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+const TINY: &str = "{\"ready\":true}";
+
+/// The executable's, for all the servers.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(run())
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711))?;
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
     let home = Arc::new(Home::open(dir.path(), Account::for_servers()?)?);
     let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
     let host = Host { engine: Engine::find(None)?, launcher };
@@ -56,6 +68,33 @@ async fn run() -> Outcome<()> {
     let outcome = compare(&control, home, host).await;
     control.stop().await?;
     outcome
+}
+
+/// An operation that does nothing, behind the whole gate: it names an organization, as most name one or a project.
+static GATE: Endpoint = Endpoint {
+    id: "bench-gate",
+    summary: "Answer",
+    tag: Tag::Organizations,
+    method: Verb::Get,
+    path: "/v1/organizations/{slug}/bench",
+    aliases: &[],
+    access: needs(&[&[Permission::OrganizationAdminRead]], OauthScope::OrganizationsRead),
+    limit: &STANDARD,
+    handler: || mount(tiny),
+};
+
+/// It takes the place of this one in the list, with its counters and metrics.
+const IN_PLACE_OF: &str = "v1-get-an-organization";
+/// An operation of which the operator allows one request only.
+const SHUT: &str = "v1-list-organization-members";
+
+#[derive(serde::Serialize, schemars::JsonSchema)]
+struct Ready {
+    ready: bool,
+}
+
+async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::error::Error> {
+    Ok(Json(Ready { ready: true }))
 }
 
 async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> {
@@ -72,55 +111,175 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;
-    let requests = callers(&app).await?;
+    let callers = callers(&app).await?;
 
-    let whole = serve(app.router()).await?;
-    let body = ask(&mut TcpStream::connect(whole).await?, &requests[0]).await?;
-    let bytes = body.clone();
-    let handler = move || async move { ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], bytes) };
-    let bare = serve(Router::new().route("/v1/projects", get(handler))).await?;
+    shut(&app).await?;
 
-    let (mut whole, mut bare) = (TcpStream::connect(whole).await?, TcpStream::connect(bare).await?);
-    let mut rounds = [Vec::new(), Vec::new()];
-    for _ in 0..=ROUNDS {
+    let list: Vec<_> = endpoints::all().iter().map(|endpoint| if endpoint.id == IN_PLACE_OF { &GATE } else { *endpoint }).collect();
+    let api = Api::new(&app, &list, &endpoints::UNKNOWN);
+    let whole = |name| Server::gantry(name, api.clone());
+    let mut contests = [
+        Contest::new("bare hyper", Server::hyper()?, "/", &["200"], &callers),
+        Contest::new("bare axum", Server::axum(Router::new().route("/", get(|| async { TINY })))?, "/", &["200"], &callers),
+        Contest::new("gate", whole("gate")?, "/v1/organizations/{slug}/bench", &["200"], &callers),
+        Contest::new("refused with 429", whole("refused")?, "/v1/organizations/{slug}/members", &["429", "200"], &callers[..100]),
+        Contest::new("GET /v1/projects, unchanged", whole("projects")?, "/v1/projects", &["200"], &callers),
+    ];
+    for round in 0..=ROUNDS {
         clock.advance(WINDOW);
-        rounds[0].push(round(&mut whole, &requests).await?);
-        rounds[1].push(round(&mut bare, &requests).await?);
+        for contest in &mut contests {
+            let spent = contest.round().await?;
+            // The first fills caches.
+            if round > 0 {
+                contest.spent.push(spent);
+            }
+        }
     }
-    // The first round fills caches and prepares statements.
-    let [whole, bare] = rounds.map(|mut times| {
-        times.remove(0);
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    });
-    println!(
-        "GET /v1/projects, {PROJECTS} projects, {} bytes, one connection; medians of {ROUNDS} interleaved rounds of {REQUESTS}",
-        body.len()
-    );
-    println!("bare axum  {bare:7.1} µs a request");
-    println!("gantry     {whole:7.1} µs a request");
-    println!("ratio      {:7.2}", whole / bare);
+    println!("{ROUNDS} interleaved rounds of {REQUESTS} requests over {CONNECTIONS} connections, {USERS} callers; medians");
+    println!("{:30} {:>12} {:>12} {:>12}", "", "µs a request", "of hyper", "of axum");
+    for contest in &contests {
+        let of = |other: &Contest| median(other.spent.iter().zip(&contest.spent).map(|(other, own)| other / own).collect());
+        let (hyper, axum) = (of(&contests[0]), of(&contests[1]));
+        println!("{:30} {:12.2} {hyper:12.2} {axum:12.2}", contest.name, median(contest.spent.clone()));
+    }
     Ok(())
 }
 
-/// Users with a token and an organization with projects each: the request of each, as bytes.
-async fn callers(app: &App) -> Outcome<Vec<Vec<u8>>> {
-    let mut requests = Vec::new();
+/// Lets each caller make one request of [`SHUT`] in a window.
+async fn shut(app: &App) -> Outcome<()> {
+    let about = About { operation: Some(SHUT.to_owned()), ..About::default() };
+    overrides::set(&app.db, &about, 1, "bench", app.clock.now()).await?;
+    tokio::spawn(overrides::run(app.clone()));
+    let number = app.limits.policies().operation(SHUT).ok_or("no such operation")?;
+    while app.limits.policy(number, Place::default()).windows()[0].requests != 1 {
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// One server, and the requests it is asked.
+struct Contest {
+    name: &'static str,
+    server: Server,
+    statuses: &'static [&'static str],
+    requests: Arc<Vec<Vec<u8>>>,
+    spent: Vec<f64>,
+}
+
+impl Contest {
+    fn new(name: &'static str, server: Server, path: &str, statuses: &'static [&'static str], callers: &[(String, String)]) -> Self {
+        let request = |(slug, token): &(String, String)| {
+            let path = path.replace("{slug}", slug);
+            format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\r\n").into_bytes()
+        };
+        Self { name, server, statuses, requests: Arc::new(callers.iter().map(request).collect()), spent: Vec::new() }
+    }
+
+    /// Processor time of the server's thread for a request, in microseconds.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few seconds")]
+    async fn round(&self) -> Outcome<f64> {
+        let mut connections = JoinSet::new();
+        let before = self.server.processor_time()?;
+        for connection in 0..CONNECTIONS {
+            let (requests, address, statuses) = (self.requests.clone(), self.server.address, self.statuses);
+            connections.spawn(async move {
+                let mut stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                let mut answer = Vec::with_capacity(8192);
+                for n in (connection..REQUESTS).step_by(CONNECTIONS) {
+                    ask(&mut stream, &requests[n % requests.len()], statuses, &mut answer).await?;
+                }
+                Outcome::Ok(())
+            });
+        }
+        while let Some(done) = connections.join_next().await {
+            done??;
+        }
+        Ok((self.server.processor_time()? - before) as f64 / 1e3 / REQUESTS as f64)
+    }
+}
+
+/// A server on a thread of its own.
+#[derive(Clone, Copy)]
+struct Server {
+    address: SocketAddr,
+    thread: i32,
+}
+
+impl Server {
+    fn hyper() -> Outcome<Self> {
+        Self::start("hyper", |listener| async move {
+            loop {
+                let (stream, _) = listener.accept().await?;
+                let _ = stream.set_nodelay(true);
+                let answer = service_fn(|_: hyper::Request<Incoming>| async {
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(TINY.as_bytes()))))
+                });
+                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+            }
+        })
+    }
+
+    fn axum(router: Router) -> Outcome<Self> {
+        Self::start("axum", |listener| async move {
+            let service = router.into_make_service_with_connect_info::<SocketAddr>();
+            axum_server::from_tcp(listener.into_std()?)?.acceptor(NoDelayAcceptor::new()).serve(service).await
+        })
+    }
+
+    fn gantry(name: &str, api: Api) -> Outcome<Self> {
+        Self::start(name, |listener| async move {
+            axum_server::from_tcp(listener.into_std()?)?.acceptor(NoDelayAcceptor::new()).serve(api).await
+        })
+    }
+
+    fn start<F: Future<Output = std::io::Result<()>>>(name: &str, serve: impl FnOnce(TcpListener) -> F + Send + 'static) -> Outcome<Self> {
+        let (told, hears) = std::sync::mpsc::channel();
+        // Named for profilers.
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await?;
+                let here = rustix::thread::gettid().as_raw_nonzero().get();
+                let _ = told.send((listener.local_addr()?, here));
+                serve(listener).await
+            })
+        })?;
+        let (address, thread) = hears.recv()?;
+        Ok(Self { address, thread })
+    }
+
+    /// Nanoseconds this server's thread has run.
+    fn processor_time(&self) -> Outcome<u64> {
+        let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.thread))?;
+        Ok(text.split(' ').next().ok_or("no schedstat")?.parse()?)
+    }
+}
+
+/// Users with a token and an organization with projects each: slug and token.
+async fn callers(app: &App) -> Outcome<Vec<(String, String)>> {
+    let mut callers = Vec::new();
     for n in 0..USERS {
         let owner = accounts::create(&app.db, &app.entropy, &format!("user{n}@example.com"), None, app.clock.now()).await?;
         let organization = organizations::create(&app.db, &app.entropy, "Bench", None, owner.id, app.clock.now()).await?;
-        insert_projects(&app.db, organization.slug().as_str()).await?;
-        requests.push(request(app, owner.id).await?);
+        let slug = organization.slug().to_string();
+        insert_projects(&app.db, &slug).await?;
+        callers.push((slug, token(app, owner.id).await?));
     }
     // As autovacuum would have by the time there are many: without statistics the planner guesses.
     app.db.client().await?.batch_execute("analyze").await?;
-    Ok(requests)
+    Ok(callers)
 }
 
-async fn request(app: &App, owner: UserId) -> Outcome<Vec<u8>> {
+async fn token(app: &App, owner: UserId) -> Outcome<String> {
     let minted = tokens::mint_classic(&app.entropy);
     tokens::create(&app.db, owner, "bench", &minted, app.clock.now(), None).await?;
-    Ok(format!("GET /v1/projects HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\n\r\n", minted.expose()).into_bytes())
+    Ok(minted.expose().to_owned())
 }
 
 /// Rows only: no cluster is made for them.
@@ -133,39 +292,22 @@ async fn insert_projects(db: &Db, slug: &str) -> Outcome<()> {
     Ok(())
 }
 
-async fn serve(router: Router) -> Outcome<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    tokio::spawn(async move { axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await });
-    Ok(address)
-}
-
-/// Mean time of a request in one round, in microseconds.
-#[expect(clippy::disallowed_methods, clippy::cast_precision_loss, reason = "a benchmark reads the real clock")]
-async fn round(connection: &mut TcpStream, requests: &[Vec<u8>]) -> Outcome<f64> {
-    let started = Instant::now();
-    for n in 0..REQUESTS {
-        ask(connection, &requests[n % requests.len()]).await?;
-    }
-    Ok(started.elapsed().as_secs_f64() * 1e6 / REQUESTS as f64)
-}
-
-/// Sends a request and reads the answer's body, which must be a 200.
-async fn ask(connection: &mut TcpStream, request: &[u8]) -> Outcome<Vec<u8>> {
+/// Sends a request and reads the whole answer, which must have one of the statuses.
+async fn ask(connection: &mut TcpStream, request: &[u8], statuses: &[&str], answer: &mut Vec<u8>) -> Outcome<()> {
+    answer.clear();
     connection.write_all(request).await?;
-    let mut answer = Vec::with_capacity(8192);
     loop {
-        if connection.read_buf(&mut answer).await? == 0 {
+        if connection.read_buf(answer).await? == 0 {
             return Err("the server closed the connection".into());
         }
         let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
         let head = std::str::from_utf8(&answer[..end])?;
-        if !head.starts_with("HTTP/1.1 200") {
-            return Err(format!("not a 200: {head}").into());
+        if !head.get(9..12).is_some_and(|status| statuses.contains(&status)) {
+            return Err(format!("not {statuses:?}: {head}").into());
         }
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).ok_or("no content-length")?.parse::<usize>()?;
         if answer.len() >= end + 4 + length {
-            return Ok(answer.split_off(end + 4));
+            return Ok(());
         }
     }
 }

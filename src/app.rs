@@ -2,7 +2,6 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use axum::Router;
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
@@ -13,7 +12,7 @@ use crate::{
     db::Db,
     endpoints,
     error::Error,
-    http::{self, Links, Transport},
+    http::{Api, Links, Transport},
     ids::TokenId,
     limits::{self, Limits, Memory, Shared},
     listener,
@@ -123,8 +122,8 @@ impl App {
     }
 
     /// The API.
-    pub fn router(&self) -> Router {
-        http::router(self, endpoints::all(), &endpoints::UNKNOWN)
+    pub fn api(&self) -> Api {
+        Api::new(self, endpoints::all(), &endpoints::UNKNOWN)
     }
 }
 

@@ -4,6 +4,7 @@ use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smol_str::SmolStr;
 
 use crate::clock::Entropy;
 
@@ -17,7 +18,7 @@ macro_rules! text_id {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String")]
-        pub struct $name(#[schemars(length(min = $min, max = $max), regex(pattern = $pattern))] String);
+        pub struct $name(#[schemars(length(min = $min, max = $max), regex(pattern = $pattern), with = "String")] SmolStr);
 
         impl $name {
             /// The identifier as it stands in paths.
@@ -32,7 +33,7 @@ macro_rules! text_id {
             fn from_str(text: &str) -> Result<Self, Malformed> {
                 let valid: fn(&u8) -> bool = $valid;
                 if ($min..=$max).contains(&text.len()) && text.as_bytes().iter().all(valid) {
-                    Ok(Self(text.to_owned()))
+                    Ok(Self(text.into()))
                 } else {
                     Err(Malformed($form))
                 }
@@ -73,14 +74,14 @@ text_id!(
 impl ProjectRef {
     /// A new random reference (94 bits).
     pub fn generate(entropy: &Entropy) -> Self {
-        Self(entropy.letters(20))
+        Self(entropy.letters(20).into())
     }
 }
 
 impl OrgSlug {
     /// A new random slug.
     pub fn generate(entropy: &Entropy) -> Self {
-        Self(entropy.letters(20))
+        Self(entropy.letters(20).into())
     }
 }
 

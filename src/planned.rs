@@ -86,8 +86,6 @@ planned! {
     Get "/v1/projects/{ref}/actions/{run_id}" [] "v1-get-action-run" "Get action run" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Get "/v1/projects/{ref}/actions/{run_id}/logs" [] "v1-get-action-run-logs" "Get action run logs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Patch "/v1/projects/{ref}/actions/{run_id}/status" [] "v1-update-action-run-status" "Update action run status" Environments, needs(&[&[P::ActionRunsWrite]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/projects/{ref}/advisors/performance" [] "v1-get-performance-advisors" "Get performance advisors" Advisors, needs(&[&[P::AdvisorsRead]], S::DatabaseRead), STANDARD;
-    Get "/v1/projects/{ref}/advisors/security" [] "v1-get-security-advisors" "Get security advisors" Advisors, needs(&[&[P::AdvisorsRead]], S::DatabaseRead), STANDARD;
     Get "/v1/projects/{ref}/analytics/endpoints/functions.combined-stats" [] "v1-get-project-function-combined-stats" "Get project function combined stats" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), STANDARD;
     Get "/v1/projects/{ref}/analytics/endpoints/logs" [] "v1-get-project-logs" "Get project logs" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;
     Get "/v1/projects/{ref}/endpoints/logs.all" ["/v1/projects/{ref}/analytics/endpoints/logs.all"] "v1-get-project-logs-all" "Get project logs all" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;
@@ -167,11 +165,6 @@ planned! {
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/database/migrations" [] "v1-rollback-migrations" "Rollback migrations" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
-    Put "/v1/projects/{ref}/database/migrations" [] "v1-upsert-a-migration" "Upsert a migration" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/migrations/{version}" [] "v1-get-a-migration" "Get a migration" Database, needs(&[&[P::DatabaseMigrationsRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/database/migrations/{version}" [] "v1-patch-a-migration" "Patch a migration" Database, needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/openapi" [] "v1-get-database-openapi" "Get database OpenAPI" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/password" [] "v1-update-database-password" "Update database password" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/webhooks/enable" [] "v1-enable-database-webhook" "Enable database webhook" Database, needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
@@ -210,7 +203,6 @@ planned! {
     Get "/v1/projects/{ref}/ssl-enforcement" [] "v1-get-ssl-enforcement-config" "Get SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigRead]], S::DatabaseRead), STANDARD;
     Put "/v1/projects/{ref}/ssl-enforcement" [] "v1-update-ssl-enforcement-config" "Update SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List all buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
-    Get "/v1/projects/{ref}/types/typescript" [] "v1-generate-typescript-types" "Generate TypeScript types" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade Postgres version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD;
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Get Postgres upgrade eligibility" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
     Get "/v1/projects/{ref}/upgrade/status" [] "v1-get-postgres-upgrade-status" "Get Postgres upgrade status" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;

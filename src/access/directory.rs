@@ -164,11 +164,11 @@ impl Directory {
     }
 
     /// The user whose live token has this digest, sent from `address`.
-    pub async fn user(&self, digest: &Digest, address: IpAddr) -> Result<Option<User>, Error> {
-        let now = self.clock.ticks();
+    pub async fn user(&self, digest: &Digest, address: IpAddr, now: Ticks) -> Result<Option<User>, Error> {
         let token = match self.tokens.get(digest, now) {
             Some(token) => token,
-            None => match self.load_token(digest, now).await? {
+            // Boxed, so that whoever finds it cached does not carry the future of a query around.
+            None => match Box::pin(self.load_token(digest, now)).await? {
                 Some(token) => token,
                 None => return Ok(None),
             },
@@ -191,8 +191,7 @@ impl Directory {
     }
 
     /// What `reference` names and the user's roles towards it, if both are cached and the token reaches it.
-    pub fn own_cached(&self, user: &User, reference: &Reference) -> Option<(Subject, Held)> {
-        let now = self.clock.ticks();
+    pub fn own_cached(&self, user: &User, reference: &Reference, now: Ticks) -> Option<(Subject, Held)> {
         let (organization, subject) = match reference {
             Reference::Organization(slug) => self.organizations.get(slug, now).map(|found| (found.id, Subject::Organization(found)))?,
             Reference::Project(name) => self.projects.get(name, now).map(|found| (found.organization, Subject::Project(found)))?,

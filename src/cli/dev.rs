@@ -59,7 +59,7 @@ async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_
 async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
-        && app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into()).await?.is_some()
+        && app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into(), app.clock.ticks()).await?.is_some()
     {
         return Ok(Start { token, organization, fresh: false });
     }

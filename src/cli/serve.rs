@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
-use axum_server::{Handle, tls_rustls::RustlsConfig};
+use axum_server::{Handle, Server, tls_rustls::RustlsConfig};
 use futures_util::FutureExt;
 use hyper_util::rt::TokioTimer;
 use rustls::{
@@ -30,7 +30,7 @@ use crate::{
     clusters::{Account, Control, Embedded, Engine, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
-    http::{Links, Transport},
+    http::{Api, Links, Transport},
     limits::{Capacity, snapshot},
     projects::reconciler,
     telemetry,
@@ -148,9 +148,9 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
     background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
     let handle = Handle::new();
     let mut listeners = JoinSet::new();
-    listeners.spawn(listen(listener, tls, app.router(), handle.clone()));
+    listeners.spawn(listen(listener, tls, app.api(), handle.clone()));
     if let Some(admin) = admin {
-        listeners.spawn(listen(admin, None, admin_router(app.clone()), handle.clone()));
+        listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone()).into_make_service()));
     }
     Ok(Running { app, address, handle, background, listeners, control, home, signals })
 }
@@ -195,22 +195,20 @@ fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::TcpListener
     Ok(listener)
 }
 
-async fn listen(
-    listener: std::net::TcpListener,
-    tls: Option<RustlsConfig>,
-    router: Router,
-    handle: Handle<SocketAddr>,
-) -> std::io::Result<()> {
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
+async fn listen(listener: std::net::TcpListener, tls: Option<RustlsConfig>, api: Api, handle: Handle<SocketAddr>) -> std::io::Result<()> {
     if let Some(tls) = tls {
         let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
         server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
-        server.serve(service).await
+        server.serve(api).await
     } else {
-        let mut server = axum_server::from_tcp(listener)?.handle(handle);
-        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
-        server.serve(service).await
+        plain(listener, handle)?.serve(api).await
     }
+}
+
+fn plain(listener: std::net::TcpListener, handle: Handle<SocketAddr>) -> std::io::Result<Server<SocketAddr>> {
+    let mut server = axum_server::from_tcp(listener)?.handle(handle);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    Ok(server)
 }
 
 fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {

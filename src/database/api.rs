@@ -1,84 +1,28 @@
-//! Operations inside a project's PostgreSQL.
+//! SQL in a project's PostgreSQL, and the list of its schemas.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::{
+    catalog::Catalog,
     context::{self, Context},
-    migrations::{self, Migration, NewMigration},
+    openapi,
     query::{self, Query},
     session::Limits,
+    typescript,
 };
 use crate::{
-    access::{AnyOf, OauthScope as S, Permission as P, Project, User},
-    accounts,
+    access::{AnyOf, OauthScope as S, Permission as P, Project},
     app::App,
     error::Error,
-    http::{Asked, Case, Done, Endpoint, IdempotencyKey, Json, Rows, Tag, Verb, mount, needs},
-    limits::{CONTEXT, MIGRATIONS, STANDARD},
+    http::{Asked, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs},
+    limits::{CONTEXT, STANDARD},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST_MIGRATIONS, &APPLY_MIGRATION, &GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY];
-
-static LIST_MIGRATIONS: Endpoint = Endpoint {
-    id: "v1-list-migration-history",
-    summary: "List applied migrations",
-    tag: Tag::Database,
-    method: Verb::Get,
-    path: "/v1/projects/{ref}/database/migrations",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseMigrationsRead]], S::DatabaseRead),
-    limit: &STANDARD,
-    handler: || mount(list_migrations),
-};
-
-async fn list_migrations(project: Project, app: App) -> Result<Json<Vec<Migration>>, Error> {
-    let target = projects::target(&app, &project).await?;
-    Ok(Json(migrations::list(&target, Limits::default()).await?))
-}
-
-static APPLY_MIGRATION: Endpoint = Endpoint {
-    id: "v1-apply-a-migration",
-    summary: "Apply a migration",
-    tag: Tag::Database,
-    method: Verb::Post,
-    path: "/v1/projects/{ref}/database/migrations",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
-    limit: &MIGRATIONS,
-    handler: || mount(apply_migration),
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "V1CreateMigrationBody")]
-struct MigrationRequest {
-    /// SQL, any number of statements.
-    #[schemars(length(min = 1))]
-    query: String,
-    /// What its author calls it.
-    name: Option<String>,
-    /// SQL that takes it back.
-    rollback: Option<String>,
-}
-
-async fn apply_migration(
-    project: Project,
-    user: User,
-    app: App,
-    IdempotencyKey(idempotency_key): IdempotencyKey,
-    Json(request): Json<MigrationRequest>,
-) -> Result<Done, Error> {
-    required("query", &request.query)?;
-    let MigrationRequest { query, name, rollback } = request;
-    let created_by = Some(accounts::by_id(&app.db, user.id).await?.email);
-    let target = projects::target(&app, &project).await?;
-    let migration = NewMigration { query, name, rollback, idempotency_key, created_by };
-    migrations::apply(&target, &app.clock, &migration, Limits::default()).await?;
-    Ok(Done)
-}
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT, &OPENAPI];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -171,6 +115,82 @@ async fn run(app: &App, project: &Project, query: Query) -> Result<Rows, Error> 
     Ok(Rows(query::run_query(&target, &query, Limits::default()).await?))
 }
 
-fn required(field: &'static str, text: &str) -> Result<(), Error> {
+static TYPESCRIPT: Endpoint = Endpoint {
+    id: "v1-generate-typescript-types",
+    summary: "Generate TypeScript types",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/types/typescript",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(generate_typescript),
+};
+
+/// Schemas whose types are generated at once.
+const SCHEMAS_MAX: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Included {
+    /// Names of schemas, separated by commas.
+    #[serde(default = "Included::default_schemas")]
+    included_schemas: String,
+}
+
+impl Included {
+    fn default_schemas() -> String {
+        "public".to_owned()
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TypescriptResponse")]
+struct Types {
+    /// The file.
+    types: String,
+}
+
+async fn generate_typescript(project: Project, app: App, Parameters(included): Parameters<Included>) -> Result<Json<Types>, Error> {
+    let names = included.included_schemas.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let schemas: Vec<_> = names.map(str::to_owned).take(SCHEMAS_MAX + 1).collect();
+    if schemas.len() > SCHEMAS_MAX {
+        return Err(Error::invalid("included_schemas", format!("Invalid input: expected at most {SCHEMAS_MAX} schemas")));
+    }
+    let target = projects::target(&app, &project).await?;
+    let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
+    Ok(Json(Types { types: typescript::generate(&catalog) }))
+}
+
+static OPENAPI: Endpoint = Endpoint {
+    id: "v1-get-database-openapi",
+    summary: "Describe the data API of a schema",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/openapi",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(describe_data_api),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct OfSchema {
+    /// Name of the schema.
+    #[serde(default = "Included::default_schemas")]
+    schema: String,
+}
+
+async fn describe_data_api(
+    project: Project,
+    app: App,
+    Parameters(OfSchema { schema }): Parameters<OfSchema>,
+) -> Result<Json<Map<String, Value>>, Error> {
+    let target = projects::target(&app, &project).await?;
+    let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
+    Ok(Json(openapi::generate(&catalog, &schema)))
+}
+
+/// Refuses a text with nothing in it.
+pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
     if text.trim().is_empty() { Err(Error::invalid(field, "Required")) } else { Ok(()) }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{
     DATABASE, OWNER, READER, json,
     session::{Answer, Limits, Session, Target},
+    statements::{self, Script},
     types,
 };
 use crate::error::{Context as _, Error};
@@ -30,23 +31,29 @@ pub struct Query {
 /// Runs `query` and answers a JSON array of row objects (`behaviour.md` §8): the last result that has rows, else `[]`.
 ///
 /// It runs as [`OWNER`], or as [`READER`] if it is read-only: that role has no privilege to write, whatever the text
-/// switches on. The transaction around it and its default are the second line, and answer a plain write with 25006.
+/// switches on. There is a transaction around it, too, which answers a plain write with 25006 and is never committed:
+/// a role may always change its own settings, and those would be every later reader's. So a text that would end it is
+/// refused.
 ///
-/// Errors: [`Error::Sql`] as the server says, 57014 past the time limit; [`Error::Invalid`] if the result is over the
-/// limits, where what the text did may stand; [`Error::DatabaseUnreachable`].
+/// Errors: [`Error::Sql`] as the server says, 57014 past the time limit; [`Error::Invalid`] for a text that is refused,
+/// and if the result is over the limits, where what the text did may stand; [`Error::DatabaseUnreachable`].
 pub async fn run_query(target: &Target, query: &Query, limits: Limits) -> Result<Bytes, Error> {
-    let mut session = if query.read_only {
-        let settings = [("default_transaction_read_only", "on")];
-        let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
-        // Never committed: what even a reader may leave behind goes with the session.
-        session.simple("begin read only").await?;
-        session
-    } else {
-        Session::open(target, OWNER, DATABASE, &[], limits).await?
-    };
-    let answer = match query.parameters.as_slice() {
-        [] => session.simple(&query.text).await?,
-        parameters => with_parameters(&mut session, &query.text, parameters).await?,
+    if !query.read_only {
+        statements::readable(&query.text)?;
+        let session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
+        return run(session, &query.text, &query.parameters, limits).await;
+    }
+    let script = Script::read("a read-only query", "query", &query.text)?;
+    let settings = [("default_transaction_read_only", "on")];
+    let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
+    session.simple("begin read only").await?;
+    run(session, &script.text(), &query.parameters, limits).await
+}
+
+async fn run(mut session: Session, text: &str, parameters: &[Value], limits: Limits) -> Result<Bytes, Error> {
+    let answer = match parameters {
+        [] => session.simple(text).await?,
+        parameters => with_parameters(&mut session, text, parameters).await?,
     };
     print(session, answer, limits).await
 }

@@ -10,6 +10,7 @@
 use std::{
     error::Error as StdError,
     io, mem,
+    ops::Range,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -248,6 +249,13 @@ impl Session {
         Ok(self.ask(sql, Protocol::Script).await?.tag)
     }
 
+    /// Runs one statement of `sql`, like [`Session::script`]. An error shows its line in the whole.
+    pub(super) async fn part(&mut self, sql: &str, part: Range<usize>) -> Result<String, Error> {
+        let before = sql[..part.start].chars().count();
+        self.encode(|out| frontend::query(&sql[part], out))?;
+        Ok(self.ask_at(sql, before, Protocol::Script).await?.tag)
+    }
+
     /// Parses `sql`, one statement, under `name`. Answers the types of its parameters.
     pub async fn prepare(&mut self, name: &str, sql: &str) -> Result<Vec<Oid>, Error> {
         self.encode(|out| frontend::parse(name, sql, [], out))?;
@@ -287,6 +295,11 @@ impl Session {
     }
 
     async fn ask(&mut self, sql: &str, protocol: Protocol) -> Result<Answer, Error> {
+        self.ask_at(sql, 0, protocol).await
+    }
+
+    /// `before` are the characters of `sql` in front of what was sent.
+    async fn ask_at(&mut self, sql: &str, before: usize, protocol: Protocol) -> Result<Answer, Error> {
         self.busy = true;
         self.send().await?;
         let mut answer = Answer::default();
@@ -324,7 +337,7 @@ impl Session {
             None => Ok(answer),
             // The server only knows that somebody cancelled.
             Some(error) if error.code == "57014" && self.cancelled => Err(SqlError::overdue().into_error(sql)),
-            Some(error) => Err(error.into_error(sql)),
+            Some(error) => Err(error.after(before).into_error(sql)),
         }
     }
 

@@ -59,6 +59,11 @@ impl SqlError {
         }
     }
 
+    /// The same, if so many characters stood in front of the text as sent.
+    pub(super) fn after(self, characters: usize) -> Self {
+        Self { position: self.position.map(|position| position + characters), ..self }
+    }
+
     /// One line for the log: no value of a row is in it.
     pub(super) fn summary(&self) -> String {
         format!("{}: {}: {}", self.severity, self.code, self.message)

@@ -1,6 +1,8 @@
-//! Where a text's statements begin, as far as needed to find those that start or end a transaction.
+//! Where a text's statements begin and end, as far as needed to run them one by one, and to find those that a
+//! transaction of ours cannot hold.
 //!
-//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two.
+//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two. A
+//! read-only query runs inside one that is never committed, so that nothing it does can stay.
 //! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
 //! first words. It need not judge more: a text PostgreSQL cannot parse does not run at all.
 
@@ -8,47 +10,105 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::error::Error;
 
-/// First words of a statement that are looked at: `create or replace function`.
-const WORDS_MAX: usize = 4;
+/// First words of a statement that are looked at: `alter database x set tablespace`.
+const WORDS_MAX: usize = 6;
 
-/// The text to run inside a transaction of ours.
-///
-/// A `begin … commit` around everything, as many tools write it, is blanked out: ours does the same, and lines and
-/// positions stay as they are. Any other start or end of a transaction is refused by name.
-pub(super) fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
-    let mut statements = Statements::read(sql);
-    let around = match statements.as_slice() {
-        [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some((first.span.clone(), last.span.clone())),
-        _ => None,
-    };
-    if around.is_some() {
-        statements.pop();
-        statements.remove(0);
-    }
-    if let Some(found) = statements.iter().find(|statement| statement.controls_transaction()) {
-        let line = sql[..found.span.start].matches('\n').count() + 1;
-        return Err(Error::invalid(
-            "query",
-            format!(
-                "a migration runs in one transaction, so it cannot contain {} (line {line}); \
-                 leave it out, or put begin and commit around the whole text",
-                found.words.join(" ").trim().to_ascii_uppercase(),
-            ),
-        ));
-    }
-    Ok(match around {
-        None => Cow::Borrowed(sql),
-        Some((first, last)) => {
-            let parts = [
-                &sql[..first.start],
-                &blank(&sql[first.clone()]),
-                &sql[first.end..last.start],
-                &blank(&sql[last.clone()]),
-                &sql[last.end..],
-            ];
-            Cow::Owned(parts.concat())
+/// Comments that may begin within one run of operator characters. Nobody writes two.
+const COMMENTS_IN_A_RUN_MAX: usize = 100;
+
+/// Refuses what PostgreSQL's lexer would spend minutes on, deaf to cancel and terminate: at each `/*` it reads on to the
+/// end of the operator characters, so a megabyte of `/*/*/*…` is read half a million times.
+pub(super) fn readable(sql: &str) -> Result<(), Error> {
+    let mut comments = 0;
+    for pair in sql.as_bytes().windows(2) {
+        match pair {
+            b"/*" => comments += 1,
+            [_, byte] if !b"~!@#^&|`?+-*/%<>=".contains(byte) => comments = 0,
+            _ => {}
         }
-    })
+        if comments > COMMENTS_IN_A_RUN_MAX {
+            return Err(Error::invalid("query", format!("more than {COMMENTS_IN_A_RUN_MAX} comments begin one inside the other")));
+        }
+    }
+    Ok(())
+}
+
+/// A text that can run inside a transaction of ours.
+pub(super) struct Script<'a> {
+    sql: &'a str,
+    statements: Vec<Statement>,
+    /// A `begin … commit` around everything, as many tools write it: ours does the same.
+    around: Option<[Range<usize>; 2]>,
+}
+
+impl<'a> Script<'a> {
+    /// Reads `sql`, which is `field` of the request and the text of `what`. Any start or end of a transaction but one around everything is
+    /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
+    pub(super) fn read(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
+        readable(sql)?;
+        let mut statements = Statements::read(sql);
+        let around = match statements.as_slice() {
+            [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some([first.span.clone(), last.span.clone()]),
+            _ => None,
+        };
+        if around.is_some() {
+            statements.pop();
+            statements.remove(0);
+        }
+        let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
+        if let Some(found) = statements.iter().find(|statement| statement.controls_transaction()) {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "{what} runs in one transaction, so it cannot contain {} (line {}); \
+                     leave it out, or put begin and commit around the whole text",
+                    found.words.join(" ").trim().to_ascii_uppercase(),
+                    line(found),
+                ),
+            ));
+        }
+        if let Some((name, found)) = statements.iter().find_map(|statement| Some((statement.never_in_transaction()?, statement))) {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "{what} runs in one transaction, and PostgreSQL does not run {name} (line {}) in any; \
+                     run it by itself with POST /v1/projects/{{ref}}/database/query",
+                    line(found),
+                ),
+            ));
+        }
+        Ok(Self { sql, statements, around })
+    }
+
+    /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
+    pub(super) fn text(&self) -> Cow<'a, str> {
+        let sql = self.sql;
+        match &self.around {
+            None => Cow::Borrowed(sql),
+            Some([first, last]) => {
+                let parts = [
+                    &sql[..first.start],
+                    &blank(&sql[first.clone()]),
+                    &sql[first.end..last.start],
+                    &blank(&sql[last.clone()]),
+                    &sql[last.end..],
+                ];
+                Cow::Owned(parts.concat())
+            }
+        }
+    }
+
+    /// Where each statement stands in the text as it was read.
+    pub(super) fn statements(&self) -> Vec<Range<usize>> {
+        let mut whole: Vec<Range<usize>> = Vec::new();
+        for statement in &self.statements {
+            match whole.last_mut() {
+                Some(previous) if statement.inside => previous.end = statement.span.end,
+                _ => whole.push(statement.span.clone()),
+            }
+        }
+        whole
+    }
 }
 
 const BEGIN: [&[&str]; 4] = [&["begin"], &["begin", "work"], &["begin", "transaction"], &["start", "transaction"]];
@@ -65,6 +125,10 @@ struct Statement {
     span: Range<usize>,
     words: Vec<String>,
     tokens: usize,
+    /// Whether its last token is the word `concurrently`.
+    ends_concurrently: bool,
+    /// Part of the one before: in parentheses, or in the body of a routine.
+    inside: bool,
 }
 
 impl Statement {
@@ -74,7 +138,29 @@ impl Statement {
 
     fn defines_routine(&self) -> bool {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
-        matches!(words.as_slice(), ["create", "function" | "procedure", ..] | ["create", "or", "replace", "function" | "procedure"])
+        matches!(words.as_slice(), ["create", "function" | "procedure", ..] | ["create", "or", "replace", "function" | "procedure", ..])
+    }
+
+    /// What it is, if PostgreSQL refuses it inside a transaction whatever it is about.
+    fn never_in_transaction(&self) -> Option<&'static str> {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        Some(match words.as_slice() {
+            ["vacuum", ..] => "VACUUM",
+            ["create", "index", "concurrently", ..] | ["create", "unique", "index", "concurrently", ..] => "CREATE INDEX CONCURRENTLY",
+            ["drop", "index", "concurrently", ..] => "DROP INDEX CONCURRENTLY",
+            ["reindex", _, "concurrently", ..] => "REINDEX CONCURRENTLY",
+            ["reindex", "schema" | "database" | "system", ..] => "REINDEX of more than one table",
+            ["alter", "table", ..] if self.ends_concurrently => "DETACH PARTITION CONCURRENTLY",
+            ["create", "database", ..] => "CREATE DATABASE",
+            ["drop", "database", ..] => "DROP DATABASE",
+            ["alter", "database", _, "set", "tablespace", ..] => "ALTER DATABASE SET TABLESPACE",
+            ["create", "tablespace", ..] => "CREATE TABLESPACE",
+            ["drop", "tablespace", ..] => "DROP TABLESPACE",
+            ["alter", "system", ..] => "ALTER SYSTEM",
+            ["discard", "all"] => "DISCARD ALL",
+            ["cluster"] | ["cluster", "verbose"] => "CLUSTER of every table",
+            _ => return None,
+        })
     }
 
     fn controls_transaction(&self) -> bool {
@@ -96,6 +182,8 @@ struct Statements {
     after_begin: bool,
     /// Inside `begin atomic … end`, the body of a routine in SQL. Its statements end in `;` like any other.
     in_body: bool,
+    /// Open parentheses: `create rule … do (…; …)` has statements in them.
+    depth: usize,
 }
 
 impl Statements {
@@ -106,7 +194,14 @@ impl Statements {
             match token {
                 Token::End => reader.end(span.end),
                 Token::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
-                Token::Other => reader.word("", span),
+                Token::Other => {
+                    reader.word("", span.clone());
+                    match &sql[span] {
+                        "(" => reader.depth += 1,
+                        ")" => reader.depth = reader.depth.saturating_sub(1),
+                        _ => {}
+                    }
+                }
             }
         }
         reader.end(sql.len());
@@ -115,8 +210,16 @@ impl Statements {
 
     fn word(&mut self, word: &str, span: Range<usize>) {
         let ends_body = self.in_body && self.current.is_none() && word == "end";
-        let statement = self.current.get_or_insert_with(|| Statement { span: span.clone(), words: Vec::new(), tokens: 0 });
+        let inside = self.in_body || self.depth > 0;
+        let statement = self.current.get_or_insert_with(|| Statement {
+            span: span.clone(),
+            words: Vec::new(),
+            tokens: 0,
+            ends_concurrently: false,
+            inside,
+        });
         statement.tokens += 1;
+        statement.ends_concurrently = word == "concurrently";
         statement.span.end = span.end;
         if statement.words.len() < WORDS_MAX {
             statement.words.push(if ends_body { String::new() } else { word.to_owned() });
@@ -315,6 +418,66 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
+        Script::read("a migration", "query", sql).map(|script| script.text())
+    }
+
+    fn statements(sql: &str) -> Vec<&str> {
+        Script::read("a migration", "query", sql).unwrap().statements().into_iter().map(|part| &sql[part]).collect()
+    }
+
+    #[test]
+    fn a_text_falls_into_its_statements() {
+        assert_eq!(statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"), ["select 1;", "(select ';');", "select 2;"]);
+        let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
+        assert_eq!(statements(&format!("{body} select f()")), [body, "select f()"]);
+        let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
+        assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
+    }
+
+    #[test]
+    fn comments_in_comments_have_a_bound() {
+        let nested = |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
+        for fine in [nested(100, ""), nested(100, "-+"), nested(10_000, " "), nested(10_000, "a"), "/* -------- */".repeat(1000)] {
+            assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
+        }
+        for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
+            assert!(readable(&over).is_err(), "{}…", &over[..20]);
+        }
+    }
+
+    #[test]
+    fn what_no_transaction_holds_is_refused_by_name_and_line() {
+        for (sql, name, line) in [
+            ("vacuum", "VACUUM", 1),
+            ("select 1;\n VACUUM (full) t", "VACUUM", 2),
+            ("create index concurrently on t (a)", "CREATE INDEX CONCURRENTLY", 1),
+            ("create unique index concurrently i on t (a)", "CREATE INDEX CONCURRENTLY", 1),
+            ("drop index concurrently i", "DROP INDEX CONCURRENTLY", 1),
+            ("reindex table concurrently t", "REINDEX CONCURRENTLY", 1),
+            ("reindex (concurrently) table t", "REINDEX CONCURRENTLY", 1),
+            ("reindex database d", "REINDEX of more than one table", 1),
+            ("begin; alter table a.t detach partition p concurrently; commit", "DETACH PARTITION CONCURRENTLY", 1),
+            ("create database d", "CREATE DATABASE", 1),
+            ("drop database if exists d", "DROP DATABASE", 1),
+            ("alter database \"d\" set tablespace t", "ALTER DATABASE SET TABLESPACE", 1),
+            ("alter system set work_mem = 1", "ALTER SYSTEM", 1),
+            ("discard all", "DISCARD ALL", 1),
+            ("cluster verbose", "CLUSTER of every table", 1),
+        ] {
+            let message = transactional(sql).expect_err(sql).message().into_owned();
+            assert!(message.contains(&format!("does not run {name} (line {line}) in any")), "{sql}: {message}");
+        }
+        for sql in [
+            "create index i on t (a); drop index i; reindex table t; cluster t; cluster verbose t using i",
+            "create table concurrently_made (vacuum int); alter table t add column concurrently int default 1",
+            "alter database d set work_mem = 1; discard plans; refresh materialized view concurrently m",
+            "select 'vacuum', $$;vacuum$$ -- ;vacuum",
+        ] {
+            assert!(transactional(sql).is_ok(), "{sql}");
+        }
+    }
 
     #[test]
     fn texts_without_transaction_control_pass_as_they_are() {

@@ -254,3 +254,4 @@ handler!(A a, B b);
 handler!(A a, B b, C c);
 handler!(A a, B b, C c, D d);
 handler!(A a, B b, C c, D d, E e);
+handler!(A a, B b, C c, D d, E e, G g);

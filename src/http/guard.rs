@@ -1,25 +1,28 @@
 //! The life of a request: identify the caller, count, resolve, decide, run, and write the headers, whatever happened.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    future::{Future, poll_fn},
+    net::IpAddr,
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use axum::{
-    body::Body,
-    extract::{ConnectInfo, Request},
-    http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
     response::Response,
 };
+use bytes::BufMut;
 use futures_util::FutureExt;
+use uuid::Uuid;
 
 use super::{
     asked::Asked,
     endpoint::{Access, Endpoint, Handle, Verb},
-    input::{Call, Payload, RequestLine},
-    limit_fields,
+    input::{Call, Payload},
+    limit_fields::{self, Pen},
     named::Named,
     respond,
     transport::{Peer, Transport},
@@ -43,10 +46,26 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
-    pub(super) app: App,
-    pub(super) endpoint: &'static Endpoint,
-    pub(super) operation: u16,
-    pub(super) handle: Handle,
+    app: App,
+    endpoint: &'static Endpoint,
+    operation: u16,
+    handle: Handle,
+}
+
+impl Guarded {
+    pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16) -> Self {
+        Self { app, endpoint, operation, handle: (endpoint.handler)().handle }
+    }
+}
+
+/// A request that came in.
+pub(super) struct Arrival {
+    /// The other end of the connection.
+    pub(super) socket: IpAddr,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Payload,
 }
 
 /// What became known on the way, for the headers.
@@ -54,7 +73,7 @@ pub(super) struct Guarded {
 struct Trail {
     standing: Option<(Policy, Quotas)>,
     refused: bool,
-    user: Option<HeaderValue>,
+    user: Option<Uuid>,
     /// Which permissions would have done, where they did not.
     accepted: Option<AnyOf>,
     /// Writes the audit log, if the request may change something.
@@ -62,107 +81,125 @@ struct Trail {
 }
 
 /// Serves one request.
-pub(super) async fn serve(guarded: Arc<Guarded>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let request_id = request_id(&guarded.app, &parts.headers);
-    let peer = peer(&guarded.app, &parts);
-    let path = parts.uri.path().to_owned();
-    let started = guarded.app.clock.ticks();
+///
+/// It and what it calls borrow the request, and box what they rarely wait for: a future carries all that it may need, and
+/// this one is made, moved and dropped with every request.
+pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response {
+    let Guarded { app, endpoint, operation, .. } = guarded;
+    let started = app.clock.ticks();
+    let request_id = RequestId::of(app, &arrival.headers);
+    let peer = app.settings.transport.peer(arrival.socket, &arrival.headers);
     let mut trail = Trail::default();
 
-    let run = AssertUnwindSafe(admit(&guarded, parts, body, (peer, &request_id), &mut trail)).catch_unwind();
-    let outcome = match tokio::time::timeout(TIMEOUT, run).await {
+    let outcome = {
+        let mut run = pin!(AssertUnwindSafe(admit(guarded, arrival, peer, started, &request_id, &mut trail)).catch_unwind());
+        // Most need no timer: they never wait.
+        match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
+            Poll::Ready(outcome) => Ok(outcome),
+            Poll::Pending => Box::pin(tokio::time::timeout(TIMEOUT, run)).await,
+        }
+    };
+    let outcome = match outcome {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => Err(panicked(panic.as_ref())),
         Err(_) => Err(Error::TimedOut(TIMEOUT)),
     };
-    let mut response = outcome.unwrap_or_else(|error| respond::error(&error, &path, &request_id, guarded.endpoint.id));
+    let mut response = outcome.unwrap_or_else(|error| respond::error(&error, arrival.uri.path(), request_id.as_str(), endpoint.id));
 
     if let Some(recorder) = trail.recorder.take()
-        && let Err(error) = recorder.finish(&guarded.app.db, response.status().as_u16(), guarded.app.clock.now()).await
+        && let Err(error) = Box::pin(recorder.finish(&app.db, response.status().as_u16(), app.clock.now())).await
     {
-        tracing::error!(request_id, operation = guarded.endpoint.id, %error, "the audit log was not written");
+        tracing::error!(request_id = request_id.as_str(), operation = endpoint.id, %error, "the audit log was not written");
     }
 
     // Failed before it could be counted: the address pays, and the headers are there all the same.
     let (policy, quotas) = if let Some(standing) = trail.standing.take() {
         standing
     } else {
-        let policy = guarded.app.limits.policy(guarded.operation, Place::default());
-        let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: guarded.operation };
-        let verdict = guarded.app.limits.take(key, policy.windows(), started).await;
+        let policy = app.limits.policy(*operation, Place::default());
+        let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: *operation };
+        let verdict = app.limits.take(key, policy.windows(), started).await;
         (policy, verdict.quotas)
     };
-    limit_fields::write(response.headers_mut(), &policy, &quotas, trail.refused);
-    write_headers(response.headers_mut(), &trail, &request_id);
-    guarded.app.metrics.observe(guarded.operation, response.status(), guarded.app.clock.ticks() - started);
+    let mut pen = Pen::new();
+    limit_fields::write(response.headers_mut(), &mut pen, &policy, &quotas, trail.refused);
+    write_identity(response.headers_mut(), &mut pen, trail.user, &request_id);
+    if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
+        response.headers_mut().insert(ACCEPTED, accepted);
+    }
+    app.metrics.observe(*operation, response.status(), app.clock.ticks() - started);
     response
 }
 
 async fn admit(
     guarded: &Guarded,
-    mut parts: Parts,
-    body: Body,
-    (peer, request_id): (Peer, &str),
+    arrival: &mut Arrival,
+    peer: Peer,
+    started: Ticks,
+    request_id: &RequestId,
     trail: &mut Trail,
 ) -> Result<Response, Error> {
+    let Guarded { app, endpoint, operation, handle } = guarded;
     Transport::require_secure(peer)?;
-    let caller = identify(&guarded.app, &parts.headers, peer).await?;
-    trail.user = caller.user().and_then(|user| HeaderValue::from_str(user.gotrue_id.hyphenated().encode_lower(&mut [0; 36])).ok());
+    let caller = identify(app, &arrival.headers, peer, started).await?;
+    trail.user = caller.user().map(|user| user.gotrue_id);
 
-    let mut payload = Payload::Pending(body);
-    let named = named(guarded.endpoint, &parts, &caller, &mut payload).await;
+    let named = named(guarded, arrival, &caller).await;
     // A body over its bound is counted like any other request, and refused after.
     let (named, unreadable) = named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
-    let (subject, standing) = count(guarded, &caller, named, guarded.app.clock.ticks(), trail).await?;
+    // A body may have taken its time.
+    let now = if matches!(arrival.payload, Payload::Read(_)) { app.clock.ticks() } else { started };
+    let (subject, standing) = count(guarded, &caller, named, now, trail).await?;
     // Nobody's body, and a stranger's, is not worth reading.
-    let looked_into =
-        if caller.user().is_some() && standing != Standing::Stranger { look_into(guarded.endpoint, &mut payload).await } else { Ok(()) };
+    let looked_into = if caller.user().is_some() && standing != Standing::Stranger { look_into(endpoint, arrival).await } else { Ok(()) };
     let unreadable = unreadable.or(looked_into.err());
-    let asked = Asked { query: parts.uri.query().unwrap_or_default(), body: payload.seen() };
-    if let Some(user) = caller.user().filter(|_| may_change(guarded.endpoint, &asked)) {
-        let recorder = Recorder::new(user, &subject, peer.address, request_id, guarded.endpoint.id);
+    let asked = Asked { query: arrival.uri.query().unwrap_or_default(), body: arrival.payload.seen() };
+    if let Some(user) = caller.user().filter(|_| may_change(endpoint, &asked)) {
+        let recorder = Recorder::new(user, &subject, peer.address, request_id.as_str(), endpoint.id);
         trail.recorder = Some(Arc::new(recorder));
     }
-    decide(&caller, &guarded.endpoint.access, &asked, standing).inspect_err(|error| {
+    decide(&caller, &endpoint.access, &asked, standing).inspect_err(|error| {
         let refused = matches!(error, Error::Forbidden(Denial::Role | Denial::Permissions(_)));
-        trail.accepted = refused.then(|| guarded.endpoint.access.required(&asked));
+        trail.accepted = refused.then(|| endpoint.access.required(&asked));
     })?;
     if let Some(error) = unreadable {
         return Err(error);
     }
-    if let Some(user) = caller.user().filter(|_| guarded.endpoint.access != Access::Public) {
-        guarded.app.directory.note_call(user, guarded.operation, guarded.endpoint.access.case_number(&asked));
+    if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
+        app.directory.note_call(user, *operation, endpoint.access.case_number(&asked));
     }
-    let call = Call {
-        app: guarded.app.clone(),
+    handle(Call {
+        app: app.clone(),
         caller,
         subject,
         standing,
         recorder: trail.recorder.clone(),
-        endpoint: guarded.endpoint,
-        line: RequestLine { method: parts.method.to_string(), path: parts.uri.path().to_owned() },
-        query: parts.uri.query().unwrap_or_default().to_owned(),
-        headers: std::mem::take(&mut parts.headers),
-        body: payload,
-    };
-    (guarded.handle)(call).await
+        endpoint,
+        method: arrival.method.clone(),
+        uri: arrival.uri.clone(),
+        headers: std::mem::take(&mut arrival.headers),
+        body: std::mem::take(&mut arrival.payload),
+    })
+    .await
 }
 
 /// Whether the request is one for the audit log: not a GET, and not permitted by permissions that only let see.
 fn may_change(endpoint: &Endpoint, asked: &Asked<'_>) -> bool {
+    if matches!(endpoint.method, Verb::Get | Verb::Head) || endpoint.access == Access::Public {
+        return false;
+    }
     let required = endpoint.access.required(asked);
     let sees = !required.0.is_empty() && required.0.iter().all(|group| group.iter().all(|permission| permission.only_reads()));
-    !matches!(endpoint.method, Verb::Get | Verb::Head) && endpoint.access != Access::Public && !sees
+    !sees
 }
 
 /// Who sent the request. A credential that does not hold leaves nobody, who is counted by address.
-async fn identify(app: &App, headers: &HeaderMap, peer: Peer) -> Result<Caller, Error> {
+async fn identify(app: &App, headers: &HeaderMap, peer: Peer, now: Ticks) -> Result<Caller, Error> {
     let nobody = |credential| Caller::Nobody { address: peer.address, credential };
     match tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)) {
         Err(credential) => Ok(nobody(credential)),
         Ok(digest) => {
-            let user = app.directory.user(&digest, peer.address).await?;
+            let user = app.directory.user(&digest, peer.address, now).await?;
             Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
         }
     }
@@ -170,15 +207,21 @@ async fn identify(app: &App, headers: &HeaderMap, peer: Peer) -> Result<Caller, 
 
 /// Reads the body if what the request needs depends on it. One that cannot be read counts as empty, and is refused after
 /// the decision.
-async fn look_into(endpoint: &Endpoint, payload: &mut Payload) -> Result<(), Error> {
-    if !endpoint.access.cases().is_empty() && endpoint.method.has_body() { payload.read().await.map(drop) } else { Ok(()) }
+async fn look_into(endpoint: &Endpoint, arrival: &mut Arrival) -> Result<(), Error> {
+    if endpoint.access.cases().is_empty() || !endpoint.method.has_body() {
+        return Ok(());
+    }
+    Box::pin(arrival.payload.read()).await.map(drop)
 }
 
-/// What the request names. The one operation whose body says is asked for the body, unless nobody asks: it is not worth reading.
-async fn named(endpoint: &Endpoint, parts: &Parts, caller: &Caller, payload: &mut Payload) -> Result<Named, Error> {
-    match endpoint.limit.key {
-        LimitKey::OrganizationInBody { fields } if caller.user().is_some() => Ok(Named::in_body(fields, &payload.read().await?)),
-        _ => Ok(Named::in_line(endpoint, parts.uri.path(), parts.uri.query().unwrap_or_default())),
+/// What the request names. The one operation whose body says is asked for the body, unless nobody asks: it is not worth
+/// reading.
+async fn named(guarded: &Guarded, arrival: &mut Arrival, caller: &Caller) -> Result<Named, Error> {
+    match guarded.endpoint.limit.key {
+        LimitKey::OrganizationInBody { fields } if caller.user().is_some() => {
+            Ok(Named::in_body(fields, &Box::pin(arrival.payload.read()).await?))
+        }
+        _ => Ok(Named::in_line(guarded.endpoint, arrival.uri.path(), arrival.uri.query().unwrap_or_default())),
     }
 }
 
@@ -193,13 +236,15 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, tra
         return Ok((Subject::Account, Standing::Account));
     }
     let own = caller.user().zip(named.reference());
-    if let Some((subject, held)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference)) {
+    if let Some((subject, held)) = own.as_ref().and_then(|(user, reference)| app.directory.own_cached(user, reference, now)) {
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(held)));
     }
     let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
     let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-    let Some((subject, held)) = app.directory.own(user, &reference).await? else { return Ok((Subject::Account, Standing::Stranger)) };
+    let Some((subject, held)) = Box::pin(app.directory.own(user, &reference)).await? else {
+        return Ok((Subject::Account, Standing::Stranger));
+    };
     meter.give_back(&unresolved).await;
     meter.take_own(&subject).await?;
     Ok((subject, Standing::Member(held)))
@@ -259,28 +304,44 @@ impl Meter<'_> {
     }
 }
 
-/// The id the client sent, if it is fit for a log line; else a new one of 32 hex digits.
-fn request_id(app: &App, headers: &HeaderMap) -> String {
-    let sent = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
-    match sent.filter(|id| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())) {
-        Some(id) => id.to_owned(),
-        None => hex::encode(app.entropy.bytes::<16>()),
+/// What ties an answer to its lines in the log.
+enum RequestId {
+    /// The client's, which is fit for a log line.
+    Sent(HeaderValue),
+    /// Ours: 32 hex digits.
+    Minted([u8; 32]),
+}
+
+impl RequestId {
+    fn of(app: &App, headers: &HeaderMap) -> Self {
+        let fit = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+        if let Some(sent) = headers.get(&REQUEST_ID).filter(fit) {
+            return Self::Sent(sent.clone());
+        }
+        let mut minted = [0; 32];
+        // The lengths are right, which is all that could go wrong.
+        let _ = hex::encode_to_slice(app.entropy.bytes::<16>(), &mut minted);
+        Self::Minted(minted)
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Sent(id) => id.to_str(),
+            Self::Minted(id) => Ok(std::str::from_utf8(id).unwrap_or_default()),
+        }
+        .unwrap_or_default()
     }
 }
 
-fn peer(app: &App, parts: &Parts) -> Peer {
-    let socket = parts.extensions.get::<ConnectInfo<SocketAddr>>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |info| info.0.ip());
-    app.settings.transport.peer(socket, &parts.headers)
-}
-
-fn write_headers(headers: &mut HeaderMap, trail: &Trail, request_id: &str) {
-    if let Some(user) = &trail.user {
-        headers.insert(USER_ID, user.clone());
+fn write_identity(headers: &mut HeaderMap, pen: &mut Pen, user: Option<Uuid>, request_id: &RequestId) {
+    if let Some(value) = user.and_then(|user| pen.value(|line| line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes()))) {
+        headers.insert(USER_ID, value);
     }
-    if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
-        headers.insert(ACCEPTED, accepted);
-    }
-    if let Ok(id) = HeaderValue::from_str(request_id) {
+    let id = match request_id {
+        RequestId::Sent(id) => Some(id.clone()),
+        RequestId::Minted(id) => pen.value(|line| line.put_slice(id)),
+    };
+    if let Some(id) = id {
         headers.insert(REQUEST_ID, id);
     }
 }

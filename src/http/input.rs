@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderName},
+    http::{HeaderMap, HeaderName, Method, Uri},
 };
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -26,8 +26,8 @@ pub struct Call {
     pub(super) standing: Standing,
     pub(super) recorder: Option<Arc<Recorder>>,
     pub(super) endpoint: &'static Endpoint,
-    pub(super) line: RequestLine,
-    pub(super) query: String,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Payload,
 }
@@ -38,16 +38,22 @@ pub(super) enum Payload {
     Read(Bytes),
 }
 
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Read(Bytes::new())
+    }
+}
+
 impl Call {
     /// What the path has in the place of `{name}`.
     pub fn placeholder(&self, name: &str) -> Option<&str> {
-        placeholder(self.endpoint, &self.line.path, name)
+        placeholder(self.endpoint, self.uri.path(), name)
     }
 }
 
 impl Payload {
     pub(super) async fn read(&mut self) -> Result<Bytes, Error> {
-        let bytes = match std::mem::replace(self, Self::Read(Bytes::new())) {
+        let bytes = match std::mem::take(self) {
             Self::Pending(pending) => body::read(pending, body::BYTES_MAX).await?,
             Self::Read(bytes) => bytes,
         };
@@ -93,7 +99,7 @@ impl Input for RequestLine {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
-        Ok(call.line.clone())
+        Ok(Self { method: call.method.to_string(), path: call.uri.path().to_owned() })
     }
 }
 
@@ -230,7 +236,7 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
     }
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
-        let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(call.query.as_bytes()));
+        let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(call.uri.query().unwrap_or_default().as_bytes()));
         serde_path_to_error::deserialize::<_, T>(reader).map(Self).map_err(|error: serde_path_to_error::Error<serde::de::value::Error>| {
             let (path, problem) = (error.path().to_string(), error.inner().to_string());
             let named = problem.split('`').nth(1).unwrap_or_default().to_owned();

@@ -20,5 +20,5 @@ pub use input::{Call, IdempotencyKey, Input, Json, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Created, Done, Lines, Output, Rows, Written};
 pub use rehearse::{Imagined, Rehearsal, rehearse};
-pub use router::{placeholders, router};
+pub use router::{Api, placeholders};
 pub use transport::{ClientHeader, Peer, Transport};

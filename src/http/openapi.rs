@@ -23,11 +23,12 @@ pub struct Described {
     parameters: Vec<Value>,
     body: Option<Value>,
     reply: Option<(StatusCode, Option<Value>)>,
+    may_be_empty: bool,
 }
 
 impl Described {
     fn new(schemas: SchemaGenerator) -> Self {
-        Self { schemas, names: Vec::new(), parameters: Vec::new(), body: None, reply: None }
+        Self { schemas, names: Vec::new(), parameters: Vec::new(), body: None, reply: None, may_be_empty: false }
     }
 
     /// The handler needs what `{placeholder}` names.
@@ -46,6 +47,12 @@ impl Described {
 
     pub(super) fn reply_schema<T: JsonSchema>(&mut self, status: StatusCode) {
         self.reply = Some((status, Some(self.schemas.subschema_for::<T>().to_value())));
+    }
+
+    /// Answers with a body or without, as the request asks.
+    pub(super) fn reply_schema_or_empty<T: JsonSchema>(&mut self, status: StatusCode) {
+        self.reply_schema::<T>(status);
+        self.may_be_empty = true;
     }
 
     /// Answers with an empty body, or one that no schema describes.
@@ -141,7 +148,7 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
         "summary": endpoint.summary,
         "tags": [endpoint.tag.title()],
         "parameters": parameters,
-        "responses": responses(endpoint, built, described.reply),
+        "responses": responses(endpoint, built, described.reply, described.may_be_empty),
         "x-rate-limits": endpoint.limit.counted().iter().map(|w| json!({"requests": w.requests, "seconds": w.secs})).collect::<Vec<_>>(),
     });
     if endpoint.access != Access::Public {
@@ -164,11 +171,16 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
     (item, described.schemas)
 }
 
-fn responses(endpoint: &Endpoint, built: bool, reply: Option<(StatusCode, Option<Value>)>) -> Value {
+fn responses(endpoint: &Endpoint, built: bool, reply: Option<(StatusCode, Option<Value>)>, may_be_empty: bool) -> Value {
     let mut responses = Map::new();
     match reply {
         Some((status, Some(schema))) => {
-            responses.insert(status.as_str().into(), json!({"description": "Done", "content": {"application/json": {"schema": schema}}}));
+            let description = if may_be_empty { "Done; the body is empty unless the request asks for one" } else { "Done" };
+            let mut response = json!({"description": description, "content": {"application/json": {"schema": schema}}});
+            if may_be_empty {
+                response["x-may-be-empty"] = true.into();
+            }
+            responses.insert(status.as_str().into(), response);
         }
         Some((status, None)) => {
             responses.insert(status.as_str().into(), json!({"description": "Done; the body is empty"}));

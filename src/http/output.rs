@@ -14,6 +14,8 @@ use serde::Serialize;
 use super::{input::Json, openapi::Described};
 use crate::error::{Context, Error};
 
+/// Headers of a usual answer, with those that the server adds.
+const HEADERS: usize = 12;
 /// Content type of our own JSON.
 const JSON: &str = "application/json; charset=utf-8";
 
@@ -33,6 +35,17 @@ impl<T: Serialize + JsonSchema + Send> Output for Json<T> {
 
     fn respond(self) -> Response {
         json(StatusCode::OK, &self.0)
+    }
+}
+
+/// 200, with a JSON body where the request asked for one.
+impl<T: Serialize + JsonSchema + Send> Output for Option<Json<T>> {
+    fn describe(described: &mut Described) {
+        described.reply_schema_or_empty::<T>(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        self.map_or_else(|| Done.respond(), Json::respond)
     }
 }
 
@@ -58,7 +71,7 @@ impl Output for Done {
     }
 
     fn respond(self) -> Response {
-        Response::new(Body::empty())
+        with_room(Body::empty())
     }
 }
 
@@ -124,9 +137,16 @@ impl Output for Lines {
     }
 }
 
+/// A response with room for what the guard adds: growing twice costs more than all of the headers.
+fn with_room(body: Body) -> Response {
+    let mut response = Response::new(body);
+    response.headers_mut().reserve(HEADERS);
+    response
+}
+
 /// A response of a given content type.
 pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
-    let mut response = Response::new(body.into());
+    let mut response = with_room(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response

@@ -46,7 +46,7 @@ pub async fn rehearse(app: &App, endpoints: &[&'static Endpoint], user: User, re
     let standing = if matches!(named, Named::Account) {
         Standing::Account
     } else if let Some(reference) = named.reference() {
-        let known = app.directory.own_cached(&user, &reference);
+        let known = app.directory.own_cached(&user, &reference, app.clock.ticks());
         let own = if known.is_some() { known } else { app.directory.own(&user, &reference).await? };
         own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
     } else {

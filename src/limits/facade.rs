@@ -24,7 +24,8 @@ impl Limits {
     pub async fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
         match &self.shared {
             None => self.memory.take(key, windows, now),
-            Some(shared) => shared.take(&self.memory, self.policies.id(key.operation), key, windows, now).await,
+            // Boxed, so that who counts in memory does not carry the future of a statement around.
+            Some(shared) => Box::pin(shared.take(&self.memory, self.policies.id(key.operation), key, windows, now)).await,
         }
     }
 
@@ -33,7 +34,7 @@ impl Limits {
         match (verdict.counted, &self.shared) {
             (Counted::Shared(left), Some(shared)) => {
                 let left = left.map(|left| left.saturating_sub(now.saturating_sub(taken)));
-                shared.give_back(self.policies.id(key.operation), key, &left[..windows.len()]).await;
+                Box::pin(shared.give_back(self.policies.id(key.operation), key, &left[..windows.len()])).await;
             }
             _ => self.memory.give_back(key, windows, taken),
         }

@@ -1,7 +1,7 @@
 //! Which windows apply to a request: those of the operation, or what the operator put in their place.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 use uuid::Uuid;
 
@@ -17,7 +18,10 @@ use crate::ids::OrganizationId;
 
 /// The windows that apply to a request, and the field that states them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct Policy(Arc<Stated>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stated {
     windows: [Window; WINDOWS_MAX],
     len: usize,
     field: Bytes,
@@ -30,24 +34,24 @@ impl Policy {
         let len = windows.len().min(WINDOWS_MAX);
         list[..len].copy_from_slice(&windows[..len]);
         let items: Vec<_> = windows[..len].iter().map(|w| format!("\"{}\";q={};w={}", w.name(), w.requests, w.secs)).collect();
-        Self { windows: list, len, field: items.join(", ").into() }
+        Self(Arc::new(Stated { windows: list, len, field: items.join(", ").into() }))
     }
 
     /// The windows, the longest first.
     pub fn windows(&self) -> &[Window] {
-        &self.windows[..self.len]
+        &self.0.windows[..self.0.len]
     }
 
     /// Value of the `RateLimit-Policy` field: written once, not with every response.
     pub fn field(&self) -> &Bytes {
-        &self.field
+        &self.0.field
     }
 
     /// The same with another quota in its first window. A burst protects the server, so it stays.
     fn admitting(&self, requests: u32) -> Self {
-        let mut windows = self.windows;
+        let mut windows = self.0.windows;
         windows[0].requests = requests;
-        Self::new(&windows[..self.len])
+        Self::new(&windows[..self.0.len])
     }
 }
 
@@ -83,10 +87,15 @@ pub(super) struct Subject {
 
 /// The policy of every operation, and the operator's overrides.
 pub struct Policies {
-    operations: Box<[(&'static str, Policy)]>,
-    /// Whether there are overrides at all: most installations have none, and pay one load for the question.
-    any: AtomicBool,
-    overrides: RwLock<Arc<HashMap<Subject, Override>>>,
+    operations: Box<[Operation]>,
+    overrides: RwLock<Arc<HashMap<Subject, Override, RandomState>>>,
+}
+
+struct Operation {
+    id: &'static str,
+    standing: Policy,
+    /// Whether an override can apply to it: most have none, and pay one load for the question.
+    overridden: AtomicBool,
 }
 
 struct Override {
@@ -98,25 +107,26 @@ struct Override {
 impl Policies {
     /// Of these operations, numbered in this order.
     pub fn new(operations: impl Iterator<Item = (&'static str, &'static Limit)>) -> Self {
-        let operations = operations.map(|(id, limit)| (id, Policy::new(limit.windows))).collect();
-        Self { operations, any: AtomicBool::new(false), overrides: RwLock::default() }
+        let operation =
+            |(id, limit): (_, &Limit)| Operation { id, standing: Policy::new(limit.windows), overridden: AtomicBool::new(false) };
+        Self { operations: operations.map(operation).collect(), overrides: RwLock::default() }
     }
 
     /// Id of an operation: unlike its number, the same in every version of the program.
     pub fn id(&self, operation: u16) -> &'static str {
-        self.operations.get(usize::from(operation)).map_or("", |(id, _)| id)
+        self.operations.get(usize::from(operation)).map_or("", |operation| operation.id)
     }
 
     /// Number of the operation with this id.
     pub fn operation(&self, id: &str) -> Option<u16> {
-        self.operations.iter().position(|(known, _)| *known == id).and_then(|place| u16::try_from(place).ok())
+        self.operations.iter().position(|operation| operation.id == id).and_then(|place| u16::try_from(place).ok())
     }
 
     /// What applies to `operation` here. The most specific override wins: one that names the operation before one that
     /// does not, then one that names the application, then one that names the organization.
     pub fn of(&self, operation: u16, place: Place) -> Policy {
-        let Some((_, standing)) = self.operations.get(usize::from(operation)) else { return Policy::new(&[]) };
-        if !self.any.load(Ordering::Acquire) {
+        let Some(Operation { standing, overridden, .. }) = self.operations.get(usize::from(operation)) else { return Policy::new(&[]) };
+        if !overridden.load(Ordering::Acquire) {
             return standing.clone();
         }
         let overrides = self.overrides.read().clone();
@@ -127,14 +137,16 @@ impl Policies {
     /// Puts these overrides in the place of those before.
     pub(super) fn replace(&self, rows: impl Iterator<Item = (Subject, u32)>) {
         let written = |subject: &Subject, requests| {
-            let (_, standing) = self.operations.get(usize::from(subject.operation?))?;
-            Some(standing.admitting(requests))
+            let operation = self.operations.get(usize::from(subject.operation?))?;
+            Some(operation.standing.admitting(requests))
         };
-        let overrides: HashMap<_, _> =
+        let overrides: HashMap<_, _, RandomState> =
             rows.map(|(subject, requests)| (subject, Override { requests, policy: written(&subject, requests) })).collect();
-        let any = !overrides.is_empty();
+        let of: HashSet<Option<u16>> = overrides.keys().map(|subject| subject.operation).collect();
         *self.overrides.write() = Arc::new(overrides);
-        self.any.store(any, Ordering::Release);
+        for (number, operation) in (0..).zip(&self.operations) {
+            operation.overridden.store(of.contains(&None) || of.contains(&Some(number)), Ordering::Release);
+        }
     }
 }
 

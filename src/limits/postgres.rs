@@ -64,11 +64,15 @@ on conflict (key) do update set (limit_1, limit_2, granted, used_1, ends_1, used
          lateral (select greatest(0, least(excluded.granted, excluded.limit_1 - o.used_1, excluded.limit_2 - o.used_2)) as granted) g)
 returning key, granted, used_1, ends_1 - at, used_2, ends_2 - at";
 
+/// Gives one request back to each window that is still the one it was taken from. One that it opened is closed again.
 const GIVE_BACK: &str = "\
 update limit_counters c
-set used_1 = case when c.ends_1 - t.at between 1 and $2::bigint then greatest(c.used_1 - 1, 0) else c.used_1 end,
-    used_2 = case when c.ends_2 - t.at between 1 and $3::bigint then greatest(c.used_2 - 1, 0) else c.used_2 end
-from (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at) t
+set used_1 = case when n.back_1 then c.used_1 - 1 else c.used_1 end, ends_1 = case when n.back_1 and c.used_1 = 1 then n.at else c.ends_1 end,
+    used_2 = case when n.back_2 then c.used_2 - 1 else c.used_2 end, ends_2 = case when n.back_2 and c.used_2 = 1 then n.at else c.ends_2 end
+from (select t.at, o.used_1 > 0 and o.ends_1 - t.at between 1 and $2::bigint as back_1,
+             o.used_2 > 0 and o.ends_2 - t.at between 1 and $3::bigint as back_2
+      from (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at) t,
+           (select * from limit_counters where key = $1 for update) o) n
 where c.key = $1";
 
 const PEEK: &str = "\

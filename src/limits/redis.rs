@@ -63,7 +63,7 @@ static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "for i, key in ipairs(KEYS) do \
            local left = redis.call('PTTL', key) \
-           if left > 0 and left <= tonumber(ARGV[i]) and tonumber(redis.call('GET', key)) > 0 then redis.call('DECR', key) end \
+           if left > 0 and left <= tonumber(ARGV[i]) and redis.call('DECR', key) < 1 then redis.call('DEL', key) end \
          end",
     )
 });

@@ -63,6 +63,14 @@ export default async function (server, tally) {
     assert.equal(ended.code, 1);
     assert.match(ended.all, /42P01: relation \\"nowhere\\" does not exist/);
   });
+  await tally.scenario('cli: db advisors', async () => {
+    const query = 'create table advised (id int)';
+    assert.equal((await call(server, 'POST', `/v1/projects/${ref}/database/query`, { query })).status, 201);
+    assert.match((await works('db', 'advisors', `--remote=${ref}`, '--level', 'info')).all, /no_primary_key|does not have a primary key/);
+  });
+  await tally.scenario('cli: gen types', async () => {
+    assert.match((await works('gen', 'types', `--remote=${ref}`, '--lang', 'typescript')).out, /export type Database = \{/);
+  });
   for (const command of [
     ['link', ref, '--yes'],
     ['projects', 'api-keys', `--remote=${ref}`],
@@ -70,7 +78,6 @@ export default async function (server, tally) {
     ['functions', 'list', `--remote=${ref}`],
     ['branches', 'list', `--remote=${ref}`],
     ['backups', 'list', `--remote=${ref}`],
-    ['gen', 'types', `--remote=${ref}`, '--lang', 'typescript'],
   ]) {
     await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} says that it is not built`, async () => {
       const ended = await supabase(...command);

@@ -1,11 +1,22 @@
 // Runs the scenarios of the clients named on the command line, or of all.
 import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
 import cli from './cli.mjs';
+import history from './history.mjs';
 import js from './js.mjs';
-import mcp from './mcp.mjs';
+import { mcp } from './mcp.mjs';
 import python from './python.mjs';
+import types from './types.mjs';
 
-const suites = { cli, mcp, js, python };
+const suites = {
+  cli,
+  history,
+  mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
+  // What assistants that were set up a year ago still run.
+  'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
+  js,
+  python,
+  types,
+};
 const names = process.argv.slice(2);
 const unknown = names.filter((name) => !(name in suites));
 if (unknown.length > 0) {

@@ -10,11 +10,11 @@ class Session {
   #pending = new Map();
   #last = 0;
 
-  constructor(server) {
+  constructor(server, program) {
     // `docs` would be fetched from the network while the tools are listed.
     const features = 'account,database,debugging,development,functions,branching,storage';
     const args = ['--access-token', server.token, '--api-url', server.url, '--features', features];
-    this.child = spawn(join(clients, 'node_modules/.bin/mcp-server-supabase'), args, {
+    this.child = spawn(process.execPath, [join(clients, 'node_modules', program), ...args], {
       stdio: ['pipe', 'pipe', 'ignore'],
       env: { PATH: process.env.PATH, HOME: server.home },
     });
@@ -58,8 +58,9 @@ class Session {
   }
 }
 
-export default async function (server, tally) {
-  const session = new Session(server);
+/** The scenarios with a program among the installed packages. */
+export const mcp = (program) => async (server, tally) => {
+  const session = new Session(server, program);
   try {
     await session.request('initialize', {
       protocolVersion: '2025-06-18',
@@ -71,7 +72,7 @@ export default async function (server, tally) {
   } finally {
     session.child.kill('SIGKILL');
   }
-}
+};
 
 async function scenarios(server, tally, session) {
   const organization_id = server.organization;
@@ -137,10 +138,16 @@ async function scenarios(server, tally, session) {
     const { extensions } = await session.tool('list_extensions', { project_id });
     assert.ok(extensions.some(({ name }) => name === 'plpgsql'), JSON.stringify(extensions));
   });
+  await tally.scenario('mcp: get_advisors', async () => {
+    const names = async (type) => JSON.stringify(await session.tool('get_advisors', { project_id, type }));
+    assert.match(await names('security'), /rls_enabled_no_policy/);
+    assert.doesNotMatch(await names('performance'), /no_primary_key.*pets/);
+  });
+  await tally.scenario('mcp: generate_typescript_types', async () => {
+    assert.match((await session.tool('generate_typescript_types', { project_id })).types, /pets: \{\n\s+Row: \{/);
+  });
   for (const [name, args] of [
     ['list_edge_functions', { project_id }],
-    ['get_advisors', { project_id, type: 'security' }],
-    ['generate_typescript_types', { project_id }],
     ['list_storage_buckets', { project_id }],
     ['pause_project', { project_id }],
   ]) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gantry::{
     endpoints,
     error::Error,
-    http::{Access, Done, Endpoint, Tag, Transport, Verb, mount, router},
+    http::{Access, Api, Done, Endpoint, Tag, Transport, Verb, mount},
     limits::STANDARD,
 };
 use serde_json::json;
@@ -203,15 +203,15 @@ async fn panics() -> Result<Done, Error> {
 #[tokio::test]
 async fn a_panic_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
-    let router = router(&app.app, &[&PANICS], &endpoints::UNKNOWN);
-    let answer = Call::new(router.clone(), "GET", "/panics").as_(&app.owner).header("x-request-id", "abc").send().await.expect(500);
+    let api = Api::new(&app.app, &[&PANICS], &endpoints::UNKNOWN);
+    let answer = Call::new(api.clone(), "GET", "/panics").as_(&app.owner).header("x-request-id", "abc").send().await.expect(500);
     assert_eq!(answer.json(), json!({"message": "Internal Server Error", "errorEventId": "abc"}));
     assert_eq!((answer.quota.limit, answer.quota.remaining), (120, 119));
     assert_eq!(answer.header("x-gotrue-id"), Some(&*app.owner.gotrue_id.to_string()));
     let logged = app.log.take_errors();
     assert!(matches!(&*logged, [line] if line.contains("abc") && line.contains("test-panics") && line.contains("hunter2")), "{logged:?}");
     // The next request is served as if nothing had been.
-    Call::new(router, "GET", "/nowhere").send().await.expect(404);
+    Call::new(api, "GET", "/nowhere").send().await.expect(404);
 }
 
 #[tokio::test]

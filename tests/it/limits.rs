@@ -1,5 +1,6 @@
 //! Counters where the loops over all operations do not reach: bodies that name the organization, two windows, many at once.
 
+mod model;
 mod nodes;
 mod outage;
 mod stores;

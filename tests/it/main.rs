@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod advisors;
 mod audit;
 mod binary;
 mod clusters;
@@ -19,3 +20,4 @@ mod sql;
 mod support;
 mod tidy;
 mod tokens;
+mod types;

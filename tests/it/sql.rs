@@ -3,17 +3,25 @@
 //! Every test has a cluster of its own, as a new project has it.
 
 mod bounds;
+mod cut;
+mod history;
+mod hostile;
 mod migrations;
+mod rehearsal;
 mod values;
 
 use std::{ops::Deref, time::Duration};
 
+use chrono::{DateTime, Utc};
 use gantry::{
+    clock::Clock,
     database::{
+        migrations::{Budget, NewMigration},
         query::{Query, run_query},
         session::{Limits, Target},
     },
     error::Error,
+    ids::ProjectRef,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -21,9 +29,17 @@ use tokio::time::{sleep, timeout};
 use crate::support::machine::{Machine, PATIENCE};
 
 /// A server of the test's own, for as long as the value lives.
-struct Server {
+pub(crate) struct Server {
     target: Target,
-    _machine: Machine,
+    machine: Machine,
+    project: ProjectRef,
+}
+
+impl Server {
+    /// A superuser's session, for what no customer can do.
+    pub(crate) async fn admin(&self) -> tokio_postgres::Client {
+        self.machine.clusters.admin(&self.project).await.unwrap()
+    }
 }
 
 impl Deref for Server {
@@ -34,15 +50,29 @@ impl Deref for Server {
     }
 }
 
-async fn server() -> Server {
+pub(crate) async fn server() -> Server {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
-    Server { target: Target::new(machine.clusters.socket_path(&project)), _machine: machine }
+    Server { target: Target::new(machine.clusters.socket_path(&project)), machine, project }
 }
 
-const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
+pub(crate) const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
 
-async fn run(target: &Target, text: &str) -> Result<Value, Error> {
+const BUDGET: Budget = Budget { limits: LIMITS, lock_timeout: Duration::from_secs(4) };
+
+fn clock() -> Clock {
+    Clock::manual("2026-11-01T09:15:03Z".parse::<DateTime<Utc>>().unwrap())
+}
+
+fn new(query: &str) -> NewMigration {
+    NewMigration { query: query.into(), ..NewMigration::default() }
+}
+
+fn keyed(query: &str, key: &str) -> NewMigration {
+    NewMigration { idempotency_key: Some(key.into()), ..new(query) }
+}
+
+pub(crate) async fn run(target: &Target, text: &str) -> Result<Value, Error> {
     run_with(target, text, json!([])).await
 }
 

@@ -52,6 +52,9 @@ impl Model {
             if let Some((ends, used)) = self.open.get_mut(&(key, index)) {
                 let holds = (ends.saturating_sub(window.millis())..*ends).contains(&taken);
                 *used -= u32::from(holds && *used > 0);
+                if *used == 0 {
+                    self.open.remove(&(key, index));
+                }
             }
         }
     }

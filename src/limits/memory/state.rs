@@ -62,12 +62,15 @@ impl State {
         }
     }
 
-    /// Undoes one request that was counted at `taken`, if that was in this very window and not in one before it.
+    /// Undoes one request that was counted at `taken`, if that was in this very window and not in one before it. A window
+    /// that was opened by it is closed again: the next request is the first.
     pub(super) fn give_back(&mut self, window: Window, taken: Ticks) -> bool {
         let was_in_it = self.is_open(taken) && self.ends() <= taken + length(window);
         let gives = was_in_it && self.used() > 0;
         if gives {
-            self.0 -= 1 << 1;
+            let used = self.used() - 1;
+            let ends = if used == 0 { taken } else { self.ends() };
+            *self = Self::new(self.window(), used, ends);
         }
         gives
     }

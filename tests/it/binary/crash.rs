@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tokio_postgres::NoTls;
 
-use super::machine::{Gantry, Machine, alive, until};
+use super::{
+    machine::{Gantry, Machine, alive, until},
+    wire,
+};
 
 /// After the answer to a request: while the row is new, while files are copied, while the server starts, after all.
 const MOMENTS_MS: [u64; 8] = [0, 5, 20, 50, 90, 140, 200, 300];
@@ -121,6 +125,46 @@ fn killed_beside_running_clusters_it_adopts_them() {
     gantry.healthy(&project);
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
     assert_eq!(machine.servers(), []);
+}
+
+/// PostgreSQL finds nobody to answer, and keeps all of a migration or nothing.
+#[test]
+fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    let project = gantry.create("kept");
+    gantry.healthy(&project);
+    let path = format!("/v1/projects/{project}/database/migrations");
+    let applied = |gantry: &Gantry, n: usize| {
+        let others = "select count(*) as n from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()";
+        until("nobody else at work", || (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(()));
+        let seen =
+            gantry.query(&project, &format!("select to_regclass('a{n}') is not null as first, to_regclass('b{n}') is not null as last"));
+        let recorded = gantry.get(&path).expect(200).as_array().unwrap().iter().any(|row| row["name"] == format!("m{n}"));
+        assert_eq!(seen.expect(201), json!([{"first": recorded, "last": recorded}]), "{n}");
+        recorded
+    };
+    for (n, moment) in [0, 5, 10, 20, 40, 120].into_iter().enumerate() {
+        let query = format!("create table a{n} (); select pg_sleep(0.03); create table b{n} ()");
+        let body = json!({"query": query, "name": format!("m{n}")});
+        let (address, token, at) = (gantry.address, gantry.token.clone(), path.clone());
+        let asked = std::thread::spawn({
+            let body = body.clone();
+            move || wire::send(address, "POST", &at, Some(&token), Some(&body))
+        });
+        let_pass(moment);
+        gantry.kill();
+        let told = asked.join().unwrap().is_ok_and(|answer| answer.status == 200);
+        gantry = machine.dev(&[]);
+        gantry.healthy(&project);
+        let done = applied(&gantry, n);
+        assert!(done || !told, "{n}: answered, and not there");
+        if !done {
+            assert_eq!(gantry.send("POST", &path, Some(&body)).status, 200);
+            assert!(applied(&gantry, n));
+        }
+    }
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
 #[test]

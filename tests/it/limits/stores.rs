@@ -127,6 +127,13 @@ async fn a_window_ends_and_what_is_given_back_can_be_taken(url: &str) {
     assert!(nodes[0].take(key(2), windows, clock.ticks()).await.admitted);
     assert!(!nodes[0].take(key(2), windows, clock.ticks()).await.admitted);
 
+    // A window that was opened by what is given back is closed again.
+    let (windows, taken) = (&[per(5, 3600)], clock.ticks());
+    let only = nodes[0].take(key(4), windows, taken).await;
+    sleep(Duration::from_millis(1_050)).await;
+    nodes[0].give_back(key(4), windows, &only, taken, clock.ticks()).await;
+    assert_eq!(nodes[1].take(key(4), windows, clock.ticks()).await.quota().reset_secs, 3600);
+
     // Given back after its window: the next window keeps what it has.
     let windows = &[per(1, 1)];
     let taken = clock.ticks();

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http::Request, response::Response};
+use axum::{body::Body, http::Request, response::Response};
 use gantry::{
     app::{App, Background, Settings},
     clock::{Clock, Entropy},
     clusters::Embedded,
     db::Db,
-    http::Transport,
+    http::{Api, Transport},
     limits::{Memory, Options},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -105,7 +105,7 @@ pub(super) fn options(url: &str, deadline: Duration) -> Options {
 /// A whole application, as one of several, by the real clock.
 pub(super) struct Node {
     pub(super) app: App,
-    router: Router,
+    api: Api,
     pub(super) background: Option<Background>,
     _machine: Machine,
 }
@@ -117,7 +117,7 @@ impl Node {
         let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
         let (app, background) = App::new(settings, Clock::system(), Entropy::system(), db, clusters, Memory::default()).unwrap();
-        Self { router: app.router(), app, background: Some(background), _machine: machine }
+        Self { api: app.api(), app, background: Some(background), _machine: machine }
     }
 
     pub(super) async fn get(&self, path: &str, token: Option<&str>) -> Response {
@@ -125,7 +125,7 @@ impl Node {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        self.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+        self.api.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
     }
 
     /// Counted by address, and reads no database.

@@ -2,32 +2,19 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use gantry::{
-    clock::Clock,
     database::{
         OWNER,
         context::context,
-        migrations::{self, Applied, NewMigration, apply},
+        migrations::{self, Applied, Budget, NewMigration, apply},
         session::{Limits, Session, Target},
     },
     error::Error,
 };
 use serde_json::{Value, json};
 
-use super::{LIMITS, message, one, run, server, wait_until_idle};
-
-fn clock() -> Clock {
-    Clock::manual("2026-11-01T09:15:03Z".parse::<DateTime<Utc>>().unwrap())
-}
-
-fn new(query: &str) -> NewMigration {
-    NewMigration { query: query.into(), ..NewMigration::default() }
-}
-
-fn keyed(query: &str, key: &str) -> NewMigration {
-    NewMigration { idempotency_key: Some(key.into()), ..new(query) }
-}
+use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server, wait_until_idle};
 
 async fn versions(target: &Target) -> Vec<String> {
     migrations::list(target, LIMITS).await.unwrap().into_iter().map(|migration| migration.version).collect()
@@ -44,7 +31,7 @@ async fn a_migration_is_applied_and_recorded() {
         idempotency_key: Some("k".into()),
         created_by: Some("me@example.com".into()),
     };
-    let applied = apply(&target, &clock(), &migration, LIMITS).await.unwrap();
+    let applied = apply(&target, &clock(), &migration, BUDGET).await.unwrap();
     assert_eq!(applied, Applied { version: "20261101091503".into(), replayed: false });
     let listed = migrations::list(&target, LIMITS).await.unwrap();
     assert_eq!(json!(listed), json!([{"version": "20261101091503", "name": "first"}]));
@@ -69,7 +56,7 @@ async fn the_command_lines_history_gets_the_missing_columns() {
     .await
     .unwrap();
     assert_eq!(versions(&target).await, ["20300101000000", "init"]);
-    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap();
     assert_eq!(applied.version, "20300101000001", "after theirs, though it is dated in the future");
     let constraint =
         "select conname::text from pg_constraint where conrelid = 'supabase_migrations.schema_migrations'::regclass and contype = 'u'";
@@ -79,14 +66,14 @@ async fn the_command_lines_history_gets_the_missing_columns() {
 #[tokio::test]
 async fn a_failing_migration_leaves_nothing() {
     let target = server().await;
-    let failed = apply(&target, &clock(), &new("create table a ();\nselect 1/0"), LIMITS).await;
+    let failed = apply(&target, &clock(), &new("create table a ();\nselect 1/0"), BUDGET).await;
     assert_eq!(message(failed), "Failed to run sql query: ERROR:  22012: division by zero\n");
     for late in [
         "create table a (id int unique deferrable initially deferred); insert into a values (1), (1)",
         "create table a (); create index concurrently on a ((1))",
         "create procedure p() language plpgsql as 'begin commit; end'; create table a (); call p()",
     ] {
-        assert!(apply(&target, &clock(), &new(late), LIMITS).await.is_err(), "{late}");
+        assert!(apply(&target, &clock(), &new(late), BUDGET).await.is_err(), "{late}");
     }
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
     assert_eq!(versions(&target).await, [""; 0]);
@@ -101,7 +88,7 @@ async fn no_text_parts_the_migration_from_its_record() {
         "commit; begin; create table a ()",
         "begin; create table a ()",
     ] {
-        assert!(message(apply(&target, &clock(), &new(text), LIMITS).await).starts_with("query: a migration runs in one transaction"));
+        assert!(message(apply(&target, &clock(), &new(text), BUDGET).await).starts_with("query: a migration runs in one transaction"));
     }
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
 
@@ -113,7 +100,7 @@ async fn no_text_parts_the_migration_from_its_record() {
         "savepoint s; create table b (); rollback to s; release s",
         "set standard_conforming_strings = off",
     ] {
-        apply(&target, &clock(), &new(text), LIMITS).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+        apply(&target, &clock(), &new(text), BUDGET).await.unwrap_or_else(|error| panic!("{text}: {error}"));
     }
     assert_eq!(versions(&target).await.len(), 6);
     assert_eq!(run(&target, "select to_regclass('a')::text as a, to_regclass('b') as b").await.unwrap(), json!([{"a": "a", "b": null}]));
@@ -156,7 +143,7 @@ async fn the_server_agrees_on_where_statements_begin() {
     let (mut passed, mut ran) = (0, 0);
     for text in texts_about_commit() {
         // Texts are refused before the server is asked.
-        if matches!(apply(&nowhere, &clock(), &new(&text), LIMITS).await, Err(Error::Invalid { .. })) {
+        if matches!(apply(&nowhere, &clock(), &new(&text), BUDGET).await, Err(Error::Invalid { .. })) {
             continue;
         }
         passed += 1;
@@ -171,7 +158,7 @@ async fn the_server_agrees_on_where_statements_begin() {
 #[tokio::test]
 async fn a_blanked_begin_keeps_the_lines() {
     let server = server().await;
-    let failed = apply(&server, &clock(), &new("begin;\nselect nope;\ncommit;"), LIMITS).await;
+    let failed = apply(&server, &clock(), &new("begin;\nselect nope;\ncommit;"), BUDGET).await;
     assert!(message(failed).ends_with("\nLINE 2: select nope;\n               ^\n"));
 }
 
@@ -179,16 +166,16 @@ async fn a_blanked_begin_keeps_the_lines() {
 async fn a_key_is_applied_once() {
     let target = server().await;
     let clock = clock();
-    let first = apply(&target, &clock, &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    let first = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET).await.unwrap();
     clock.advance(Duration::from_mins(1));
-    let again = apply(&target, &clock, &keyed("create table a ()", "k"), LIMITS).await.unwrap();
+    let again = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET).await.unwrap();
     assert_eq!(again, Applied { replayed: true, ..first });
-    let other = apply(&target, &clock, &keyed("create table b ()", "k"), LIMITS).await;
+    let other = apply(&target, &clock, &keyed("create table b ()", "k"), BUDGET).await;
     assert!(matches!(other, Err(Error::Conflict(_))));
     assert_eq!(versions(&target).await, ["20261101091503"]);
 
-    assert!(apply(&target, &clock, &keyed("select 1/0", "failed"), LIMITS).await.is_err());
-    apply(&target, &clock, &keyed("select 1", "failed"), LIMITS).await.expect("a failure does not use up its key");
+    assert!(apply(&target, &clock, &keyed("select 1/0", "failed"), BUDGET).await.is_err());
+    apply(&target, &clock, &keyed("select 1", "failed"), BUDGET).await.expect("a failure does not use up its key");
 }
 
 #[tokio::test]
@@ -198,7 +185,7 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
     let tasks: Vec<_> = (0..10)
         .map(|n| {
             let (target, clock) = (target.clone(), clock.clone());
-            tokio::spawn(async move { apply(&target, &clock, &new(&format!("create table t{n} ()")), LIMITS).await.unwrap().version })
+            tokio::spawn(async move { apply(&target, &clock, &new(&format!("create table t{n} ()")), BUDGET).await.unwrap().version })
         })
         .collect();
     let mut applied: Vec<_> = futures_util::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
@@ -206,7 +193,7 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
     assert_eq!(applied, (3..13).map(|second| format!("202611010915{second:02}")).collect::<Vec<_>>());
     assert_eq!(versions(&target).await, applied);
     clock.step_wall(TimeDelta::hours(-1));
-    assert_eq!(apply(&target, &clock, &new("select 1"), LIMITS).await.unwrap().version, "20261101091513");
+    assert_eq!(apply(&target, &clock, &new("select 1"), BUDGET).await.unwrap().version, "20261101091513");
 }
 
 #[tokio::test]
@@ -215,7 +202,7 @@ async fn one_key_at_once_runs_once() {
     let tasks: Vec<_> = (0..6)
         .map(|_| {
             let target = target.clone();
-            tokio::spawn(async move { apply(&target, &clock(), &keyed("create table a ()", "k"), LIMITS).await.unwrap().replayed })
+            tokio::spawn(async move { apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap().replayed })
         })
         .collect();
     let replayed = futures_util::future::join_all(tasks).await.into_iter().filter(|replayed| *replayed.as_ref().unwrap()).count();
@@ -228,15 +215,24 @@ async fn a_lock_is_not_waited_for_long() {
     run(&target, "create table a (id int)").await.unwrap();
     let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS).await.unwrap();
     holder.simple("begin; lock table a").await.unwrap();
-    let refused = apply(&target, &clock(), &new("alter table a add b int"), LIMITS).await;
-    assert!(message(refused).contains("ERROR:  55P03: canceling statement due to lock timeout"));
+    let budget = Budget { lock_timeout: Duration::from_millis(200), ..BUDGET };
+    assert_eq!(
+        message(apply(&target, &clock(), &new("alter table a add b int"), budget).await),
+        "Failed to run sql query: ERROR:  55P03: canceling statement due to lock timeout\n\
+         HINT:  a migration waits at most 200 ms for a lock\n"
+    );
+    assert_eq!(Budget::default().lock_timeout, Duration::from_secs(4));
+    holder.simple("rollback").await.unwrap();
+    let shown = "do $$ begin if current_setting('lock_timeout') <> '4s' then raise 'not set'; end if; end $$";
+    apply(&target, &clock(), &new(shown), Budget::default()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_migration_over_its_time_leaves_nothing() {
     let target = server().await;
-    let limits = Limits { time: Duration::from_secs(1), ..LIMITS };
-    assert!(message(apply(&target, &clock(), &new("create table a (); select pg_sleep(30)"), limits).await).contains("57014"));
+    let budget = Budget { limits: Limits { time: Duration::from_secs(1), ..LIMITS }, ..BUDGET };
+    let overdue = message(apply(&target, &clock(), &new("create table a (); select pg_sleep(30)"), budget).await);
+    assert!(overdue.contains("ERROR:  57014: ") && overdue.ends_with("\nHINT:  a migration has 1000 ms in all\n"), "{overdue}");
     wait_until_idle(&target).await;
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
     assert_eq!(versions(&target).await, [""; 0]);

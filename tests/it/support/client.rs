@@ -1,14 +1,11 @@
 //! Requests in the process, and what is true of every answer.
 
-use std::net::SocketAddr;
-
 use axum::{
-    Router,
     body::Body,
-    extract::ConnectInfo,
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use bytes::Bytes;
+use gantry::http::Api;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -18,7 +15,7 @@ use super::{Actor, document};
 /// A request that is being put together.
 #[must_use = "it is not sent yet"]
 pub(crate) struct Call {
-    router: Router,
+    api: Api,
     request: Request<Body>,
 }
 
@@ -41,9 +38,9 @@ pub(crate) struct Answer {
 }
 
 impl Call {
-    pub(crate) fn new(router: Router, method: &str, path: &str) -> Self {
+    pub(crate) fn new(api: Api, method: &str, path: &str) -> Self {
         let request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path).body(Body::empty()).unwrap();
-        Self { router, request }
+        Self { api, request }
     }
 
     /// With the actor's token.
@@ -62,8 +59,7 @@ impl Call {
 
     /// From another address than this machine's.
     pub(crate) fn from(mut self, address: &str) -> Self {
-        let socket = SocketAddr::new(address.parse().unwrap(), 50_000);
-        self.request.extensions_mut().insert(ConnectInfo(socket));
+        self.api = self.api.of(address.parse().unwrap());
         self
     }
 
@@ -79,7 +75,7 @@ impl Call {
     /// Sends it. The answer is checked against what holds for every answer, and against the document.
     pub(crate) async fn send(self) -> Answer {
         let (method, path) = (self.request.method().clone(), self.request.uri().path().to_owned());
-        let response = self.router.oneshot(self.request).await.unwrap();
+        let response = self.api.oneshot(self.request).await.unwrap();
         let (parts, body) = response.into_parts();
         let line = format!("{method} {path}");
         let body = body.collect().await.unwrap().to_bytes();

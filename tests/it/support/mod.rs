@@ -8,7 +8,6 @@ pub(crate) mod postgres;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use axum::Router;
 use chrono::{DateTime, Utc};
 use gantry::{
     access::Role,
@@ -17,7 +16,7 @@ use gantry::{
     clock::{Clock, Entropy},
     clusters::Embedded,
     db::Db,
-    http::{Links, Transport},
+    http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     limits::{Memory, Options},
     organizations,
@@ -47,7 +46,7 @@ pub(crate) fn dawn() -> DateTime<Utc> {
 pub(crate) struct Node {
     pub(crate) app: App,
     pub(crate) machine: Arc<Machine>,
-    router: Router,
+    api: Api,
     background: Option<Background>,
     tasks: JoinSet<()>,
 }
@@ -57,7 +56,7 @@ impl Node {
         let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
         let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Memory::default()).unwrap();
-        Self { router: app.router(), app, machine, background: Some(background), tasks: JoinSet::new() }
+        Self { api: app.api(), app, machine, background: Some(background), tasks: JoinSet::new() }
     }
 
     /// Starts the reconciler, the listener and the rest.
@@ -72,7 +71,7 @@ impl Node {
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> Call {
-        Call::new(self.router.clone(), method, path)
+        Call::new(self.api.clone(), method, path)
     }
 
     pub(crate) fn get(&self, path: &str) -> Call {

@@ -1,0 +1,155 @@
+//! Lints about who gets at what.
+
+use super::{Level, Lint, customers, exposed, no_extensions};
+
+/// What is looked for.
+pub static LINTS: &[Lint] = &[
+    Lint {
+        name: "rls_disabled_in_public",
+        title: "RLS disabled in public",
+        level: Level::Error,
+        description: "A table in a schema that the data API serves has no row level security, and roles of the API hold privileges on it: whoever has the public key reads or writes every row.",
+        remediation: "Run `alter table … enable row level security` and add policies, or revoke the privileges of anon and authenticated.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table', format('Table `%I.%I` is public, but RLS has not been enabled', n.nspname, c.relname), '', null::json
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace
+             where c.relkind in ('r', 'p') and not c.relrowsecurity and ",
+            exposed!(), " and ", no_extensions!("pg_class", "c.oid")
+        ),
+    },
+    Lint {
+        name: "policy_exists_rls_disabled",
+        title: "Policy exists, RLS disabled",
+        level: Level::Error,
+        description: "A table has policies, but row level security is not enabled on it: they do nothing.",
+        remediation: "Run `alter table … enable row level security`, or drop the policies.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table',
+                 format('Table `%I.%I` has policies, but RLS is not enabled: %s', n.nspname, c.relname, string_agg(quote_ident(p.polname), ', ' order by p.polname)),
+                 '', null::json
+             from pg_policy p join pg_class c on c.oid = p.polrelid join pg_namespace n on n.oid = c.relnamespace
+             where not c.relrowsecurity and ",
+            customers!(), " group by 1, 2"
+        ),
+    },
+    Lint {
+        name: "rls_enabled_no_policy",
+        title: "RLS enabled, no policy",
+        level: Level::Info,
+        description: "A table has row level security and no policy: nobody but its owner, and roles that bypass it, sees a row.",
+        remediation: "Add a policy with `create policy`, unless that is meant.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table', format('Table `%I.%I` has RLS enabled, but no policies exist', n.nspname, c.relname), '', null::json
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace
+             where c.relkind in ('r', 'p') and c.relrowsecurity and not exists (select from pg_policy p where p.polrelid = c.oid) and ",
+            customers!()
+        ),
+    },
+    Lint {
+        name: "security_definer_view",
+        title: "Security definer view",
+        level: Level::Error,
+        description: "A view that the data API serves reads with the rights of its owner: policies of the tables under it do not hold for who asks.",
+        remediation: "Run `alter view … set (security_invoker = true)`.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'view', format('View `%I.%I` reads with the rights of its owner', n.nspname, c.relname), '', null::json
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace
+             where c.relkind = 'v' and not exists (
+                 select from pg_options_to_table(c.reloptions) o where o.option_name = 'security_invoker' and o.option_value::bool) and ",
+            exposed!(), " and ", no_extensions!("pg_class", "c.oid")
+        ),
+    },
+    Lint {
+        name: "function_search_path_mutable",
+        title: "Function search path mutable",
+        level: Level::Warn,
+        description: "A function looks names up in whatever schemas its caller put into search_path: a caller may slip in tables and functions of their own.",
+        remediation: "Run `alter function … set search_path = ''` and write names with their schema.",
+        sql: concat!(
+            "select n.nspname, p.proname, 'function', format('Function `%I.%I` has a role mutable search_path', n.nspname, p.proname),
+                 md5(pg_get_function_identity_arguments(p.oid)), null::json
+             from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+             where p.prokind in ('f', 'p') and not exists (select from unnest(p.proconfig) s(setting) where s.setting like 'search_path=%') and ",
+            customers!(), " and ", no_extensions!("pg_proc", "p.oid")
+        ),
+    },
+    Lint {
+        name: "extension_in_public",
+        title: "Extension in public",
+        level: Level::Warn,
+        description: "An extension is in the schema public, where the data API serves its functions and its names stand beside yours.",
+        remediation: "Drop it and run `create extension … schema extensions`; columns of its types have to be kept aside meanwhile.",
+        sql: "select n.nspname, e.extname, 'extension', format('Extension `%I` is installed in the public schema', e.extname), '', null::json
+              from pg_extension e join pg_namespace n on n.oid = e.extnamespace where n.nspname = 'public'",
+    },
+    Lint {
+        name: "materialized_view_in_api",
+        title: "Materialized view in API",
+        level: Level::Warn,
+        description: "A materialized view is open to the data API. It has no row level security: whoever may read it reads all of it.",
+        remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'view', format('Materialized view `%I.%I` can be selected by anon or authenticated', n.nspname, c.relname), '', null::json
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'm' and ",
+            exposed!(), " and ", no_extensions!("pg_class", "c.oid")
+        ),
+    },
+    Lint {
+        name: "foreign_table_in_api",
+        title: "Foreign table in API",
+        level: Level::Warn,
+        description: "A foreign table is open to the data API. It has no row level security: whoever may read it reads all of it.",
+        remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table', format('Foreign table `%I.%I` is accessible over APIs', n.nspname, c.relname), '', null::json
+             from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'f' and ",
+            exposed!()
+        ),
+    },
+    Lint {
+        name: "auth_users_exposed",
+        title: "Exposed auth users",
+        level: Level::Error,
+        description: "A view that the data API serves reads auth.users: addresses and metadata of users may be open to everybody.",
+        remediation: "Drop the view, revoke the privileges of anon and authenticated, or keep what is public in a table of its own.",
+        sql: concat!(
+            "select distinct n.nspname, c.relname, 'view', format('View `%I.%I` may expose `auth.users` to anon or authenticated', n.nspname, c.relname), '', null
+             from pg_rewrite r join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+                 join pg_class u on d.refclassid = 'pg_class'::regclass and u.oid = d.refobjid
+                 join pg_namespace un on un.oid = u.relnamespace
+                 join pg_class c on c.oid = r.ev_class join pg_namespace n on n.oid = c.relnamespace
+             where un.nspname = 'auth' and u.relname = 'users' and c.relkind in ('v', 'm') and ",
+            exposed!()
+        ),
+    },
+    Lint {
+        name: "rls_references_user_metadata",
+        title: "RLS references user metadata",
+        level: Level::Error,
+        description: "A policy decides by user_metadata, which users write themselves.",
+        remediation: "Decide by app_metadata, or by a table of yours.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table',
+                 format('Table `%I.%I` has a row level security policy `%s` that references user_metadata', n.nspname, c.relname, p.polname), p.polname, null::json
+             from pg_policy p join pg_class c on c.oid = p.polrelid join pg_namespace n on n.oid = c.relnamespace
+             where concat(pg_get_expr(p.polqual, c.oid), ' ', pg_get_expr(p.polwithcheck, c.oid)) ~ '\\muser_metadata\\M' and ",
+            customers!()
+        ),
+    },
+    Lint {
+        name: "unsupported_reg_types",
+        title: "Unsupported reg types",
+        level: Level::Warn,
+        description: "A column has a type that stands for an object's identifier. Identifiers change with a major version, so the database cannot be upgraded in place.",
+        remediation: "Store the name as text, and cast it where it is used.",
+        sql: concat!(
+            "select n.nspname, c.relname, 'table',
+                 format('Table `%I.%I` has a column `%I` with unsupported reg* type `%s`', n.nspname, c.relname, a.attname, t.typname), a.attname, null::json
+             from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace join pg_type t on t.oid = a.atttypid
+             where c.relkind in ('r', 'p', 'm') and not a.attisdropped and a.atttypid in ('regcollation'::regtype, 'regconfig'::regtype,
+                 'regdictionary'::regtype, 'regnamespace'::regtype, 'regoper'::regtype, 'regoperator'::regtype, 'regproc'::regtype,
+                 'regprocedure'::regtype) and ",
+            customers!()
+        ),
+    },
+];

@@ -1,0 +1,95 @@
+// The history of migrations, shared by the API and the `supabase` CLI, which reads and writes it over a connection.
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
+import { createConnection, createServer } from 'node:net';
+import { dirname, join } from 'node:path';
+import { bounded, call, clients, project, run } from './harness.mjs';
+
+/** A port of this machine that leads to a project's socket: the server knows us by our account. */
+async function port(server, ref) {
+  const path = join(dirname(server.profile), 'run', ref, '.s.PGSQL.5432');
+  const listener = createServer((client) => {
+    const upstream = createConnection(path);
+    client.pipe(upstream).pipe(client);
+    for (const socket of [client, upstream]) socket.on('error', () => [client, upstream].forEach((s) => s.destroy()));
+  });
+  await bounded('a port', new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve)));
+  return listener;
+}
+
+export default async function (server, tally) {
+  const ref = await project(server, 'for the history');
+  const listener = await port(server, ref);
+  const folder = join(server.work, 'history');
+  const migrations = join(folder, 'supabase/migrations');
+  mkdirSync(migrations, { recursive: true });
+  writeFileSync(join(folder, 'supabase/config.toml'), 'project_id = "history"\n');
+  const database = `--remote=postgresql://postgres:none@127.0.0.1:${listener.address().port}/postgres`;
+  const works = async (...args) => {
+    const ended = await run(server, join(clients, 'node_modules/.bin/supabase'), [...args, database, '--workdir', folder, '--yes'], {
+      SUPABASE_PROFILE: server.profile,
+      SUPABASE_ACCESS_TOKEN: server.token,
+      SUPABASE_HOME: join(server.home, 'supabase'),
+      SUPABASE_TELEMETRY_DISABLED: '1',
+      DO_NOT_TRACK: '1',
+      SUPABASE_NO_UPDATE_NOTIFIER: '1',
+      SUPABASE_NO_KEYRING: '1',
+    });
+    assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);
+    return ended.all;
+  };
+  const path = `/v1/projects/${ref}/database/migrations`;
+  const listed = async () => (await call(server, 'GET', path)).body;
+  const send = async (method, rest, body) => {
+    const answer = await fetch(server.url + path + rest, {
+      method,
+      headers: { authorization: `Bearer ${server.token}`, 'content-type': 'application/json' },
+      body: body && JSON.stringify(body),
+    });
+    assert.equal(answer.status, 200, await answer.text());
+  };
+
+  try {
+    let version;
+    await tally.scenario('history: migration list shows what the API applied', async () => {
+      await send('POST', '', { query: 'create table ours (id int);\nselect 1', name: 'ours', rollback: 'drop table ours' });
+      [{ version }] = await listed();
+      assert.match(await works('migration', 'list'), new RegExp(version));
+    });
+    await tally.scenario('history: migration fetch writes it to a file', async () => {
+      await works('migration', 'fetch');
+      assert.deepEqual(readdirSync(migrations), [`${version}_ours.sql`]);
+      assert.match(readFileSync(join(migrations, `${version}_ours.sql`), 'utf8'), /create table ours \(id int\);\nselect 1/);
+    });
+    await tally.scenario('history: db push applies what is new, and the API tells of it', async () => {
+      writeFileSync(join(migrations, '29990101000000_theirs.sql'), 'create table theirs (id int);\ninsert into theirs values (1);\n');
+      await works('db', 'push');
+      assert.deepEqual(await listed(), [{ version, name: 'ours' }, { version: '29990101000000', name: 'theirs' }]);
+      const { body } = await call(server, 'GET', `${path}/29990101000000`);
+      assert.deepEqual(body.statements, ['create table theirs (id int)', 'insert into theirs values (1)']);
+    });
+    await tally.scenario('history: the API goes on after a version of the CLI', async () => {
+      await send('POST', '', { query: 'select 1', name: 'after', rollback: '' });
+      assert.equal((await listed()).at(-1).version, '29990101000001');
+      await send('DELETE', '?gte=29990101000001');
+    });
+    await tally.scenario('history: migration repair takes a row out, and puts one in', async () => {
+      await works('migration', 'repair', '29990101000000', '--status', 'reverted');
+      assert.deepEqual(await listed(), [{ version, name: 'ours' }]);
+      await works('migration', 'repair', '29990101000000', '--status', 'applied');
+      assert.deepEqual((await listed()).map((row) => row.version), [version, '29990101000000']);
+    });
+    await tally.scenario('history: what the CLI applied is rolled back by the API', async () => {
+      await send('PATCH', '/29990101000000', { rollback: 'drop table theirs' });
+      await send('DELETE', `?gte=${version}`);
+      assert.deepEqual(await listed(), []);
+      const { body } = await call(server, 'POST', `/v1/projects/${ref}/database/query`, {
+        query: "select to_regclass('ours') as ours, to_regclass('theirs') as theirs",
+      });
+      assert.deepEqual(body, [{ ours: null, theirs: null }]);
+    });
+  } finally {
+    listener.close();
+    await call(server, 'DELETE', `/v1/projects/${ref}`);
+  }
+}

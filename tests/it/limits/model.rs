@@ -1,0 +1,161 @@
+//! Requests at random against a model that is too simple to be wrong: whatever is asked, by whom and about what, the
+//! status and the headers are the model's.
+
+use std::collections::HashMap;
+
+use gantry::clock::Entropy;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Actor, TestApp,
+    client::{Call, Quota},
+};
+
+const RUNS: u64 = 2;
+const STEPS: usize = 600;
+
+/// A counter's name, and the windows of its operation: requests and seconds.
+type Counter = String;
+type Windows = &'static [(u32, u32)];
+
+const MINUTE: Windows = &[(120, 60)];
+const ANALYTICS: Windows = &[(30, 60)];
+const CONTEXT: Windows = &[(10, 60), (1, 1)];
+const MIGRATIONS: Windows = &[(120, 180)];
+
+/// Open windows: when each ends, and what it admitted.
+#[derive(Default)]
+struct Model {
+    now: u32,
+    open: HashMap<(Counter, usize), (u32, u32)>,
+}
+
+impl Model {
+    /// The quota of a counter that admits nothing now.
+    fn exhausted(&self, counter: &str, windows: Windows) -> Option<Quota> {
+        let mut copy = Self { now: self.now, open: self.open.clone() };
+        let (admitted, quota) = copy.ask(counter, windows);
+        (!admitted).then_some(quota)
+    }
+
+    /// Whether a request is admitted, and the quota it is told.
+    fn ask(&mut self, counter: &str, windows: Windows) -> (bool, Quota) {
+        let key = |index| (counter.to_owned(), index);
+        let standing = |index: usize, secs: u32| match self.open.get(&key(index)) {
+            Some(&(ends, used)) if ends > self.now => (ends, used),
+            _ => (self.now + secs, 0),
+        };
+        let mut counts: Vec<_> = windows.iter().enumerate().map(|(index, (_, secs))| standing(index, *secs)).collect();
+        let admitted = counts.iter().zip(windows).all(|((_, used), (requests, _))| used < requests);
+        if admitted {
+            for (_, used) in &mut counts {
+                *used += 1;
+            }
+            self.open.extend(counts.iter().enumerate().map(|(index, count)| (key(index), *count)));
+        }
+        let quotas = counts.iter().zip(windows).map(|((ends, used), (limit, _))| Quota {
+            limit: *limit,
+            remaining: limit - used,
+            reset: ends - self.now,
+        });
+        (admitted, quotas.min_by_key(|quota| (quota.remaining, u32::MAX - quota.reset)).unwrap())
+    }
+}
+
+/// A request that can be sent again, and what it is counted as.
+struct Ask {
+    method: &'static str,
+    path: String,
+    body: Option<Value>,
+    actor: Option<Actor>,
+    address: &'static str,
+    counter: Counter,
+    /// Where it is counted until it is known to be the caller's.
+    guesses: Counter,
+    windows: Windows,
+}
+
+impl Ask {
+    fn random(app: &TestApp, dice: &mut Dice) -> Self {
+        let actor = [&app.owner, &app.developer, &app.stranger].get(dice.roll(4)).map(|actor| (*actor).clone());
+        let subject = dice.roll(3);
+        let (project, slug) = match subject {
+            0 => (app.home.project.as_str(), app.home.slug.as_str()),
+            1 => (app.foreign.project.as_str(), app.foreign.slug.as_str()),
+            _ => ("abcdefghijklmnopqrst", "nobody"),
+        };
+        let is_own = actor.as_ref().is_some_and(|actor| subject == usize::from(actor.user == app.stranger.user));
+        let (method, path, windows) = match dice.roll(6) {
+            0 => ("GET", "/v1/profile".to_owned(), MINUTE),
+            1 => ("GET", format!("/v1/organizations/{slug}"), MINUTE),
+            // Two spellings of one operation.
+            2 => ("GET", format!("/v1/projects/{project}{}/endpoints/logs.all", ["", "/analytics"][dice.roll(2)]), ANALYTICS),
+            3 => ("GET", format!("/v1/projects/{project}/database/context"), CONTEXT),
+            4 => ("POST", format!("/v1/projects/{project}/database/migrations"), MIGRATIONS),
+            _ => ("POST", "/v1/projects".to_owned(), MINUTE),
+        };
+        let in_body = path == "/v1/projects";
+        let body = in_body.then(|| json!({ "organization_slug": slug }));
+        // What is nobody's, or not the caller's, is one counter for all such names; nobody's body is not read.
+        let scope = match &actor {
+            _ if path == "/v1/profile" => "own",
+            None if in_body => "own",
+            _ if is_own => slug,
+            _ => "unresolved",
+        };
+        let address = ["203.0.113.7", "2001:db8::1", "2001:db8::2"][dice.roll(3)];
+        let whom = actor.as_ref().map_or_else(|| address.split("::").next().unwrap().to_owned(), |actor| actor.user.to_string());
+        let operation = path.replace(project, "_").replace(slug, "_").replace("/analytics", "");
+        let counter = format!("{whom} {method} {operation} {scope}");
+        let guesses = format!("{whom} {method} {operation} unresolved");
+        Self { method, path, body, actor, address, counter, guesses, windows }
+    }
+
+    fn call(&self, app: &TestApp) -> Call {
+        // A proxy of this machine says who the client is, and that it came over https.
+        let call = app.request(self.method, &self.path).header("x-forwarded-for", self.address).header("x-forwarded-proto", "https");
+        let call = if let Some(actor) = &self.actor { call.as_(actor) } else { call };
+        if let Some(body) = &self.body { call.json(body) } else { call }
+    }
+}
+
+/// Repeatable: a run that fails fails again.
+struct Dice(Entropy);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        usize::from(self.0.bytes::<1>()[0]) % sides
+    }
+}
+
+#[tokio::test]
+async fn every_answer_is_the_models() {
+    for seed in 0..RUNS {
+        let transport = gantry::http::Transport { trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()], ..Default::default() };
+        let app = TestApp::with(transport, std::sync::Arc::new(crate::support::machine::Machine::bare())).await;
+        let (mut dice, mut model) = (Dice(Entropy::seeded(seed)), Model::default());
+        let mut refused = 0;
+        for step in 0..STEPS {
+            // Mostly at once, so that limits are reached; now and then a window ends.
+            let pause = if dice.roll(40) == 0 { [1, 9, 50, 61][dice.roll(4)] } else { 0 };
+            app.advance(pause);
+            model.now += pause;
+            let ask = Ask::random(&app, &mut dice);
+            // Several times in a row now and then, or few counters would ever be used up.
+            let times = if dice.roll(30) == 0 { 121 } else { 1 };
+            for _ in 0..times {
+                let answer = ask.call(&app).send().await;
+                // Who made too many guesses finds what is theirs only if it is cached.
+                if answer.status == 429 && model.exhausted(&ask.guesses, ask.windows) == Some(answer.quota) {
+                    refused += 1;
+                    continue;
+                }
+                let (admitted, quota) = model.ask(&ask.counter, ask.windows);
+                assert_eq!(answer.quota, quota, "seed {seed}, step {step}: {}: {answer:?}", ask.counter);
+                assert_eq!(answer.status != 429, admitted, "seed {seed}, step {step}: {}: {answer:?}", ask.counter);
+                refused += usize::from(!admitted);
+            }
+        }
+        assert!(refused > STEPS / 20, "seed {seed}: limits were hardly reached: {refused}");
+    }
+}
