@@ -139,6 +139,17 @@ impl Memory {
         table.shard(name.hash).lock().give_back(name, bounded(windows), taken);
     }
 
+    /// Takes over what somebody else counted of `key`: how many requests each window admitted, and how many milliseconds it
+    /// has left. A window that is not open has none left, and is passed over.
+    pub fn note(&self, key: Key, used: [u32; WINDOWS_MAX], left: [u64; WINDOWS_MAX], now: Ticks) {
+        self.saw(now);
+        let (name, table) = self.name(&key);
+        let mut shard = table.shard(name.hash).lock();
+        let now = self.now();
+        let open = used.into_iter().zip(left).enumerate().filter(|(_, (_, left))| *left > 0);
+        shard.note(name, open.map(|(index, (used, left))| State::new(index, used, now + left)), now, table.lines_max);
+    }
+
     /// Where `key` stands, without counting. A window that is not open is whole, and lasts its whole length.
     pub fn peek(&self, key: Key, windows: &[Window], now: Ticks) -> Quotas {
         self.saw(now);

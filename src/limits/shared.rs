@@ -20,8 +20,8 @@ const PEEKS_MAX: usize = 8;
 
 /// Counters that several processes share. Exact while the store answers.
 ///
-/// While it does not, each process admits the whole limit by itself: of `n` processes, together at most `n` times the
-/// limit. The alternatives are to admit everything, or to refuse everybody because a counter is away.
+/// While it does not, each process goes on by itself from what the store last told it: of `n` processes, together at most
+/// `n` times what was left. The alternatives are to admit everything, or to refuse everybody because a counter is away.
 pub struct Shared {
     store: Store,
     denied: Denied,
@@ -71,6 +71,8 @@ impl Shared {
         match answer {
             Ok(answer) => {
                 self.told(self.breaker.succeeded(), None);
+                // Should the store go away, we go on from here, and give nothing back.
+                memory.note(key, answer.used, answer.left, now);
                 if !answer.admitted {
                     self.denied.remember(key, windows, &answer, now);
                 }
@@ -155,6 +157,16 @@ mod tests {
             assert_eq!(u64::from(verdict.quota().reset_secs), (40_000 - now).div_ceil(1_000));
         }
         assert!(shared.take(&memory, "a", KEY, WINDOWS, 40_000).await.admitted);
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_this_process_goes_on_from_the_last_one() {
+        let shared = shared([answer(true, 2, 40_000)]);
+        let memory = Memory::default();
+        assert!(shared.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
+        assert!(shared.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted, "the third of three");
+        let refused = shared.take(&memory, "a", KEY, WINDOWS, 1_000).await;
+        assert_eq!((refused.admitted, refused.quota().reset_secs), (false, 39), "the store's window, not one of our own");
     }
 
     #[tokio::test]

@@ -133,6 +133,20 @@ impl Shard {
         }
     }
 
+    /// Puts `states` in the place of what is known of the key, as far as there is room.
+    pub(super) fn note(&mut self, name: Name, states: impl Iterator<Item = State>, now: Ticks, lines_max: usize) {
+        for state in states {
+            // Making room may have moved what was found before.
+            match self.find(name.hash, WINDOWS_MAX)[state.window()] {
+                Some(Place { line, slot }) => self.lines[line].states[slot] = state,
+                None => {
+                    self.insert(name.hash, state, now, lines_max);
+                }
+            }
+            self.changed = true;
+        }
+    }
+
     /// The key's windows: its own, or open ones that it shares because the table was full.
     fn states(&self, name: Name, places: Places, now: Ticks) -> States {
         let shared = self.overflow.get(&name.operation).copied().unwrap_or([State::NONE; WINDOWS_MAX]);

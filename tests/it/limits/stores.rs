@@ -132,7 +132,7 @@ async fn a_window_ends_and_what_is_given_back_can_be_taken(url: &str) {
     let only = nodes[0].take(key(4), windows, taken).await;
     sleep(Duration::from_millis(1_050)).await;
     nodes[0].give_back(key(4), windows, &only, taken, clock.ticks()).await;
-    assert_eq!(nodes[1].take(key(4), windows, clock.ticks()).await.quota().reset_secs, 3600);
+    assert_eq!(nodes[0].take(key(4), windows, clock.ticks()).await.quota().reset_secs, 3600);
 
     // Given back after its window: the next window keeps what it has.
     let windows = &[per(1, 1)];
