@@ -88,7 +88,8 @@ export async function call(server, method, path, body) {
     headers: { authorization: `Bearer ${server.token}`, 'content-type': 'application/json' },
     body: body && JSON.stringify(body),
   });
-  return { status: response.status, body: await response.json() };
+  const text = await response.text();
+  return { status: response.status, body: text === '' ? undefined : JSON.parse(text) };
 }
 
 /** A project that answers. The query waits until it is up. */

@@ -5,6 +5,7 @@ import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
 import python from './python.mjs';
+import scoped from './scoped.mjs';
 import types from './types.mjs';
 
 const suites = {
@@ -15,6 +16,7 @@ const suites = {
   'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
   js,
   python,
+  scoped,
   types,
 };
 const names = process.argv.slice(2);
