@@ -31,15 +31,11 @@ pub fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
     path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// Which segment of `path` is `{name}`.
-pub(super) fn segment(path: &str, name: &str) -> Option<usize> {
-    path.split('/').position(|segment| segment.strip_prefix('{').and_then(|s| s.strip_suffix('}')) == Some(name))
-}
-
 /// What `path` has in the place of `{name}`. All spellings of an operation that have the placeholder have it behind the
 /// same number of segments, which a test of the list of endpoints checks.
 pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) -> Option<&'a str> {
-    path.split('/').nth(segment(endpoint.path, name)?)
+    let is_name = |segment: &str| segment.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')) == Some(name);
+    endpoint.path.split('/').zip(path.split('/')).find(|(wanted, _)| is_name(wanted)).map(|(_, found)| found)
 }
 
 /// The operation that a request of this line reaches, as the routes of [`Api`] would have it.
