@@ -165,7 +165,6 @@ planned! {
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Patch "/v1/projects/{ref}/database/password" [] "v1-update-database-password" "Update database password" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/webhooks/enable" [] "v1-enable-database-webhook" "Enable database webhook" Database, needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
@@ -184,7 +183,6 @@ planned! {
     Patch "/v1/projects/{ref}/network-restrictions" [] "v1-patch-network-restrictions" "Patch network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/apply" [] "v1-update-network-restrictions" "Update network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
-    Post "/v1/projects/{ref}/pause" [] "v1-pause-a-project" "Pause a project" Projects, needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite), STANDARD;
     Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get pgsodium config" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update pgsodium config" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/postgrest" [] "v1-get-postgrest-service-config" "Get Postgrest service config" Rest, needs(&[&[P::DataApiConfigRead], &[P::DataApiConfigRead, P::DataApiConfigSecretRead]], S::RestRead), STANDARD;
@@ -193,10 +191,6 @@ planned! {
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Setup a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Get "/v1/projects/{ref}/readonly" [] "v1-get-readonly-mode-status" "Get readonly mode status" Database, needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/readonly/temporary-disable" [] "v1-disable-readonly-mode-temporarily" "Disable readonly mode temporarily" Database, needs(&[&[P::DatabaseReadonlyConfigWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/restart" [] "v1-restart-a-project" "Restart a project" Projects, needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite), STANDARD;
-    Get "/v1/projects/{ref}/restore" [] "v1-list-available-restore-versions" "List available restore versions" Projects, needs(&[&[P::ProjectAdminRead]], S::ProjectsRead), STANDARD;
-    Post "/v1/projects/{ref}/restore" [] "v1-restore-a-project" "Restore a project" Projects, needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite), STANDARD;
-    Post "/v1/projects/{ref}/restore/cancel" [] "v1-cancel-a-project-restoration" "Cancel a project restoration" Projects, needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite), STANDARD;
     Delete "/v1/projects/{ref}/secrets" [] "v1-bulk-delete-secrets" "Bulk delete secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/secrets" [] "v1-list-all-secrets" "List all secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsRead]], S::SecretsRead), STANDARD;
     Post "/v1/projects/{ref}/secrets" [] "v1-bulk-create-secrets" "Bulk create secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;

@@ -188,7 +188,7 @@ pub(super) async fn set_on_projects_in(
     }
     // A project that went away since it was named is passed by.
     let sql = "insert into project_roles (organization_id, user_id, project_id, role, created_at) \
-               select $1, $2, p.id, $4, $5 from projects p where p.id = any($3) and p.organization_id = $1 and p.desired = 'active' \
+               select $1, $2, p.id, $4, $5 from projects p where p.id = any($3) and p.organization_id = $1 and p.desired <> 'removed' \
                on conflict (user_id, project_id) do update set role = excluded.role";
     transaction.execute(sql, &[&organization.0, &user.0, &projects, &role.name(), &now]).await.context("giving roles on projects")?;
     Ok(())
@@ -201,7 +201,7 @@ pub(super) async fn projects_in(
     references: &BTreeSet<ProjectRef>,
 ) -> Result<(Vec<i64>, Vec<NamedProject>), Error> {
     let texts: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
-    let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired = 'active' order by ref";
+    let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired <> 'removed' order by ref";
     let rows = transaction.query(sql, &[&organization.0, &texts]).await.context("looking up projects")?;
     let projects: Vec<_> = rows.iter().map(|row| NamedProject { reference: row.get(1), name: row.get(2) }).collect();
     match texts.iter().find(|text| !projects.iter().any(|project| project.reference == **text)) {

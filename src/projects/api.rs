@@ -3,26 +3,43 @@
 use std::{sync::Arc, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Bare, Full, Named, health,
+    Bare, Command, Full, Named, health,
+    lifecycle::{self, RestoreVersions},
     regions::{self, Continent, RegionsInfo},
-    request::{CreateRequest, InstanceSize},
+    request::{CreateRequest, InstanceSize, secret},
 };
 use crate::{
     access::{OauthScope as S, Organization, Permission as P, Project, User},
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Created, Endpoint, Json, Query, Tag, Verb, Written, mount, needs},
+    http::{Created, Done, Endpoint, Json, Query, Tag, Verb, Written, mount, needs},
     ids::OrgSlug,
     limits::{STANDARD, STANDARD_BY_BODY},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &REGIONS, &GET, &UPDATE, &DELETE, &HEALTH, &super::listing::LIST_OF_ORGANIZATION];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &LIST,
+    &CREATE,
+    &REGIONS,
+    &GET,
+    &UPDATE,
+    &DELETE,
+    &PAUSE,
+    &RESTORE_VERSIONS,
+    &RESTORE,
+    &CANCEL_RESTORE,
+    &RESTART,
+    &HEALTH,
+    &UPDATE_PASSWORD,
+    &super::listing::LIST_OF_ORGANIZATION,
+];
 
 static LIST: Endpoint = Endpoint {
     id: "v1-list-all-projects",
@@ -145,6 +162,86 @@ async fn delete(project: Project, app: App, audit: Arc<Recorder>) -> Result<Json
     Ok(Json(projects::remove(&app, &project, &audit).await?))
 }
 
+static PAUSE: Endpoint = Endpoint {
+    id: "v1-pause-a-project",
+    summary: "Pause a project",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/pause",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(pause),
+};
+
+async fn pause(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    lifecycle::command(&app, &project, Command::Pause, &audit).await.map(|()| Done)
+}
+
+static RESTORE_VERSIONS: Endpoint = Endpoint {
+    id: "v1-list-available-restore-versions",
+    summary: "List what a paused project can be restored with",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/restore",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminRead]], S::ProjectsRead),
+    limit: &STANDARD,
+    handler: || mount(restore_versions),
+};
+
+async fn restore_versions(project: Project, app: App) -> Result<Json<RestoreVersions>, Error> {
+    Ok(Json(lifecycle::restore_versions(&app, &project).await?))
+}
+
+static RESTORE: Endpoint = Endpoint {
+    id: "v1-restore-a-project",
+    summary: "Restore a paused project",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/restore",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(restore),
+};
+
+async fn restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    lifecycle::command(&app, &project, Command::Restore, &audit).await.map(|()| Done)
+}
+
+static CANCEL_RESTORE: Endpoint = Endpoint {
+    id: "v1-cancel-a-project-restoration",
+    summary: "Cancel the restoration of a project",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/restore/cancel",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(cancel_restore),
+};
+
+async fn cancel_restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    lifecycle::command(&app, &project, Command::CancelRestore, &audit).await.map(|()| Done)
+}
+
+static RESTART: Endpoint = Endpoint {
+    id: "v1-restart-a-project",
+    summary: "Restart a project",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/restart",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
+    limit: &STANDARD,
+    handler: || mount(restart),
+};
+
+async fn restart(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    lifecycle::command(&app, &project, Command::Restart, &audit).await.map(|()| Done)
+}
+
 static HEALTH: Endpoint = Endpoint {
     id: "v1-get-services-health",
     summary: "Get the health of a project's services",
@@ -189,4 +286,45 @@ async fn services_health(project: Project, app: App, Query(query): Query<HealthQ
         return Err(Error::invalid("timeout_ms", "expected 0 to 10000"));
     }
     Ok(Json(health::check(&app, &project, &query.services, Duration::from_millis(query.timeout_ms)).await?))
+}
+
+static UPDATE_PASSWORD: Endpoint = Endpoint {
+    id: "v1-update-database-password",
+    summary: "Change the database password",
+    tag: Tag::Database,
+    method: Verb::Patch,
+    path: "/v1/projects/{ref}/database/password",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(update_password),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "V1UpdatePasswordBody")]
+struct PasswordRequest {
+    /// The new password of the role `postgres`.
+    #[serde(deserialize_with = "secret")]
+    #[schemars(with = "String", length(min = 4))]
+    password: SecretString,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1UpdatePasswordResponse")]
+struct PasswordChanged {
+    message: &'static str,
+}
+
+async fn update_password(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<PasswordRequest>,
+) -> Result<Json<PasswordChanged>, Error> {
+    let bytes = request.password.expose_secret();
+    if bytes.chars().count() < 4 || bytes.len() > 256 {
+        return Err(Error::invalid("password", "expected at least 4 characters, at most 256 bytes"));
+    }
+    lifecycle::set_password(&app, &project, request.password, &audit).await?;
+    Ok(Json(PasswordChanged { message: "The password was changed" }))
 }

@@ -10,7 +10,7 @@ use crate::{
     access::Project,
     app::App,
     database::{self, Target},
-    error::Error,
+    error::{Context, Error},
 };
 
 /// A service of a project: the contract's names.
@@ -51,23 +51,36 @@ pub struct ServiceHealth {
 
 /// Asks each service, within `timeout` in all.
 pub async fn check(app: &App, project: &Project, services: &[Service], timeout: Duration) -> Result<Vec<ServiceHealth>, Error> {
-    let status = super::status(app, project.id).await?;
-    if matches!(status, Status::GoingDown | Status::Removed) {
-        return Err(super::removed());
+    let sql = "select status, last_error from projects where id = $1";
+    let rows = app.db.query(sql, &[&project.id.0]).await.context("reading a project's status")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    let (status, cause) = (Status::read(row, 0)?, row.get::<_, Option<String>>(1));
+    match status {
+        Status::GoingDown | Status::Removed => return Err(super::removed()),
+        Status::Pausing | Status::Inactive => return Err(Error::Rejected("No active services available".into())),
+        _ => {}
     }
     let target = Target::new(app.clusters.socket_path(&project.reference));
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {
-            Service::Db | Service::DbPostgresUser if status == Status::ComingUp => health(*service, ServiceStatus::ComingUp, None),
-            Service::Db | Service::DbPostgresUser => match database::ping(&target, timeout).await {
-                Ok(()) => health(*service, ServiceStatus::ActiveHealthy, None),
-                Err(error) => health(*service, ServiceStatus::Unhealthy, Some(error.message().into_owned())),
-            },
+            Service::Db | Service::DbPostgresUser => database(*service, status, cause.clone(), &target, timeout).await,
             _ => health(*service, ServiceStatus::Unhealthy, Some("this service is not run by this server".to_owned())),
         });
     }
     Ok(answers)
+}
+
+/// Asks the database itself, unless its state says that there is nobody to ask. What went wrong last is told with it.
+async fn database(service: Service, status: Status, cause: Option<String>, target: &Target, timeout: Duration) -> ServiceHealth {
+    match status {
+        Status::ComingUp | Status::Restoring | Status::Restarting => health(service, ServiceStatus::ComingUp, cause),
+        Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => health(service, ServiceStatus::Unhealthy, cause),
+        _ => match database::ping(target, timeout).await {
+            Ok(()) => health(service, ServiceStatus::ActiveHealthy, None),
+            Err(error) => health(service, ServiceStatus::Unhealthy, cause.or_else(|| Some(error.message().into_owned()))),
+        },
+    }
 }
 
 fn health(name: Service, status: ServiceStatus, error: Option<String>) -> ServiceHealth {

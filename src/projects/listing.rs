@@ -182,7 +182,7 @@ async fn page(
             concat!(
                 "select ",
                 $what,
-                " from projects where organization_id = $1 and desired = 'active' \
+                " from projects where organization_id = $1 and desired <> 'removed' \
                  and ($2::text is null or position($2 in lower(name)) > 0 or position($2 in ref) > 0) \
                  and ($3::text[] is null or status = any($3))",
                 $rest

@@ -2,20 +2,23 @@
 
 pub mod api;
 pub mod health;
+pub mod lifecycle;
 pub mod listing;
 pub mod reconciler;
 pub mod regions;
 mod request;
+mod status;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
 pub use request::{InstanceSize, NewProject};
+pub use status::{Command, Status};
 
 use self::listing::Audience;
 use crate::{
@@ -29,45 +32,6 @@ use crate::{
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
     organizations,
 };
-
-/// State of a project: the contract's names. The database holds those a project of ours can be in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Status {
-    /// Being created.
-    ComingUp,
-    /// Running and answering.
-    ActiveHealthy,
-    /// Should run and does not; being repaired.
-    ActiveUnhealthy,
-    /// Could not be created yet; being retried.
-    InitFailed,
-    /// Being removed.
-    GoingDown,
-    /// Gone.
-    Removed,
-}
-
-impl Status {
-    const ALL: [Self; 6] = [Self::ComingUp, Self::ActiveHealthy, Self::ActiveUnhealthy, Self::InitFailed, Self::GoingDown, Self::Removed];
-
-    /// Name on the wire and in the database.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ComingUp => "COMING_UP",
-            Self::ActiveHealthy => "ACTIVE_HEALTHY",
-            Self::ActiveUnhealthy => "ACTIVE_UNHEALTHY",
-            Self::InitFailed => "INIT_FAILED",
-            Self::GoingDown => "GOING_DOWN",
-            Self::Removed => "REMOVED",
-        }
-    }
-
-    fn read(row: &Row, column: usize) -> Result<Self, Error> {
-        let name: &str = row.get(column);
-        Self::ALL.into_iter().find(|status| status.name() == name).ok_or(name.to_owned()).context("reading a project's status")
-    }
-}
 
 /// A project without its database, as its creation answers it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -139,7 +103,7 @@ pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
         return Ok(bytes.into());
     }
     let sql = full!(
-        "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired = 'active' \
+        "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
          and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
     );
     let (organizations, projects) = (user.reach().and_then(Reach::listed_organizations), user.reach().and_then(Reach::listed_projects));
@@ -154,7 +118,7 @@ pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
 pub async fn of_member(db: &Db, user: UserId, references: &BTreeSet<ProjectRef>) -> Result<Vec<Project>, Error> {
     let references: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
     let sql = "select p.id, p.ref, p.organization_id from projects p join members m on m.organization_id = p.organization_id \
-               where m.user_id = $1 and p.ref = any($2) and p.desired = 'active' order by p.id";
+               where m.user_id = $1 and p.ref = any($2) and p.desired <> 'removed' order by p.id";
     let rows = db.query(sql, &[&user.0, &references]).await.context("looking up projects")?;
     let project = |row: &Row| {
         let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
@@ -167,7 +131,7 @@ pub async fn of_member(db: &Db, user: UserId, references: &BTreeSet<ProjectRef>)
 pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
     let rows = app.db.query(full!("where p.id = $1"), &[&project.id.0]).await.context("reading a project")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    if row.get::<_, &str>(8) == "active" { read_full(app, row) } else { Err(removed()) }
+    if row.get::<_, &str>(8) == "removed" { Err(removed()) } else { read_full(app, row) }
 }
 
 /// Writes down that a project is wanted, and wakes the reconciler, which makes it.
@@ -214,7 +178,7 @@ pub async fn rename(app: &App, project: &Project, name: &str, audit: &Recorder) 
     let now = app.clock.now();
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("renaming a project")?;
-    let sql = "select name from projects where id = $1 and desired = 'active' for update";
+    let sql = "select name from projects where id = $1 and desired <> 'removed' for update";
     let before = transaction.query_opt(sql, &[&project.id.0]).await.context("renaming a project")?.ok_or_else(removed)?;
     let before = json!({"name": before.get::<_, &str>(0)});
     let sql = "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
@@ -230,9 +194,14 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     let now = app.clock.now();
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
-    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', attempts = 0, not_before = $2, updated_at = $2, \
-               password_verifier = null where id = $1 and desired = 'active' returning id, ref, name";
-    let row = transaction.query_opt(sql, &[&project.id.0, &now]).await.context("removing a project")?.ok_or_else(removed)?;
+    let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
+    let row = transaction.query_opt(sql, &[&project.id.0]).await.context("removing a project")?.ok_or_else(removed)?;
+    if Status::read(&row, 0)? == Status::Pausing {
+        return Err(Error::Rejected("Project is pausing and is not ready for deletion".into()));
+    }
+    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
+               updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
+    let row = transaction.query_one(sql, &[&project.id.0, &now]).await.context("removing a project")?;
     let named = read_named(&row)?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;
@@ -241,8 +210,8 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     Ok(named)
 }
 
-/// How long an operation waits for a project that is coming up, or coming back.
-const COMING_UP_WAIT: Duration = Duration::from_secs(15);
+/// How long an operation waits for the reconciler: for a project that is coming up or back, or for a password.
+const SETTLE_WAIT: Duration = Duration::from_secs(15);
 
 /// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
 /// script need not.
@@ -254,13 +223,15 @@ pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
             match status(app, project.id).await? {
                 Status::ActiveHealthy => return Ok(Target::new(app.clusters.socket_path(&project.reference))),
                 Status::GoingDown | Status::Removed => return Err(removed()),
-                Status::InitFailed => return Err(Error::DatabaseUnreachable),
-                Status::ComingUp | Status::ActiveUnhealthy => {}
+                Status::Pausing | Status::Inactive | Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
+                    return Err(Error::DatabaseUnreachable);
+                }
+                Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {}
             }
             changes.changed().await.context("waiting for a project")?;
         }
     };
-    tokio::time::timeout(COMING_UP_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
+    tokio::time::timeout(SETTLE_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
 /// What was last seen of a project.
@@ -310,16 +281,4 @@ fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
 
 fn timestamp(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_on_the_wire_and_in_the_database_are_one() {
-        for status in Status::ALL {
-            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
-        }
-    }
 }

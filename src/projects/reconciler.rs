@@ -9,9 +9,12 @@ use std::{
     time::Duration,
 };
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::MissedTickBehavior,
+};
 use tokio_postgres::Row;
 
 use super::Status;
@@ -19,6 +22,7 @@ use crate::{
     app::App,
     clusters::Cluster,
     database,
+    db::Param,
     error::{Context, Error},
     ids::{ProjectId, ProjectRef},
 };
@@ -29,14 +33,14 @@ const WORKERS: usize = 4;
 const BATCH: i64 = 256;
 /// How often every running project is looked at, without being asked.
 const FULL_PASS: Duration = Duration::from_secs(30);
-/// How soon a pass follows one that left something to retry.
+/// How soon a pass follows one that failed.
 const RETRY_PASS: Duration = Duration::from_secs(1);
 /// How long a server may take to accept connections.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Attempts after which the project is shown as failed. It is retried all the same.
-const ATTEMPTS_SHOWN: i32 = 5;
 /// Longest pause between attempts, in seconds.
 const BACKOFF_SECS_MAX: i64 = 60;
+/// A server that dies sooner than this after it was announced has not recovered.
+const STEADY: TimeDelta = TimeDelta::seconds(60);
 
 /// The reconciler's bell and its news.
 #[derive(Debug)]
@@ -68,10 +72,24 @@ impl Default for Reconciler {
 struct Wanted {
     id: ProjectId,
     cluster: Cluster,
-    active: bool,
     status: Status,
+    /// The number of the wish. What is written down for it stands only as long as nothing else was wished for.
+    generation: i64,
     verifier: Option<String>,
     attempts: i32,
+}
+
+/// Rows that something is to be done for. The index `projects_unsettled_idx` has the same condition.
+macro_rules! unsettled {
+    ($what:literal, $rest:literal) => {
+        concat!(
+            "select ",
+            $what,
+            " from projects where node = $1 and (status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED') \
+             or (status = 'ACTIVE_HEALTHY' and password_verifier is not null))",
+            $rest
+        )
+    };
 }
 
 impl Reconciler {
@@ -97,31 +115,31 @@ impl Reconciler {
 
 /// Runs until [`Reconciler::stop`].
 pub async fn run(app: App) {
-    let mut full = true;
+    let mut full_pass = tokio::time::interval(FULL_PASS);
+    full_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pause = Duration::ZERO;
     loop {
-        let pause = match pass(&app, full).await {
-            Ok(0) => FULL_PASS,
-            Ok(_) => RETRY_PASS,
-            Err(error) => {
-                tracing::warn!(%error, "could not read what is wanted of the projects");
-                RETRY_PASS
-            }
+        let full = tokio::select! {
+            biased;
+            _ = full_pass.tick() => true,
+            _ = tokio::time::timeout(pause, app.reconciler.wake.notified()) => false,
         };
-        full = tokio::time::timeout(pause, app.reconciler.wake.notified()).await.is_err() && pause == FULL_PASS;
         if app.reconciler.stopping.get().is_some() {
             return;
         }
+        pause = pass(&app, full).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "could not read what is wanted of the projects");
+            RETRY_PASS
+        });
     }
 }
 
-/// Starts work on every project that needs some, and returns how many there were.
-async fn pass(app: &App, full: bool) -> Result<usize, Error> {
-    let mut wanted = unsettled(app).await?;
+/// Starts work on every project that needs some now, and returns how long until one may need some again.
+async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
     if full {
-        wanted.extend(mark_fallen(app).await?);
+        mark_fallen(app).await?;
     }
-    let count = wanted.len();
-    for project in wanted {
+    for project in unsettled(app).await? {
         if !app.reconciler.busy.lock().insert(project.id) {
             continue;
         }
@@ -137,40 +155,69 @@ async fn pass(app: &App, full: bool) -> Result<usize, Error> {
             }
             app.reconciler.busy.lock().remove(&project.id);
             drop(permit);
-            app.forget("projects");
-            app.reconciler.changes.send_modify(|count| *count += 1);
+            tell(&app);
             // Something else may have been wanted meanwhile.
             app.reconciler.wake();
         });
     }
-    Ok(count)
+    next_due(app).await
+}
+
+/// The status of some project changed.
+fn tell(app: &App) {
+    app.forget("projects");
+    app.reconciler.changes.send_modify(|count| *count += 1);
 }
 
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
-    let sql = "select id, ref, desired, status, password_verifier, attempts from projects \
-               where node = $1 and status not in ('ACTIVE_HEALTHY', 'REMOVED') and not_before <= $2 order by not_before, id limit $3";
+    let sql =
+        unsettled!("id, ref, status, generation, password_verifier, attempts", " and not_before <= $2 order by not_before, id limit $3");
     let rows = app.db.query(sql, &[&app.settings.node, &app.clock.now(), &BATCH]).await.context("reading unsettled projects")?;
     rows.iter().map(|row| read(app, row)).collect()
 }
 
-/// Projects whose row says healthy, and whose server does not run. The row says so from now on.
-async fn mark_fallen(app: &App) -> Result<Vec<Wanted>, Error> {
-    let sql = "select id, ref, desired, status, password_verifier, attempts from projects \
-               where node = $1 and status = 'ACTIVE_HEALTHY' order by id";
+/// How long until the next attempt that was put off is due. Work that is due now wakes the reconciler when it ends.
+async fn next_due(app: &App) -> Result<Duration, Error> {
+    let now = app.clock.now();
+    let sql = unsettled!("min(not_before)", " and not_before > $2");
+    let rows = app.db.query(sql, &[&app.settings.node, &now]).await.context("reading unsettled projects")?;
+    let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
+    // Up to the millisecond: a pass a moment too early would find nothing.
+    let pause = due.and_then(|due| (due - now + TimeDelta::milliseconds(1)).to_std().ok());
+    Ok(pause.map_or(FULL_PASS, |pause| pause.min(FULL_PASS)))
+}
+
+/// Looks for projects whose row says healthy, and whose server does not run. The row says so from now on.
+async fn mark_fallen(app: &App) -> Result<(), Error> {
+    let sql = "select id, ref, generation, falls, settled_at from projects where node = $1 and status = 'ACTIVE_HEALTHY' order by id";
     let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading healthy projects")?;
-    let mut fallen = Vec::new();
     for row in &rows {
-        let mut project = read(app, row)?;
-        if !app.clusters.runs(&project.cluster.project).await.context("looking for a project's server")? {
-            tracing::warn!(project = %project.cluster.project, "the project's server is down; starting it");
-            // In both places: an attempt that fails writes back what it was given.
-            project.status = Status::ActiveUnhealthy;
-            set_status(app, project.id, project.status).await?;
-            fallen.push(project);
+        let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+        if !app.clusters.runs(&project).await.context("looking for a project's server")? {
+            fell(app, row, &project).await?;
         }
     }
-    Ok(fallen)
+    Ok(())
+}
+
+/// Writes down that a server ended by itself. It is started at once, unless it did the same shortly before: then ever later.
+async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
+    let now = app.clock.now();
+    let again = row.get::<_, Option<DateTime<Utc>>>(4).is_some_and(|settled| now - settled < STEADY);
+    let falls = if again { row.get::<_, i32>(3).saturating_add(1) } else { 1 };
+    tracing::warn!(%project, falls, "the project's server is down; it will be started");
+    let sql = "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $3, not_before = $4, updated_at = $5, \
+               last_error = 'the server ended by itself' where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY'";
+    let params: [Param<'_>; 5] = [&row.get::<_, i64>(0), &row.get::<_, i64>(2), &falls, &(now + backoff(falls - 1)), &now];
+    app.db.query(sql, &params).await.context("writing a project's status")?;
+    tell(app);
+    Ok(())
+}
+
+/// The pause before the next attempt, after so many: 0, 1, 2, 4 … 60 seconds.
+fn backoff(attempts: i32) -> TimeDelta {
+    TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
 }
 
 fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
@@ -184,8 +231,8 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
     Ok(Wanted {
         id,
         cluster: Cluster { project, uid },
-        active: row.get::<_, &str>(2) == "active",
-        status: Status::read(row, 3)?,
+        status: Status::read(row, 2)?,
+        generation: row.get(3),
         verifier: row.get(4),
         attempts: row.get(5),
     })
@@ -194,26 +241,44 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
 /// Does what is left to do for one project. Each step looks before it acts.
 async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
     let cluster = &project.cluster;
-    if !project.active {
-        app.clusters.remove(&cluster.project).await.context("removing a cluster")?;
-        set_status(app, project.id, Status::Removed).await?;
-        app.reconciler.trash.notify_one();
-        return Ok(());
+    match project.status.goal() {
+        Status::Removed => {
+            app.clusters.remove(&cluster.project).await.context("removing a cluster")?;
+            app.reconciler.trash.notify_one();
+        }
+        Status::Inactive => app.clusters.stop(&cluster.project).await.context("stopping a cluster")?,
+        _ => bring_up(app, project).await?,
     }
+    announce(app, project).await
+}
+
+async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
+    let cluster = &project.cluster;
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     if matches!(project.status, Status::ComingUp | Status::InitFailed) {
         app.clusters.create(cluster).await.context("making a cluster")?;
+    }
+    // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
+    if project.status == Status::Restarting {
+        app.clusters.stop(&cluster.project).await.context("stopping a cluster")?;
     }
     app.clusters.start(&cluster.project).await.context("starting a cluster")?;
     app.clusters.wait_ready(&cluster.project, READY_TIMEOUT).await.context("waiting for a cluster")?;
     if let Some(verifier) = &project.verifier {
         app.clusters.set_password(&cluster.project, database::OWNER, verifier).await.context("setting a password")?;
     }
-    // One statement: the verifier goes exactly when the project is announced. A removal asked for meanwhile stands.
-    let sql = "update projects set status = 'ACTIVE_HEALTHY', password_verifier = null, attempts = 0, last_error = null, updated_at = $2 \
-               where id = $1 and desired = 'active'";
-    app.db.query(sql, &[&project.id.0, &app.clock.now()]).await.context("announcing a project")?;
-    tracing::info!(project = %cluster.project, "the project is healthy");
+    Ok(())
+}
+
+/// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
+async fn announce(app: &App, project: &Wanted) -> Result<(), Error> {
+    // One statement: the verifier goes exactly when it is set, or nobody will ever need it.
+    let sql = "update projects set status = $3, attempts = 0, last_error = null, updated_at = $4, settled_at = $4, \
+               password_verifier = case when $3 = 'INACTIVE' then password_verifier end where id = $1 and generation = $2";
+    let goal = project.status.goal();
+    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &goal.name(), &app.clock.now()];
+    app.db.query(sql, &params).await.context("announcing a project")?;
+    tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())
 }
 
@@ -221,25 +286,14 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
 async fn postpone(app: &App, project: &Wanted, error: &Error) {
     let attempts = project.attempts.saturating_add(1);
     tracing::warn!(project = %project.cluster.project, attempts, %error, "the project could not be settled; it will be retried");
-    let pause = TimeDelta::seconds((1_i64 << attempts.clamp(1, 7) >> 1).min(BACKOFF_SECS_MAX));
-    let status = match project.status {
-        Status::ComingUp if attempts >= ATTEMPTS_SHOWN => Status::InitFailed,
-        other => other,
-    };
-    let sql = "update projects set attempts = $2, not_before = $3, last_error = $4, status = $5, updated_at = $6 \
-               where id = $1 and (desired = 'active') = $7";
-    let now = app.clock.now();
-    let written =
-        app.db.query(sql, &[&project.id.0, &attempts, &(now + pause), &error.to_string(), &status.name(), &now, &project.active]).await;
-    if let Err(error) = written {
+    let status = project.status.after_failure(attempts);
+    let sql = "update projects set attempts = $3, not_before = $4, last_error = $5, status = $6, updated_at = $7 \
+               where id = $1 and generation = $2";
+    let (now, cause) = (app.clock.now(), error.to_string());
+    let params: [Param<'_>; 7] = [&project.id.0, &project.generation, &attempts, &(now + backoff(attempts)), &cause, &status.name(), &now];
+    if let Err(error) = app.db.query(sql, &params).await {
         tracing::warn!(%error, "a failed attempt could not be written down");
     }
-}
-
-async fn set_status(app: &App, id: ProjectId, status: Status) -> Result<(), Error> {
-    let sql = "update projects set status = $2, updated_at = $3 where id = $1 and (desired = 'active' or $2 in ('GOING_DOWN', 'REMOVED'))";
-    app.db.query(sql, &[&id.0, &status.name(), &app.clock.now()]).await.context("writing a project's status")?;
-    Ok(())
 }
 
 /// Empties the trash whenever something was put there, a little at a time, beside everything else.
@@ -263,7 +317,7 @@ pub async fn empty_trash(app: App) {
 /// anywhere, and servers with it.
 pub async fn take_stock(app: &App) -> Result<(), Error> {
     collect_garbage(app).await?;
-    mark_fallen(app).await.map(drop)
+    mark_fallen(app).await
 }
 
 /// Removes what no row knows: half-made copies, and clusters whose row never came to be.
@@ -275,4 +329,15 @@ async fn collect_garbage(app: &App) -> Result<(), Error> {
     app.clusters.collect_garbage(&known).await.context("clearing the data folder")?;
     app.reconciler.trash.notify_one();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute() {
+        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX].map(|attempts| backoff(attempts).num_seconds());
+        assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    }
 }

@@ -84,7 +84,7 @@ enum RegionSelection {
     SmartGroup { code: SmartGroup },
 }
 
-fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
+pub(super) fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
     String::deserialize(deserializer).map(SecretString::from)
 }
 
@@ -140,11 +140,14 @@ fn find_region(code: &str) -> Result<Region, Error> {
 }
 
 impl NewProject {
-    /// The password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
     pub(super) async fn password_verifier(&self) -> Result<String, Error> {
-        let password = self.password.clone();
-        tokio::task::spawn_blocking(move || postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes()))
-            .await
-            .context("making a password verifier")
+        verifier(self.password.clone()).await
     }
+}
+
+/// A password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
+pub(super) async fn verifier(password: SecretString) -> Result<String, Error> {
+    tokio::task::spawn_blocking(move || postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes()))
+        .await
+        .context("making a password verifier")
 }

@@ -15,6 +15,7 @@ mod limits;
 mod matrix;
 mod members;
 mod organizations;
+mod pausing;
 mod projects;
 mod sql;
 mod support;

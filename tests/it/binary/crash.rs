@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use tokio_postgres::NoTls;
 
@@ -100,6 +100,43 @@ fn killed_while_it_removes_a_project_it_finishes_at_the_next_start() {
         for project in &projects {
             gantry.healthy(project);
         }
+    }
+}
+
+/// Gantry, the project's server, or both, at moments of stopping and of starting.
+#[test]
+fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_asked_for() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    // It is looked at more often than a person would.
+    machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+    let project = gantry.create("sleeper");
+    gantry.healthy(&project);
+    gantry.query(&project, "create table kept as select 42 as n").expect(201);
+    let (path, place) = (format!("/v1/projects/{project}"), format!("projects/{project}"));
+    let victims = [(true, false), (false, true), (true, true)];
+    for (moment, (itself, server)) in [0, 20, 90].into_iter().flat_map(|moment| victims.map(|victim| (moment, victim))) {
+        for (command, end) in [("pause", "INACTIVE"), ("restore", "ACTIVE_HEALTHY"), ("restart", "ACTIVE_HEALTHY")] {
+            let asked = gantry.send("POST", &format!("{path}/{command}"), None);
+            assert_eq!(asked.status, 200, "{command} after {moment} ms: {}", gantry.log());
+            let_pass(moment);
+            if server && let Some(pid) = machine.postmaster(&place) {
+                // It may end by itself at the same moment.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            if itself {
+                gantry.kill();
+                gantry = machine.dev(&[]);
+            }
+            until(end, || (gantry.get(&path).expect(200)["status"] == end).then_some(()));
+            if end == "INACTIVE" {
+                until("no process of it", || machine.postmaster(&place).is_none().then_some(()));
+            } else {
+                gantry.healthy(&project);
+            }
+        }
+        assert_eq!(gantry.query(&project, "select n from kept").expect(201), json!([{"n": 42}]));
+        assert_tidy(&machine, &gantry, std::slice::from_ref(&project));
     }
 }
 
