@@ -25,7 +25,9 @@ use gantry::{
         Memory, Options, Place, STANDARD,
         overrides::{self, About},
     },
-    organizations, tokens,
+    organizations,
+    sealing::SealingKey,
+    tokens,
 };
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::service_fn};
@@ -108,6 +110,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         project_uid_base: 700_000,
         counting: Options::default(),
+        sealing: SealingKey::new(&[7; 32])?,
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;

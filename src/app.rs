@@ -20,6 +20,7 @@ use crate::{
         listing::Listings,
         reconciler::{self, Reconciler},
     },
+    sealing::SealingKey,
     telemetry::{self, Metrics},
     tokens::{last_used, usage},
 };
@@ -39,6 +40,8 @@ pub struct Settings {
     pub project_uid_base: u32,
     /// Where requests are counted.
     pub counting: limits::Options,
+    /// Encrypts secrets that are shown again.
+    pub sealing: SealingKey,
 }
 
 /// Handle to the application. Cheap to clone.

@@ -100,6 +100,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
     pub unsafe_no_sandbox: bool,
 
+    /// File with the key that encrypts secrets which are shown again, such as API keys: 64 hex digits. Servers on one
+    /// control database need the same. Without it: `sealing-key` in the data folder, made when it is first needed.
+    #[arg(long, env = "GANTRY_SEALING_KEY", value_name = "FILE")]
+    pub sealing_key: Option<PathBuf>,
+
     /// Page with the fair-use policy, named in the OpenAPI document.
     #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
     pub terms_url: Option<String>,

@@ -6,6 +6,7 @@ use crate::{
     accounts, audit, database,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
+    keys,
     limits::{self, STANDARD},
     organizations, planned, projects, reference, tokens,
 };
@@ -16,6 +17,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         organizations::api::ENDPOINTS,
         organizations::v2::ENDPOINTS,
         projects::api::ENDPOINTS,
+        keys::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,

@@ -5,9 +5,9 @@
 //! - [`cli`]: what a person types; [`config`]: the server's options
 //! - [`http`]: how a request becomes a call; [`endpoints`]: the one list of operations; [`planned`]: those not built yet
 //! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
-//! - [`organizations`], [`projects`], [`database`], [`mod@reference`]: the operations
+//! - [`organizations`], [`projects`], [`keys`], [`database`], [`mod@reference`]: the operations
 //! - [`clusters`]: the real PostgreSQL behind a project
-//! - [`app`], [`db`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
+//! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod access;
 pub mod accounts;
@@ -24,11 +24,13 @@ pub mod endpoints;
 pub mod error;
 pub mod http;
 pub mod ids;
+pub mod keys;
 pub mod limits;
 pub mod listener;
 pub mod organizations;
 pub mod planned;
 pub mod projects;
 pub mod reference;
+pub mod sealing;
 pub mod telemetry;
 pub mod tokens;

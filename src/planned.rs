@@ -9,16 +9,6 @@ use crate::{
     limits::{ANALYTICS, DOMAINS, STANDARD},
 };
 
-/// Without `reveal` keys are answered with their secret parts blotted out.
-const KEYS: &[Case] = &[
-    Case {
-        when: "`reveal=true`",
-        applies: |asked| asked.switched_on("reveal"),
-        permissions: AnyOf(&[&[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]]),
-    },
-    Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysRead]])),
-];
-
 /// A branch with the data of production is as good as production.
 const BRANCH: &[Case] = &[
     Case {
@@ -92,13 +82,6 @@ planned! {
     Get "/v1/projects/{ref}/analytics/endpoints/metrics" [] "v1-scrape-project-metrics" "Scrape project metrics" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), STANDARD;
     Get "/v1/projects/{ref}/endpoints/usage.api-counts" ["/v1/projects/{ref}/analytics/endpoints/usage.api-counts"] "v1-get-project-usage-api-count" "Get project usage API count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
     Get "/v1/projects/{ref}/endpoints/usage.api-requests-count" ["/v1/projects/{ref}/analytics/endpoints/usage.api-requests-count"] "v1-get-project-usage-request-count" "Get project usage request count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
-    Get "/v1/projects/{ref}/api-keys" [] "v1-get-project-api-keys" "Get project API keys" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(KEYS), STANDARD;
-    Post "/v1/projects/{ref}/api-keys" [] "v1-create-project-api-key" "Create project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/api-keys/legacy" [] "v1-get-project-legacy-api-keys" "Get project legacy API keys" Secrets, needs(&[&[P::ApiGatewayKeysRead]], S::SecretsRead), STANDARD;
-    Put "/v1/projects/{ref}/api-keys/legacy" [] "v1-update-project-legacy-api-keys" "Update project legacy API keys" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
-    Delete "/v1/projects/{ref}/api-keys/{id}" [] "v1-delete-project-api-key" "Delete project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/api-keys/{id}" [] "v1-get-project-api-key" "Get project API key" Secrets, needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(KEYS), STANDARD;
-    Patch "/v1/projects/{ref}/api-keys/{id}" [] "v1-update-project-api-key" "Update project API key" Secrets, needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List project addons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
     Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;

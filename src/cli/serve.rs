@@ -33,6 +33,7 @@ use crate::{
     http::{Api, Links, Transport},
     limits::{Capacity, snapshot},
     projects::reconciler,
+    sealing::SealingKey,
     telemetry,
 };
 
@@ -42,6 +43,8 @@ const DRAIN: Duration = Duration::from_secs(30);
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a kill can take back from the counters.
 const LIMITS_KEPT_EVERY: Duration = Duration::from_secs(1);
+const OTHER_SEALING_KEY: &str = "the secrets in this control database are encrypted with another key than this server's: start it with \
+                                 --sealing-key and the file that the first server on this database uses (`sealing-key` in its data folder)";
 const STOPPED_EARLY: &str = "stopped before it was ready";
 
 /// A server that answers.
@@ -125,11 +128,13 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
             migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
+        let settings = settings(&config, &home, &entropy)?;
+        anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone());
         clusters.prepare().await?;
         let operations = App::operations();
         let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
-        let (app, background) = App::new(settings(&config, &home, &entropy)?, clock, entropy, db, clusters, memory)?;
+        let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
         reconciler::take_stock(&app).await?;
         anyhow::Ok((app, background, listener.local_addr()?))
     };
@@ -238,6 +243,10 @@ fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<S
         node: node(&home.dir().join("node"), entropy)?,
         project_uid_base: config.project_uid_base,
         counting: config.counting(),
+        sealing: match &config.sealing_key {
+            Some(file) => SealingKey::read(file)?,
+            None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
+        },
     })
 }
 

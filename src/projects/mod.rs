@@ -30,7 +30,7 @@ use crate::{
     error::{Context, Error},
     http::Written,
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
-    organizations,
+    keys, organizations,
 };
 
 /// A project without its database, as its creation answers it.
@@ -141,7 +141,7 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
     let engine = app.clusters.engine().text().to_owned();
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
                password_verifier, not_before, created_at, updated_at) \
-               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9)";
+               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9) returning id";
     let params: [Param<'_>; 9] = [
         &reference.as_str(),
         &organization.id.0,
@@ -155,7 +155,8 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
     ];
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
-    transaction.execute(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    let row = transaction.query_one(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
     audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
     transaction.commit().await.context("creating a project")?;
@@ -203,6 +204,7 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
                updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
     let row = transaction.query_one(sql, &[&project.id.0, &now]).await.context("removing a project")?;
     let named = read_named(&row)?;
+    keys::forget(&transaction, project.id).await?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;
     app.forget("projects");
@@ -268,7 +270,8 @@ fn read_named(row: &Row) -> Result<Named, Error> {
     Ok(Named { id: row.get(0), reference, name: row.get(2) })
 }
 
-fn removed() -> Error {
+/// What is said of a project that was removed, to those who may know that it was there.
+pub fn removed() -> Error {
     Error::Rejected("Resource has been removed".into())
 }
 

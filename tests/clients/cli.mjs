@@ -71,9 +71,19 @@ export default async function (server, tally) {
   await tally.scenario('cli: gen types', async () => {
     assert.match((await works('gen', 'types', `--remote=${ref}`, '--lang', 'typescript')).out, /export type Database = \{/);
   });
+  await tally.scenario('cli: projects api-keys', async () => {
+    const keys = await json('projects', 'api-keys', `--remote=${ref}`, '-o', 'json');
+    assert.deepEqual(keys.map(({ name, type }) => [type, name]), [
+      ['legacy', 'anon'], ['legacy', 'service_role'], ['publishable', 'default'], ['secret', 'default'],
+    ]);
+    assert.match(keys[2].api_key, /^sb_publishable_[\w-]{22}_[\w-]{8}$/);
+    const [header, claims] = keys[0].api_key.split('.').slice(0, 2).map((part) => JSON.parse(Buffer.from(part, 'base64url')));
+    assert.deepEqual([header.alg, claims.role, claims.ref], ['HS256', 'anon', ref]);
+  });
+  await tally.scenario('cli: link', async () => {
+    assert.match((await works('link', ref, '--yes')).all, new RegExp(`Finished supabase link[^]*${ref}`));
+  });
   for (const command of [
-    ['link', ref, '--yes'],
-    ['projects', 'api-keys', `--remote=${ref}`],
     ['secrets', 'list', `--remote=${ref}`],
     ['functions', 'list', `--remote=${ref}`],
     ['branches', 'list', `--remote=${ref}`],

@@ -146,6 +146,12 @@ async function scenarios(server, tally, session) {
   await tally.scenario('mcp: generate_typescript_types', async () => {
     assert.match((await session.tool('generate_typescript_types', { project_id })).types, /pets: \{\n\s+Row: \{/);
   });
+  await tally.scenario('mcp: get_publishable_keys', async () => {
+    const keys = JSON.stringify(await session.tool('get_publishable_keys', { project_id }));
+    assert.match(keys, /sb_publishable_/);
+    assert.match(keys, /eyJ/);
+    assert.doesNotMatch(keys, /sb_secret_|service_role/);
+  });
   for (const [name, args] of [
     ['list_edge_functions', { project_id }],
     ['list_storage_buckets', { project_id }],

@@ -43,10 +43,12 @@ impl Question {
 }
 
 /// What to send to be in each case. Query and body are what the contract says.
-const SAMPLES: [(&str, &[(&str, &str)]); 5] = [
+const SAMPLES: [(&str, &[(&str, &str)]); 7] = [
     ("v1-run-a-query", &[("", r#"{"read_only": true}"#), ("", "{}")]),
     ("v1-get-project-api-keys", &[("reveal=true", ""), ("", "")]),
     ("v1-get-project-api-key", &[("reveal=true", ""), ("", "")]),
+    ("v1-update-project-api-key", &[("reveal=true", "{}"), ("", "{}")]),
+    ("v1-delete-project-api-key", &[("reveal=true", ""), ("", "")]),
     ("v1-create-a-branch", &[("", r#"{"with_data": true}"#), ("", "{}")]),
     ("v2-create-a-branch", &[("", r#"{"data": {"attributes": {"with_data": true}}}"#), ("", "{}")]),
 ];

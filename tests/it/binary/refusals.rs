@@ -8,6 +8,8 @@ use std::{
     process::Output,
 };
 
+use rustix::process::Signal;
+
 use super::machine::Machine;
 
 /// The one line, if that is all there was.
@@ -148,4 +150,18 @@ fn a_control_database_that_does_not_answer() {
     }
     let line = refusal(&machine, &machine.run(&["migrate", "--database-url", "postgres://someone:hush@host:nan/x"]));
     assert!(!line.contains("hush") && line.contains("--database-url"), "{line}");
+}
+
+#[test]
+fn another_sealing_key() {
+    let machine = Machine::new();
+    machine.dev(&[]).stop(Signal::INT);
+    let file = machine.dir().join("other-key");
+    let started = |content: &str| {
+        fs::write(&file, content).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        refusal(&machine, &machine.run(&["serve", "--listen", "127.0.0.1:0", "--sealing-key", file.to_str().unwrap()]))
+    };
+    assert!(started(&"ab".repeat(32)).contains("encrypted with another key than this server's: start it with --sealing-key"));
+    assert!(started("hush").ends_with("does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)"));
 }

@@ -39,6 +39,9 @@ fn no_secret_is_written_down() {
     for token in [unknown.as_str(), malformed] {
         wire::send(gantry.address, "GET", "/v1/organizations", Some(token), None).unwrap().expect(401);
     }
+    let listed = gantry.send("GET", &format!("/v1/projects/{project}/api-keys?reveal=true"), None);
+    let keys: Vec<String> = listed.json().as_array().unwrap().iter().map(|key| key["api_key"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(keys.len(), 4);
     let made = machine.json(&["token", "create", "--email", "owner@example.com", "--name", "another"]);
     let another = made["token"].as_str().unwrap();
     assert_eq!(wire::send(gantry.address, "GET", "/v1/profile", Some(another), None).unwrap().status, 200);
@@ -48,7 +51,9 @@ fn no_secret_is_written_down() {
     let greeting = gantry.greeting.join("\n");
     let after = gantry.stdout.all().split_at(greeting.len()).1.to_owned() + &gantry.stderr.all();
     assert!(after.contains("private") || after.contains(&project), "the log was on: {after}");
-    for secret in [&gantry.token, PASSWORD, &unknown, malformed, another, verifier, "Bearer"] {
+    let sealing_key = fs::read_to_string(machine.data().join("sealing-key")).unwrap();
+    let sealed = || keys.iter().map(String::as_str).chain([sealing_key.trim()]);
+    for secret in [&gantry.token, PASSWORD, &unknown, malformed, another, verifier, "Bearer"].into_iter().chain(sealed()) {
         assert!(
             !after.contains(secret),
             "{secret} in the log:\n{}",
@@ -62,8 +67,8 @@ fn no_secret_is_written_down() {
     let logs = found.iter().filter(|(name, _)| name.contains("/log/") || name.ends_with("start.log")).count();
     assert!(logs >= 4, "both servers' logs were looked at");
     for (name, bytes) in &found {
-        for secret in [&gantry.token, PASSWORD, &unknown, malformed, another] {
-            let kept = secret == gantry.token && name.ends_with("/dev.env");
+        for secret in [&gantry.token, PASSWORD, &unknown, malformed, another].into_iter().chain(sealed()) {
+            let kept = secret == gantry.token && name.ends_with("/dev.env") || name.ends_with("/sealing-key");
             assert!(kept || !contains(bytes, secret), "{secret} in {name}");
         }
         let log = name.contains("/log/") || name.ends_with("start.log");

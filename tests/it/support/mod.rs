@@ -21,6 +21,7 @@ use gantry::{
     limits::{Memory, Options},
     organizations,
     projects::Status,
+    sealing::SealingKey,
     tokens,
 };
 use serde_json::{Value, json};
@@ -249,6 +250,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         project_uid_base: FIRST_UID + 1000,
         counting: Options::default(),
+        sealing: SealingKey::new(&[7; 32]).unwrap(),
     }
 }
 
