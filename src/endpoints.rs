@@ -8,7 +8,7 @@ use crate::{
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     keys,
     limits::{self, STANDARD},
-    organizations, planned, projects, reference, tokens,
+    organizations, planned, projects, reference, snippets, tokens,
 };
 
 static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
@@ -18,6 +18,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         organizations::v2::ENDPOINTS,
         projects::api::ENDPOINTS,
         keys::api::ENDPOINTS,
+        snippets::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,

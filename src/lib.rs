@@ -5,7 +5,8 @@
 //! - [`cli`]: what a person types; [`config`]: the server's options
 //! - [`http`]: how a request becomes a call; [`endpoints`]: the one list of operations; [`planned`]: those not built yet
 //! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
-//! - [`organizations`], [`projects`], [`keys`], [`database`], [`mod@reference`]: the operations
+//! - [`organizations`], [`projects`], [`keys`], [`snippets`], [`database`],
+//!   [`mod@reference`]: the operations
 //! - [`clusters`]: the real PostgreSQL behind a project
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
@@ -32,5 +33,6 @@ pub mod planned;
 pub mod projects;
 pub mod reference;
 pub mod sealing;
+pub mod snippets;
 pub mod telemetry;
 pub mod tokens;

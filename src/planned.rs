@@ -187,8 +187,6 @@ planned! {
     Get "/v1/projects/{ref}/config/vanity-subdomain" ["/v1/projects/{ref}/vanity-subdomain"] "v1-get-vanity-subdomain-config" "Get vanity subdomain config" Domains, needs(&[&[P::VanitySubdomainRead]], S::DomainsRead), DOMAINS;
     Post "/v1/projects/{ref}/config/vanity-subdomain/activate" ["/v1/projects/{ref}/vanity-subdomain/activate"] "v1-activate-vanity-subdomain-config" "Activate vanity subdomain config" Domains, needs(&[&[P::VanitySubdomainWrite]], S::DomainsWrite), DOMAINS;
     Post "/v1/projects/{ref}/config/vanity-subdomain/check-availability" ["/v1/projects/{ref}/vanity-subdomain/check-availability"] "v1-check-vanity-subdomain-availability" "Check vanity subdomain availability" Domains, needs(&[&[P::VanitySubdomainWrite]], S::DomainsWrite), DOMAINS;
-    Get "/v1/snippets" [] "v1-list-all-snippets" "List all snippets" Database, needs(&[&[P::SnippetsRead]], S::DatabaseRead), STANDARD;
-    Get "/v1/snippets/{id}" [] "v1-get-a-snippet" "Get a snippet" Database, needs(&[&[P::SnippetsRead]], S::DatabaseRead), STANDARD;
     Get "/v2/organizations/{slug}/integrations/github/connections" [] "v2-list-organization-github-connections" "List organization GitHub connections" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;
     Get "/v2/organizations/{slug}/maintenance/windows" [] "v2-list-organization-maintenance-windows" "List organization maintenance windows" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v2/organizations/{slug}/projects" [] "v2-list-organization-projects" "List organization projects" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;

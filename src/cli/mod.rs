@@ -10,6 +10,7 @@ mod generate;
 mod limits;
 mod output;
 mod serve;
+mod snippet;
 mod token;
 mod with_postgres;
 
@@ -50,6 +51,9 @@ enum Command {
     /// Manage personal access tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Keep SQL snippets for people to find.
+    #[command(subcommand)]
+    Snippet(snippet::Snippet),
     /// Keep the audit log elsewhere, and check what was kept.
     #[command(subcommand)]
     Audit(audit::Audit),
@@ -94,6 +98,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Org(org) => org.run().await,
         Command::Member(member) => member.run().await,
         Command::Token(token) => token.run().await,
+        Command::Snippet(snippet) => snippet.run().await,
         Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
         Command::Generate(generate) => generate.run(),

@@ -1,5 +1,6 @@
 // npm `supabase`: the command line tool.
 import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { call, clients, project, run } from './harness.mjs';
 
@@ -82,6 +83,15 @@ export default async function (server, tally) {
   });
   await tally.scenario('cli: link', async () => {
     assert.match((await works('link', ref, '--yes')).all, new RegExp(`Finished supabase link[^]*${ref}`));
+  });
+  await tally.scenario('cli: snippets list, snippets download', async () => {
+    const file = join(server.work, 'pets.sql');
+    writeFileSync(file, 'select name from pets;\n');
+    const flags = ['--owner', 'owner@example.com', '--project', ref, '--name', 'All pets', '--data-dir', server.data, '--output', 'json'];
+    const added = await run(server, process.env.GANTRY_BIN, ['snippet', 'add', ...flags, file]);
+    assert.equal(added.code, 0, added.all);
+    assert.match((await works('snippets', 'list', `--remote=${ref}`)).all, /All pets/);
+    assert.match((await works('snippets', 'download', JSON.parse(added.out).id, `--remote=${ref}`)).out, /^select name from pets;/m);
   });
   for (const command of [
     ['secrets', 'list', `--remote=${ref}`],

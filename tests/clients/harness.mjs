@@ -56,6 +56,7 @@ export async function start() {
     url: variables.GANTRY_URL,
     token: variables.GANTRY_TOKEN,
     organization: variables.GANTRY_ORG,
+    data,
     profile: join(data, 'profile.yaml'),
     home: join(dir, 'home'),
     work: join(dir, 'work'),

@@ -18,6 +18,7 @@ mod members;
 mod organizations;
 mod pausing;
 mod projects;
+mod snippets;
 mod sql;
 mod support;
 mod tidy;
