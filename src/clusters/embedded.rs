@@ -25,7 +25,7 @@ use super::{
     account::RunAs,
     blocking, files,
     identity::{self, SystemId},
-    server::{Host, Server, Stop},
+    server::{Host, Running, Server, Stop},
     template,
 };
 use crate::{clock::Entropy, ids::ProjectRef};
@@ -122,10 +122,12 @@ impl Embedded {
         &self.host.engine
     }
 
-    /// Whether the server's process is there. Cheap, and leaves an idle server idle.
-    pub async fn runs(&self, project: &ProjectRef) -> Result<bool> {
-        let Some(server) = self.server(project)? else { return Ok(false) };
-        Ok(server.postmaster().await?.is_some())
+    /// The server's process, if it is there. Cheap, and leaves an idle server idle.
+    pub async fn running(&self, project: &ProjectRef) -> Result<Option<Running>> {
+        match self.server(project)? {
+            Some(server) => server.running().await,
+            None => Ok(None),
+        }
     }
 
     /// What is there now. An attempt to connect is part of it, so a hung server takes a few seconds to observe.

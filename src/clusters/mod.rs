@@ -33,7 +33,7 @@ pub use self::{
     engine::{Engine, EngineError},
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
-    server::Host,
+    server::{Host, Running},
 };
 
 /// What managing a cluster can fail with. Every message is one complete line, fit for a terminal.

@@ -71,6 +71,25 @@ impl Stop {
     }
 }
 
+/// A server that ran when it was looked at.
+#[derive(Debug)]
+pub struct Running {
+    pid: Pid,
+    postmaster: Handle,
+}
+
+impl Running {
+    /// The postmaster's process id.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Returns when the postmaster has ended, whoever started it.
+    pub async fn ended(self) -> Result<(), io::Error> {
+        self.postmaster.ended().await
+    }
+}
+
 /// A cluster on this machine, running or not.
 #[derive(Debug, Clone)]
 pub struct Server {
@@ -118,6 +137,11 @@ impl Server {
             Ok(mark.family().at("listing", Path::new("/proc"))?.postmaster)
         })
         .await
+    }
+
+    /// The live postmaster, to wait for its end. None if there is none.
+    pub(super) async fn running(&self) -> Result<Option<Running>> {
+        Ok(self.hold_postmaster().await?.map(|(pid, postmaster)| Running { pid, postmaster }))
     }
 
     /// Starts the server unless it runs, and returns the postmaster's pid. It may not accept connections yet.
@@ -183,7 +207,7 @@ impl Server {
     /// Stops the server, more and more firmly, and returns when no process of the cluster is left. A server that does
     /// not run is fine. Each step gets `patience`.
     pub async fn stop(&self, how: Stop, patience: Duration) -> Result<()> {
-        if let Some(postmaster) = self.hold_postmaster().await? {
+        if let Some((_, postmaster)) = self.hold_postmaster().await? {
             for &signal in how.ladder() {
                 postmaster.signal(signal).at("signalling", self.data())?;
                 if timeout(patience, postmaster.ended()).await.is_ok() {
@@ -257,10 +281,10 @@ impl Server {
     }
 
     /// A handle on the postmaster, checked after it was taken: the pid cannot have passed to another process.
-    async fn hold_postmaster(&self) -> Result<Option<Handle>> {
+    async fn hold_postmaster(&self) -> Result<Option<(Pid, Handle)>> {
         let Some(pid) = self.postmaster().await? else { return Ok(None) };
         let handle = Handle::open(pid).at("watching", self.data())?;
-        Ok(handle.filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster)))
+        Ok(handle.filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster)).map(|handle| (pid, handle)))
     }
 
     /// Ends every process of the cluster; the postmaster must have ended already. Those still there after `grace` are

@@ -8,6 +8,7 @@ pub mod reconciler;
 pub mod regions;
 mod request;
 mod status;
+mod watch;
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -12,12 +12,18 @@ use std::{
 use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, Semaphore, watch},
+    sync::{
+        Notify, Semaphore,
+        watch::{Receiver, Sender, channel},
+    },
     time::MissedTickBehavior,
 };
 use tokio_postgres::Row;
 
-use super::Status;
+use super::{
+    Status,
+    watch::{self, Watch},
+};
 use crate::{
     app::App,
     clusters::Cluster,
@@ -48,7 +54,9 @@ pub struct Reconciler {
     wake: Notify,
     /// Something was put into the trash.
     trash: Notify,
-    changes: watch::Sender<u64>,
+    changes: Sender<u64>,
+    /// Ends of servers.
+    pub(super) watch: Watch,
     busy: Mutex<HashSet<ProjectId>>,
     workers: Arc<Semaphore>,
     stopping: OnceLock<()>,
@@ -59,7 +67,8 @@ impl Default for Reconciler {
         Self {
             wake: Notify::new(),
             trash: Notify::new(),
-            changes: watch::channel(0).0,
+            changes: channel(0).0,
+            watch: Watch::default(),
             busy: Mutex::default(),
             workers: Arc::new(Semaphore::new(WORKERS)),
             stopping: OnceLock::new(),
@@ -99,7 +108,7 @@ impl Reconciler {
     }
 
     /// Tells whenever the status of some project changed.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub fn changes(&self) -> Receiver<u64> {
         self.changes.subscribe()
     }
 
@@ -136,8 +145,14 @@ pub async fn run(app: App) {
 
 /// Starts work on every project that needs some now, and returns how long until one may need some again.
 async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
-    if full {
-        mark_fallen(app).await?;
+    let ended = app.reconciler.watch.take_ended();
+    let looked = if full || !ended.is_empty() { mark_fallen(app, (!full).then_some(&ended)).await } else { Ok(()) };
+    if let Err(error) = looked {
+        // Not before the control database answers.
+        for project in ended {
+            app.reconciler.watch.look_at(project);
+        }
+        return Err(error);
     }
     for project in unsettled(app).await? {
         if !app.reconciler.busy.lock().insert(project.id) {
@@ -188,14 +203,20 @@ async fn next_due(app: &App) -> Result<Duration, Error> {
     Ok(pause.map_or(FULL_PASS, |pause| pause.min(FULL_PASS)))
 }
 
-/// Looks for projects whose row says healthy, and whose server does not run. The row says so from now on.
-async fn mark_fallen(app: &App) -> Result<(), Error> {
-    let sql = "select id, ref, generation, falls, settled_at from projects where node = $1 and status = 'ACTIVE_HEALTHY' order by id";
-    let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading healthy projects")?;
+/// Looks for projects, of these or of all, whose row says healthy, and whose server does not run. The row says so from now
+/// on. Of those that run the end is waited for.
+async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), Error> {
+    let of: Option<Vec<i64>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
+    let sql = "select id, ref, generation, falls, settled_at from projects \
+               where node = $1 and status = 'ACTIVE_HEALTHY' and ($2::bigint[] is null or id = any($2)) order by id";
+    let rows = app.db.query(sql, &[&app.settings.node, &of]).await.context("reading healthy projects")?;
     for row in &rows {
         let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-        if !app.clusters.runs(&project).await.context("looking for a project's server")? {
-            fell(app, row, &project).await?;
+        match app.clusters.running(&project).await {
+            Ok(Some(server)) => watch::begin(app, ProjectId(row.get(0)), server),
+            Ok(None) => fell(app, row, &project).await?,
+            // One project that cannot be looked at holds up no other.
+            Err(error) => tracing::warn!(%project, %error, "could not look for the project's server"),
         }
     }
     Ok(())
@@ -249,7 +270,10 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
         Status::Inactive => app.clusters.stop(&cluster.project).await.context("stopping a cluster")?,
         _ => bring_up(app, project).await?,
     }
-    announce(app, project).await
+    announce(app, project).await?;
+    // The next pass waits for the server's end, or finds that it ended already.
+    app.reconciler.watch.look_at(project.id);
+    Ok(())
 }
 
 async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
@@ -317,7 +341,7 @@ pub async fn empty_trash(app: App) {
 /// anywhere, and servers with it.
 pub async fn take_stock(app: &App) -> Result<(), Error> {
     collect_garbage(app).await?;
-    mark_fallen(app).await
+    mark_fallen(app, None).await
 }
 
 /// Removes what no row knows: half-made copies, and clusters whose row never came to be.

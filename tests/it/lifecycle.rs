@@ -79,7 +79,8 @@ async fn the_password_is_set_and_found_nowhere() {
     drop(admin);
 
     // Neither in what the server wrote, nor in the control database once it is set.
-    app.machine.clusters.stop(&project).await.unwrap();
+    app.post(&format!("/v1/projects/{project}/pause")).as_(&app.owner).send().await.expect(200);
+    app.until(&project, Status::Inactive).await;
     let mut read = 0;
     let mut folders = vec![app.machine.home.project(&project)];
     while let Some(folder) = folders.pop() {
@@ -146,27 +147,42 @@ async fn projects_asked_for_together_are_all_made() {
     assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap().len(), 3);
 }
 
+/// Kills the project's server, and waits for another: far less long than until anybody would look by himself.
+async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
+    let dead = app.machine.pid(project).await;
+    kill(dead).await;
+    let alive = async {
+        while !matches!(app.machine.clusters.observe(project).await.unwrap(), Observed::Running { accepting: true, .. }) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), alive).await.unwrap();
+    app.until(project, Status::ActiveHealthy).await;
+    assert_ne!(app.machine.pid(project).await, dead);
+}
+
 #[tokio::test]
-async fn a_server_that_died_is_started_again() {
+async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let query = |sql: &str| app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&json!({"query": sql})).send();
     query("create table kept as select 42 as n").await.expect(201);
-    let dead = app.machine.pid(&project).await;
-    kill(dead).await;
-
-    // The next full pass, which comes every half a minute, without the wait.
-    let pass = tokio::spawn(reconciler::run(app.app.clone()));
-    let alive = async {
-        while !matches!(app.machine.clusters.observe(&project).await.unwrap(), Observed::Running { accepting: true, .. }) {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(PATIENCE, alive).await.unwrap();
-    app.until(&project, Status::ActiveHealthy).await;
-    assert_ne!(app.machine.pid(&project).await, dead);
+    kill_and_await_another(&app, &project).await;
     assert_eq!(query("select n from kept").await.expect(201).json(), json!([{"n": 42}]));
-    pass.abort();
+
+    // The clock stands still: it dies again at once, and is not started before a second has passed.
+    kill(app.machine.pid(&project).await).await;
+    app.until(&project, Status::ActiveUnhealthy).await;
+    let health = app.get(&format!("/v1/projects/{project}/health?services=db")).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!((&health[0]["status"], &health[0]["error"]), (&json!("UNHEALTHY"), &json!("the server ended by itself")));
+    assert_eq!(app.machine.clusters.observe(&project).await.unwrap(), Observed::Stopped);
+    app.advance(1);
+    app.app.reconciler.wake();
+    app.until(&project, Status::ActiveHealthy).await;
+
+    // A minute without a fall, and all is forgiven.
+    app.advance(61);
+    kill_and_await_another(&app, &project).await;
 }
 
 /// Once a project was announced, its data must be there. Without it nothing is made in its place.
@@ -174,11 +190,17 @@ async fn a_server_that_died_is_started_again() {
 async fn lost_data_is_not_replaced_by_an_empty_cluster() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    app.machine.clusters.stop(&project).await.unwrap();
+    let pid = app.machine.pid(&project).await;
     fs::rename(app.machine.home.project(&project), app.machine.dir().join("mislaid")).unwrap();
+    kill(pid).await;
     let mut changes = app.app.reconciler.changes();
-    let pass = tokio::spawn(reconciler::run(app.app.clone()));
-    timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
+    let tried = async {
+        let sql = "select attempts from projects where ref = $1";
+        while app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get::<_, i32>(0) == 0 {
+            changes.changed().await.unwrap();
+        }
+    };
+    timeout(PATIENCE, tried).await.unwrap();
     assert_eq!(app.machine.clusters.observe(&project).await.unwrap(), Observed::Absent);
     let seen = app.get(&format!("/v1/projects/{project}")).as_(&app.owner).send().await.expect(200).json();
     assert_eq!(seen["status"], "ACTIVE_UNHEALTHY");
@@ -188,7 +210,6 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
     app.advance(60);
     app.app.reconciler.wake();
     app.until(&project, Status::ActiveHealthy).await;
-    pass.abort();
 }
 
 #[tokio::test]
