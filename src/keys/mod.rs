@@ -259,7 +259,7 @@ async fn make_late(app: &App, project: &Project) -> Result<(), Error> {
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("making a project's first keys")?;
     // Shared with others who do the same; whoever removes the project waits, and finds what to forget.
-    let sql = "select from projects where id = $1 and desired = 'active' for share";
+    let sql = "select from projects where id = $1 and desired <> 'removed' for share";
     transaction.query_opt(sql, &[&project.id.0]).await.context("making a project's first keys")?.ok_or_else(projects::removed)?;
     make_first(app, &transaction, project.id, app.clock.now()).await?;
     transaction.commit().await.context("making a project's first keys")

@@ -155,7 +155,7 @@ macro_rules! visible {
             $columns,
             "s.id, s.inserted_at, s.updated_at, s.visibility, s.name, s.description, p.id as project_id, p.name as project_name, \
              o.id as owner_id, o.username as owner_name, u.id as editor_id, u.username as editor_name \
-             from snippets s join projects p on p.id = s.project_id and p.desired = 'active' \
+             from snippets s join projects p on p.id = s.project_id and p.desired <> 'removed' \
              join members m on m.organization_id = p.organization_id and m.user_id = $1 \
              join users o on o.id = s.owner_id join users u on u.id = s.updated_by \
              where (s.visibility = 'project' or s.owner_id = $1) \
