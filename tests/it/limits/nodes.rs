@@ -1,6 +1,12 @@
 //! Whole applications: no round trip for what is refused, overrides, what is left, and real processes.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
 
 use axum::{http::StatusCode, response::Response};
 use gantry::{
@@ -208,12 +214,18 @@ fn url(config: &tokio_postgres::Config) -> String {
 
 /// `gantry serve`, and where it answers.
 async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &str) -> (Child, String) {
+    // Servers on one control database open each other's secrets.
+    let sealing_key = dir.join("shared-key");
+    fs::write(&sealing_key, "5e".repeat(32)).unwrap();
+    fs::set_permissions(&sealing_key, Permissions::from_mode(0o600)).unwrap();
     let copied = Command::new("cp").args(["-a", "--reflink=auto"]).arg(templates()).arg(dir).status().await.unwrap();
     assert!(copied.success());
     let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
         .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn,gantry=info", "--limits-deadline-ms", "5000", "--limits-url", limits])
         .args(["--database-url", &url(config), "--data-dir"])
         .arg(dir)
+        .arg("--sealing-key")
+        .arg(&sealing_key)
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
