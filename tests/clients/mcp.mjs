@@ -155,11 +155,23 @@ async function scenarios(server, tally, session) {
   for (const [name, args] of [
     ['list_edge_functions', { project_id }],
     ['list_storage_buckets', { project_id }],
-    ['pause_project', { project_id }],
   ]) {
     await tally.scenario(`mcp: ${name} says that it is not built`, async () => {
       assert.match(await session.refusal(name, args), /is not built yet/);
     });
   }
+  await tally.scenario('mcp: pause_project, restore_project', async () => {
+    const settles = async (wanted) => {
+      for (;;) {
+        const { status } = (await call(server, 'GET', `/v1/projects/${project_id}`)).body;
+        if (status === wanted) return;
+        await new Promise((resume) => setTimeout(resume, 100));
+      }
+    };
+    await session.tool('pause_project', { project_id });
+    await settles('INACTIVE');
+    await session.tool('restore_project', { project_id });
+    await settles('ACTIVE_HEALTHY');
+  });
   await call(server, 'DELETE', `/v1/projects/${project_id}`);
 }
