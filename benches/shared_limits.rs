@@ -1,8 +1,9 @@
 //! `cargo bench --bench shared_limits`: decisions a second against counters that several nodes share.
 //!
-//! The control database's batched statement, against the plain way to do the same: one upsert a decision, pipelined over
-//! one connection as well. Both run in turns in one process against one server, so that whatever else the machine does
-//! falls on both; what counts is the ratio. Valkey or Redis is measured beside them if one is installed.
+//! The control database's batched statement, against the same statement for each decision, and against a plain upsert
+//! for each, which counts what it refuses and believes any clock; both pipelined over one connection as well. All run
+//! in turns in one process against one server, so that whatever else the machine does falls on all; what counts are the
+//! ratios. Valkey or Redis is measured beside them if one is installed.
 
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints what it found")]
 
@@ -22,10 +23,10 @@ use gantry::{
     clusters::{Account, Control, Engine, Home, Launcher, server::Host},
     db::Db,
     ids::UserId,
-    limits::{Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
+    limits::{self, Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
 };
 use tokio::{net::UnixStream, task::JoinSet};
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::{Client, NoTls, Statement, types::ToSql};
 
 const KEYS: usize = 10_000;
 const ROUNDS: usize = 9;
@@ -56,19 +57,20 @@ async fn run() -> Outcome<()> {
 async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
     let db = Db::new(control.config())?;
     db.migrate().await?;
-    let single = Way::Single(Arc::new(Single::new(control).await?));
+    let plain = Way::Single(Arc::new(Single::new(control, Decision::Plain).await?));
     let batched = Way::Counted(shared(&db, "postgres").await?);
+    let single = Way::Single(Arc::new(Single::new(control, Decision::Whole).await?));
     let mut valkey = Valkey::start(dir).await?;
     let scripted = match &valkey {
         Some(valkey) => Some(Way::Counted(shared(&db, &valkey.url()).await?)),
         None => None,
     };
     println!("decisions a second, median of {ROUNDS} rounds; two windows, {KEYS} keys, one node");
-    println!("{:>8} {:>18} {:>14} {:>8} {:>10} {:>14}", "callers", "one statement each", "batched", "ratio", "Valkey", "CPU µs/decision");
+    println!("           a plain upsert each    the statement each      batched: of plain    of each       Valkey   CPU µs/decision");
     for callers in CALLERS {
-        let (mut ones, mut many, mut valkeys, mut ratios, mut spent) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut rounds = Vec::new();
         for round in 0..=ROUNDS {
-            let one = single.rate(callers).await;
+            let (upserts, each) = (plain.rate(callers).await, single.rate(callers).await);
             let before = cpu();
             let batch = batched.rate(callers).await;
             let micros = (cpu() - before) * 1e6 / (batch * ROUND.as_secs_f64());
@@ -78,15 +80,12 @@ async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
             };
             // The first warms up.
             if round > 0 {
-                ones.push(one);
-                many.push(batch);
-                valkeys.push(script);
-                ratios.push(batch / one);
-                spent.push(micros);
+                rounds.push([upserts, each, batch, batch / upserts, batch / each, script, micros]);
             }
         }
-        let [one, batch, script, ratio, micros] = [ones, many, valkeys, ratios, spent].map(median);
-        println!("{callers:>8} {one:>18.0} {batch:>14.0} {ratio:>8.2} {script:>10.0} {micros:>14.1}");
+        let [upserts, each, batch, of_plain, of_each, script, micros] =
+            std::array::from_fn(|column| median(rounds.iter().map(|round| round[column]).collect()));
+        println!("{callers:>8} {upserts:>21.0} {each:>21.0} {batch:>12.0} {of_plain:>9.2} {of_each:>10.2} {script:>12.0} {micros:>17.1}");
     }
     if let Some(valkey) = &mut valkey {
         valkey.0.kill()?;
@@ -158,41 +157,57 @@ impl Way {
     }
 }
 
-/// One upsert a decision.
+/// One statement a decision.
 struct Single {
     client: Client,
     take: Statement,
+    decision: Decision,
 }
 
+#[derive(Clone, Copy, PartialEq)]
+enum Decision {
+    /// An upsert that counts.
+    Plain,
+    /// The statement that the product batches.
+    Whole,
+}
+
+const PLAIN: &str = "insert into singles as c values ($1, 1, clock_timestamp() + interval '1 hour', 1, clock_timestamp() + interval '1 second') \
+                     on conflict (key) do update set \
+                     used_1 = case when c.ends_1 > clock_timestamp() then c.used_1 + 1 else 1 end, \
+                     ends_1 = case when c.ends_1 > clock_timestamp() then c.ends_1 else excluded.ends_1 end, \
+                     used_2 = case when c.ends_2 > clock_timestamp() then c.used_2 + 1 else 1 end, \
+                     ends_2 = case when c.ends_2 > clock_timestamp() then c.ends_2 else excluded.ends_2 end \
+                     returning used_1, ends_1 - clock_timestamp() > interval '0', used_2, ends_2 - clock_timestamp() > interval '0'";
+
 impl Single {
-    async fn new(control: &Control) -> Outcome<Self> {
+    async fn new(control: &Control, decision: Decision) -> Outcome<Self> {
         let (client, connection) = control.config().connect(NoTls).await?;
         tokio::spawn(connection);
         client
             .batch_execute(
-                "set synchronous_commit = off; \
-                 create unlogged table singles (key text collate \"C\" primary key, used_1 int not null, ends_1 timestamptz not null, \
-                 used_2 int not null, ends_2 timestamptz not null) with (fillfactor = 70)",
+                "set synchronous_commit = off; set plan_cache_mode = force_generic_plan; set jit = off; \
+                 create unlogged table if not exists singles (key text collate \"C\" primary key, used_1 int not null, \
+                 ends_1 timestamptz not null, used_2 int not null, ends_2 timestamptz not null) with (fillfactor = 70)",
             )
             .await?;
-        let take = client
-            .prepare(
-                "insert into singles as c values ($1, 1, clock_timestamp() + interval '1 hour', 1, clock_timestamp() + interval '1 second') \
-                 on conflict (key) do update set \
-                 used_1 = case when c.ends_1 > clock_timestamp() then c.used_1 + 1 else 1 end, \
-                 ends_1 = case when c.ends_1 > clock_timestamp() then c.ends_1 else excluded.ends_1 end, \
-                 used_2 = case when c.ends_2 > clock_timestamp() then c.used_2 + 1 else 1 end, \
-                 ends_2 = case when c.ends_2 > clock_timestamp() then c.ends_2 else excluded.ends_2 end \
-                 returning used_1, ends_1 - clock_timestamp() > interval '0', used_2, ends_2 - clock_timestamp() > interval '0'",
-            )
-            .await?;
-        Ok(Self { client, take })
+        let take = client.prepare(if decision == Decision::Plain { PLAIN } else { limits::DECISION }).await?;
+        Ok(Self { client, take, decision })
     }
 
     async fn take(&self, number: usize) {
-        let key = format!("bench/u{}/-", number % KEYS);
-        let row = self.client.query_one(&self.take, &[&key]).await.expect("a counter");
-        assert!(row.get::<_, i32>(0) > 0);
+        // Of its own kind, so that the two do not count in one row.
+        let key = format!("{}/u{}/-", if self.decision == Decision::Plain { "bench" } else { "each" }, number % KEYS);
+        let row = match self.decision {
+            Decision::Plain => self.client.query_one(&self.take, &[&key]).await,
+            Decision::Whole => {
+                let (limits, millis): (Vec<_>, Vec<_>) =
+                    WINDOWS.iter().map(|window| (vec![1_000_000_000_i32], vec![i64::from(window.secs) * 1000])).unzip();
+                let parameters: [&(dyn ToSql + Sync); 6] = [&vec![key], &limits[0], &millis[0], &limits[1], &millis[1], &vec![1_i32]];
+                self.client.query_one(&self.take, &parameters).await
+            }
+        };
+        assert!(row.expect("a counter").get::<_, i32>(usize::from(self.decision == Decision::Whole)) > 0);
     }
 }
 

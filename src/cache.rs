@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use quick_cache::sync::Cache;
+use quick_cache::{Weighter, sync::Cache};
 
 use crate::clock::Ticks;
 
@@ -14,15 +14,35 @@ const LIFETIME: Ticks = 30_000;
 
 /// Values of one kind by key: bounded, aged, and safe against keeping a value that was read before it changed.
 pub struct Shelf<K, V> {
-    entries: Cache<K, (V, Ticks)>,
+    entries: Cache<K, (V, Ticks), Weight<V>>,
     /// Grows with every clear: a value read in an older epoch is not put back. Odd while nothing may be kept.
     epoch: AtomicU64,
+}
+
+/// How much of a shelf a value takes.
+struct Weight<V>(fn(&V) -> u64);
+
+impl<V> Clone for Weight<V> {
+    fn clone(&self) -> Self {
+        Self(self.0)
+    }
+}
+
+impl<K, V> Weighter<K, (V, Ticks)> for Weight<V> {
+    fn weight(&self, _: &K, (value, _): &(V, Ticks)) -> u64 {
+        (self.0)(value)
+    }
 }
 
 impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
     /// Holds at most `entries_max`; the least used go first.
     pub fn new(entries_max: usize) -> Self {
-        Self { entries: Cache::new(entries_max), epoch: AtomicU64::new(0) }
+        Self::weighing(entries_max, u64::try_from(entries_max).unwrap_or(u64::MAX), |_| 1)
+    }
+
+    /// Holds values that together weigh at most `weight_max`, `entries` of them as a rule; the least used go first.
+    pub fn weighing(entries: usize, weight_max: u64, weight: fn(&V) -> u64) -> Self {
+        Self { entries: Cache::with_weighter(entries, weight_max, Weight(weight)), epoch: AtomicU64::new(0) }
     }
 
     /// Read before the value is; given back with it.
@@ -78,6 +98,16 @@ mod tests {
         shelf.clear();
         shelf.put(2, "read before the change", 0, before);
         assert_eq!(shelf.get(&2, 0), None);
+    }
+
+    #[test]
+    fn what_is_held_is_bounded_by_its_weight() {
+        let shelf = Shelf::<u16, Vec<u8>>::weighing(100, 10_000, |bytes| bytes.len() as u64);
+        for key in 0..1_000 {
+            shelf.put(key, vec![0; 100], 0, shelf.epoch());
+        }
+        let held = (0..1_000).filter(|key| shelf.get(key, 0).is_some()).count();
+        assert!((50..=100).contains(&held), "{held} of at most 100");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! notification names.
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
     sync::{
         Arc,
@@ -82,31 +81,6 @@ struct Token {
     used: AtomicU64,
 }
 
-/// The roles of one member. Hardly anybody has one on a project, so as a rule it is cheap to copy.
-#[derive(Clone)]
-struct Roles {
-    organization: Role,
-    projects: Option<Arc<HashMap<ProjectId, Role>>>,
-}
-
-impl Roles {
-    fn on(&self, subject: &Subject) -> Held {
-        let on_project = match subject {
-            Subject::Project(project) => self.projects.as_ref().and_then(|projects| projects.get(&project.id).copied()),
-            Subject::Account | Subject::Organization(_) => None,
-        };
-        Held { organization: self.organization, subject: on_project.map_or(self.organization, |role| role.max(self.organization)) }
-    }
-
-    fn read(row: &Row) -> Result<Self, Error> {
-        let role = |name: &str| name.parse::<Role>().context("reading a member's role");
-        let (ids, names): (Vec<i64>, Vec<&str>) = (row.get(1), row.get(2));
-        let projects =
-            ids.into_iter().zip(names).map(|(id, name)| Ok((ProjectId(id), role(name)?))).collect::<Result<HashMap<_, _>, Error>>()?;
-        Ok(Self { organization: role(row.get(0))?, projects: (!projects.is_empty()).then(|| Arc::new(projects)) })
-    }
-}
-
 macro_rules! token {
     ($condition:literal) => {
         concat!(
@@ -135,14 +109,18 @@ impl Token {
     }
 }
 
+fn role(name: &str) -> Result<Role, Error> {
+    name.parse().context("reading a member's role")
+}
+
 /// The cache, and the queries behind it.
 pub struct Directory {
     db: Db,
     clock: Clock,
     tokens: Shelf<Digest, Arc<Token>>,
-    organizations: Shelf<OrgSlug, Organization>,
-    projects: Shelf<ProjectRef, Project>,
-    roles: Shelf<(UserId, OrganizationId), Roles>,
+    /// Organizations as their members name them, with what each may do there.
+    organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
+    projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
     uses: mpsc::Sender<TokenId>,
     calls: mpsc::Sender<Noted>,
 }
@@ -157,7 +135,6 @@ impl Directory {
             tokens: Shelf::new(ENTRIES_MAX),
             organizations: Shelf::new(ENTRIES_MAX),
             projects: Shelf::new(ENTRIES_MAX),
-            roles: Shelf::new(ENTRIES_MAX),
             uses,
             calls,
         }
@@ -190,67 +167,59 @@ impl Directory {
         Ok(Some(token.holds(&self.clock, address).then_some(token.user)))
     }
 
-    /// What `reference` names and the user's roles towards it, if both are cached and the token reaches it.
+    /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.
     pub fn own_cached(&self, user: &User, reference: &Reference, now: Ticks) -> Option<(Subject, Held)> {
-        let (organization, subject) = match reference {
-            Reference::Organization(slug) => self.organizations.get(slug, now).map(|found| (found.id, Subject::Organization(found)))?,
-            Reference::Project(name) => self.projects.get(name, now).map(|found| (found.organization, Subject::Project(found)))?,
+        let (subject, held) = match reference {
+            Reference::Organization(slug) => {
+                let (organization, held) = self.organizations.get(&(user.id, slug.clone()), now)?;
+                (Subject::Organization(organization), held)
+            }
+            Reference::Project(name) => {
+                let (project, held) = self.projects.get(&(user.id, name.clone()), now)?;
+                (Subject::Project(project), held)
+            }
         };
-        if !user.sees(&subject) {
-            return None;
-        }
-        let held = self.roles.get(&(user.id, organization), now)?.on(&subject);
-        Some((subject, held))
+        user.sees(&subject).then_some((subject, held))
     }
 
     /// What `reference` names and the user's roles towards it. `None` if it does not exist, the user does not belong to it, or
     /// the token does not reach it.
     pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
         let found = match reference {
-            Reference::Organization(slug) => self.organization(slug).await?.map(|found| (found.id, Subject::Organization(found))),
-            Reference::Project(name) => self.project(name).await?.map(|found| (found.organization, Subject::Project(found))),
+            Reference::Organization(slug) => {
+                self.organization(user.id, slug).await?.map(|(organization, held)| (Subject::Organization(organization), held))
+            }
+            Reference::Project(name) => self.project(user.id, name).await?.map(|(project, held)| (Subject::Project(project), held)),
         };
-        let Some((organization, subject)) = found.filter(|(_, subject)| user.sees(subject)) else { return Ok(None) };
-        Ok(self.roles(user.id, organization).await?.map(|roles| {
-            let held = roles.on(&subject);
-            (subject, held)
-        }))
+        Ok(found.filter(|(subject, _)| user.sees(subject)))
     }
 
-    async fn organization(&self, slug: &OrgSlug) -> Result<Option<Organization>, Error> {
+    async fn organization(&self, user: UserId, slug: &OrgSlug) -> Result<Option<(Organization, Held)>, Error> {
         let (now, epoch) = (self.clock.ticks(), self.organizations.epoch());
-        let rows =
-            self.db.query("select id from organizations where slug = $1", &[&slug.as_str()]).await.context("looking up an organization")?;
-        let found = rows.first().map(|row| Organization { id: OrganizationId(row.get(0)), slug: slug.clone() });
-        Ok(found.inspect(|organization| self.organizations.put(slug.clone(), organization.clone(), now, epoch)))
-    }
-
-    async fn project(&self, reference: &ProjectRef) -> Result<Option<Project>, Error> {
-        let (now, epoch) = (self.clock.ticks(), self.projects.epoch());
-        let sql = "select id, organization_id from projects where ref = $1";
-        let rows = self.db.query(sql, &[&reference.as_str()]).await.context("looking up a project")?;
-        let found = rows.first().map(|row| Project {
-            id: ProjectId(row.get(0)),
-            reference: reference.clone(),
-            organization: OrganizationId(row.get(1)),
-        });
-        Ok(found.inspect(|project| self.projects.put(reference.clone(), project.clone(), now, epoch)))
-    }
-
-    async fn roles(&self, user: UserId, organization: OrganizationId) -> Result<Option<Roles>, Error> {
-        let (now, epoch) = (self.clock.ticks(), self.roles.epoch());
-        if let Some(roles) = self.roles.get(&(user, organization), now) {
-            return Ok(Some(roles));
-        }
-        let sql = "select m.role, \
-                   array(select project_id from project_roles r where (r.organization_id, r.user_id) = (m.organization_id, m.user_id) order by project_id), \
-                   array(select r.role from project_roles r where (r.organization_id, r.user_id) = (m.organization_id, m.user_id) order by project_id) \
-                   from members m where m.user_id = $1 and m.organization_id = $2";
-        let rows = self.db.query(sql, &[&user.0, &organization.0]).await.context("looking up a role")?;
+        let sql =
+            "select o.id, m.role from organizations o join members m on m.organization_id = o.id and m.user_id = $1 where o.slug = $2";
+        let rows = self.db.query(sql, &[&user.0, &slug.as_str()]).await.context("looking up an organization")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let roles = Roles::read(row)?;
-        self.roles.put((user, organization), roles.clone(), now, epoch);
-        Ok(Some(roles))
+        let found = (Organization { id: OrganizationId(row.get(0)), slug: slug.clone() }, Held::from(role(row.get(1))?));
+        self.organizations.put((user, slug.clone()), found.clone(), now, epoch);
+        Ok(Some(found))
+    }
+
+    /// A role on a project adds to the one in its organization.
+    async fn project(&self, user: UserId, reference: &ProjectRef) -> Result<Option<(Project, Held)>, Error> {
+        let (now, epoch) = (self.clock.ticks(), self.projects.epoch());
+        let sql = "select p.id, p.organization_id, m.role, r.role from projects p \
+                   join members m on m.organization_id = p.organization_id and m.user_id = $1 \
+                   left join project_roles r on (r.organization_id, r.user_id, r.project_id) = (m.organization_id, m.user_id, p.id) \
+                   where p.ref = $2";
+        let rows = self.db.query(sql, &[&user.0, &reference.as_str()]).await.context("looking up a project")?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let organization = role(row.get(2))?;
+        let on_project = row.get::<_, Option<&str>>(3).map(role).transpose()?;
+        let held = Held { organization, subject: on_project.map_or(organization, |role| role.max(organization)) };
+        let project = Project { id: ProjectId(row.get(0)), reference: reference.clone(), organization: OrganizationId(row.get(1)) };
+        self.projects.put((user, reference.clone()), (project.clone(), held), now, epoch);
+        Ok(Some((project, held)))
     }
 
     /// Forgets what a change of `table` may have made untrue.
@@ -258,7 +227,10 @@ impl Directory {
         match table {
             "users" | "tokens" => self.tokens.clear(),
             "organizations" => self.organizations.clear(),
-            "members" | "project_roles" => self.roles.clear(),
+            "members" | "project_roles" => {
+                self.organizations.clear();
+                self.projects.clear();
+            }
             "projects" => self.projects.clear(),
             _ => {}
         }
@@ -268,7 +240,6 @@ impl Directory {
     pub fn believe(&self, believe: bool) {
         self.tokens.believe(believe);
         self.organizations.believe(believe);
-        self.roles.believe(believe);
         self.projects.believe(believe);
     }
 

@@ -14,16 +14,15 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
     response::Response,
 };
-use bytes::BufMut;
 use futures_util::FutureExt;
 use uuid::Uuid;
 
 use super::{
     asked::Asked,
     endpoint::{Access, Endpoint, Handle, Verb},
+    fields::{self, RequestId, Told},
     input::{Call, Payload},
-    limit_fields::{self, Pen},
-    named::Named,
+    named::{self, Named},
     respond,
     transport::{Peer, Transport},
 };
@@ -40,8 +39,6 @@ use crate::{
 /// How long any operation may take. Operations with a bound of their own stay below it.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
@@ -49,12 +46,13 @@ pub(super) struct Guarded {
     app: App,
     endpoint: &'static Endpoint,
     operation: u16,
+    names: named::Place,
     handle: Handle,
 }
 
 impl Guarded {
     pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16) -> Self {
-        Self { app, endpoint, operation, handle: (endpoint.handler)().handle }
+        Self { app, endpoint, operation, names: named::Place::of(endpoint), handle: (endpoint.handler)().handle }
     }
 }
 
@@ -87,7 +85,7 @@ struct Trail {
 pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response {
     let Guarded { app, endpoint, operation, .. } = guarded;
     let started = app.clock.ticks();
-    let request_id = RequestId::of(app, &arrival.headers);
+    let request_id = RequestId::of(&arrival.headers, &app.entropy);
     let peer = app.settings.transport.peer(arrival.socket, &arrival.headers);
     let mut trail = Trail::default();
 
@@ -121,9 +119,8 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
         let verdict = app.limits.take(key, policy.windows(), started).await;
         (policy, verdict.quotas)
     };
-    let mut pen = Pen::new();
-    limit_fields::write(response.headers_mut(), &mut pen, &policy, &quotas, trail.refused);
-    write_identity(response.headers_mut(), &mut pen, trail.user, &request_id);
+    let told = Told { policy: &policy, quotas: &quotas, refused: trail.refused, user: trail.user, request_id: &request_id };
+    fields::write(response.headers_mut(), &told);
     if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
         response.headers_mut().insert(ACCEPTED, accepted);
     }
@@ -139,7 +136,7 @@ async fn admit(
     request_id: &RequestId,
     trail: &mut Trail,
 ) -> Result<Response, Error> {
-    let Guarded { app, endpoint, operation, handle } = guarded;
+    let Guarded { app, endpoint, operation, handle, .. } = guarded;
     Transport::require_secure(peer)?;
     let caller = identify(app, &arrival.headers, peer, started).await?;
     trail.user = caller.user().map(|user| user.gotrue_id);
@@ -221,7 +218,7 @@ async fn named(guarded: &Guarded, arrival: &mut Arrival, caller: &Caller) -> Res
         LimitKey::OrganizationInBody { fields } if caller.user().is_some() => {
             Ok(Named::in_body(fields, &Box::pin(arrival.payload.read()).await?))
         }
-        _ => Ok(Named::in_line(guarded.endpoint, arrival.uri.path(), arrival.uri.query().unwrap_or_default())),
+        _ => Ok(Named::in_line(guarded.names, arrival.uri.path(), arrival.uri.query().unwrap_or_default())),
     }
 }
 
@@ -301,48 +298,6 @@ impl Meter<'_> {
     async fn give_back(&self, taken: &Taken) {
         let app = &self.guarded.app;
         app.limits.give_back(taken.key, taken.policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
-    }
-}
-
-/// What ties an answer to its lines in the log.
-enum RequestId {
-    /// The client's, which is fit for a log line.
-    Sent(HeaderValue),
-    /// Ours: 32 hex digits.
-    Minted([u8; 32]),
-}
-
-impl RequestId {
-    fn of(app: &App, headers: &HeaderMap) -> Self {
-        let fit = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
-        if let Some(sent) = headers.get(&REQUEST_ID).filter(fit) {
-            return Self::Sent(sent.clone());
-        }
-        let mut minted = [0; 32];
-        // The lengths are right, which is all that could go wrong.
-        let _ = hex::encode_to_slice(app.entropy.bytes::<16>(), &mut minted);
-        Self::Minted(minted)
-    }
-
-    fn as_str(&self) -> &str {
-        match self {
-            Self::Sent(id) => id.to_str(),
-            Self::Minted(id) => Ok(std::str::from_utf8(id).unwrap_or_default()),
-        }
-        .unwrap_or_default()
-    }
-}
-
-fn write_identity(headers: &mut HeaderMap, pen: &mut Pen, user: Option<Uuid>, request_id: &RequestId) {
-    if let Some(value) = user.and_then(|user| pen.value(|line| line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes()))) {
-        headers.insert(USER_ID, value);
-    }
-    let id = match request_id {
-        RequestId::Sent(id) => Some(id.clone()),
-        RequestId::Minted(id) => pen.value(|line| line.put_slice(id)),
-    };
-    if let Some(id) = id {
-        headers.insert(REQUEST_ID, id);
     }
 }
 

@@ -9,6 +9,7 @@ use axum::{
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
 use crate::{
@@ -152,6 +153,19 @@ impl Input for Subject {
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
         Ok(call.subject.clone())
+    }
+}
+
+/// The `{id}` of the path, where ids are UUIDs. Whether there is such a thing, and the caller's, is looked up with it.
+#[derive(Debug, Clone, Copy)]
+pub struct PathId(pub Uuid);
+
+impl Input for PathId {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let id = call.placeholder("id").and_then(|id| Uuid::try_parse(id).ok());
+        id.map(Self).ok_or_else(|| Error::invalid("id", "expected a UUID"))
     }
 }
 

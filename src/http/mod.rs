@@ -3,9 +3,9 @@
 mod asked;
 mod body;
 pub mod endpoint;
+mod fields;
 mod guard;
 pub mod input;
-mod limit_fields;
 mod named;
 mod openapi;
 pub mod output;
@@ -16,7 +16,7 @@ mod transport;
 
 pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
-pub use input::{Call, IdempotencyKey, Input, Json, Query, RequestLine};
+pub use input::{Call, IdempotencyKey, Input, Json, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Created, Done, Lines, Output, Rows, Written};
 pub use rehearse::{Imagined, Rehearsal, rehearse};

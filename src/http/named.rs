@@ -1,6 +1,9 @@
 //! What a request names: a project, an organization, or neither.
 
-use super::{endpoint::Endpoint, router::placeholder};
+use super::{
+    endpoint::Endpoint,
+    router::{place, segment},
+};
 use crate::{
     access::Reference,
     ids::{OrgSlug, ProjectRef},
@@ -16,17 +19,53 @@ pub(super) enum Named {
     Nothing,
 }
 
+/// Where an operation's requests name it: found once, when the operation is mounted.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// Segment of the path with the slug of an organization.
+    Organization(usize),
+    /// Segment of the path with the reference of a project.
+    Project(usize),
+    /// The query may have one of either.
+    Query,
+    /// Nowhere, or in the body.
+    None,
+}
+
+impl Place {
+    pub(super) fn of(endpoint: &Endpoint) -> Self {
+        match endpoint.limit.key {
+            LimitKey::Path => {
+                place(endpoint, "ref").map(Self::Project).or_else(|| place(endpoint, "slug").map(Self::Organization)).unwrap_or(Self::None)
+            }
+            LimitKey::Uncounted => Self::Query,
+            LimitKey::OrganizationInBody { .. } => Self::None,
+        }
+    }
+}
+
 impl Named {
     /// What path or query name. What only the body names is nothing yet: the account's.
-    pub(super) fn in_line(endpoint: &Endpoint, path: &str, query: &str) -> Self {
-        match endpoint.limit.key {
-            LimitKey::Path => Self::by(|name| placeholder(endpoint, path, name)),
-            LimitKey::Uncounted => {
+    pub(super) fn in_line(place: Place, path: &str, query: &str) -> Self {
+        match place {
+            Place::Project(place) => Self::project(segment(path, place).unwrap_or_default()),
+            Place::Organization(place) => Self::organization(segment(path, place).unwrap_or_default()),
+            Place::Query => {
                 let parsed: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-                Self::by(|wanted| parsed.iter().find(|(name, _)| name == wanted).map(|(_, text)| &**text))
+                let of = |wanted: &str| parsed.iter().find(|(name, _)| name == wanted).map(|(_, text)| &**text);
+                let organization = || of("slug").map(Self::organization);
+                of("ref").map(Self::project).or_else(organization).unwrap_or(Self::Account)
             }
-            LimitKey::OrganizationInBody { .. } => Self::Account,
+            Place::None => Self::Account,
         }
+    }
+
+    fn project(text: &str) -> Self {
+        text.parse().map_or(Self::Nothing, Self::Project)
+    }
+
+    fn organization(text: &str) -> Self {
+        text.parse().map_or(Self::Nothing, Self::Organization)
     }
 
     /// What the body names in one of these fields.
@@ -34,16 +73,6 @@ impl Named {
         let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let slug = fields.iter().find_map(|field| body.get(field)?.as_str());
         slug.and_then(|slug| slug.parse().ok()).map_or(Self::Account, Self::Organization)
-    }
-
-    fn by<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Self {
-        if let Some(reference) = text("ref") {
-            reference.parse().map_or(Self::Nothing, Self::Project)
-        } else if let Some(slug) = text("slug") {
-            slug.parse().map_or(Self::Nothing, Self::Organization)
-        } else {
-            Self::Account
-        }
     }
 
     /// What is to be looked up, if it can be the name of anything.

@@ -11,11 +11,9 @@ use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{input::Json, openapi::Described};
+use super::{fields, input::Json, openapi::Described};
 use crate::error::{Context, Error};
 
-/// Headers of a usual answer, with those that the server adds.
-const HEADERS: usize = 12;
 /// Content type of our own JSON.
 const JSON: &str = "application/json; charset=utf-8";
 
@@ -71,7 +69,7 @@ impl Output for Done {
     }
 
     fn respond(self) -> Response {
-        with_room(Body::empty())
+        Response::new(Body::empty())
     }
 }
 
@@ -137,18 +135,11 @@ impl Output for Lines {
     }
 }
 
-/// A response with room for what the guard adds: growing twice costs more than all of the headers.
-fn with_room(body: Body) -> Response {
-    let mut response = Response::new(body);
-    response.headers_mut().reserve(HEADERS);
-    response
-}
-
 /// A response of a given content type.
 pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
-    let mut response = with_room(body.into());
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    *response.headers_mut() = fields::head(HeaderValue::from_static(content_type));
     response
 }
 

@@ -34,8 +34,20 @@ pub fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
 /// What `path` has in the place of `{name}`. All spellings of an operation that have the placeholder have it behind the
 /// same number of segments, which a test of the list of endpoints checks.
 pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) -> Option<&'a str> {
+    segment(path, place(endpoint, name)?)
+}
+
+/// Which segment of a path that leads to the operation is the `{name}`.
+pub(super) fn place(endpoint: &Endpoint, name: &str) -> Option<usize> {
     let is_name = |segment: &str| segment.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')) == Some(name);
-    endpoint.path.split('/').zip(path.split('/')).find(|(wanted, _)| is_name(wanted)).map(|(_, found)| found)
+    endpoint.path.split('/').position(is_name)
+}
+
+/// The segment at this place. By bytes: splitting by a character looks for it with a searcher made for long texts.
+pub(super) fn segment(path: &str, place: usize) -> Option<&str> {
+    let mut slashes = path.bytes().enumerate().filter(|(_, byte)| *byte == b'/').map(|(at, _)| at);
+    let start = if place == 0 { 0 } else { slashes.nth(place - 1)? + 1 };
+    path.get(start..slashes.next().unwrap_or(path.len()))
 }
 
 /// The operation that a request of this line reaches, as the routes of [`Api`] would have it.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
-use uuid::Uuid;
 
 use super::{ApiKey, Change, Kind, NewKey, Removal, Template};
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Asked, Call, Case, Created, Described, Endpoint, Input, Json, Query, Tag, Verb, mount, needs},
+    http::{Asked, Case, Created, Endpoint, Json, PathId, Query, Tag, Verb, mount, needs},
     keys,
     limits::STANDARD,
 };
@@ -35,18 +34,6 @@ const WRITE: &[Case] = &[
     Case { when: "`reveal=true`", applies: revealed, permissions: AnyOf(&[&[P::ApiGatewayKeysWrite, P::ApiGatewayKeysSecretRead]]) },
     Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysWrite]])),
 ];
-
-/// The key the path names. That it is the project's is looked up with it.
-struct Named(Uuid);
-
-impl Input for Named {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        let id = call.placeholder("id").and_then(|id| Uuid::try_parse(id).ok());
-        id.map(Self).ok_or_else(|| Error::invalid("id", "expected a UUID"))
-    }
-}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Reveal {
@@ -142,7 +129,7 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, Named(id): Named, app: App, Query(query): Query<Reveal>) -> Result<Json<ApiKey>, Error> {
+async fn get(project: Project, PathId(id): PathId, app: App, Query(query): Query<Reveal>) -> Result<Json<ApiKey>, Error> {
     Ok(Json(keys::get(&app, &project, id, query.reveal).await?))
 }
 
@@ -180,7 +167,7 @@ fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Resu
 
 async fn update(
     project: Project,
-    Named(id): Named,
+    PathId(id): PathId,
     app: App,
     audit: Arc<Recorder>,
     Query(query): Query<Reveal>,
@@ -218,7 +205,7 @@ struct DeleteQuery {
 
 async fn delete(
     project: Project,
-    Named(id): Named,
+    PathId(id): PathId,
     app: App,
     audit: Arc<Recorder>,
     Query(query): Query<DeleteQuery>,

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 pub use facade::Limits;
 pub use memory::{Capacity, Cell, Kind, Memory};
 pub use policy::{Place, Policies, Policy};
-pub use postgres::reclaim;
+pub use postgres::{DECISION, reclaim};
 pub use shared::{Shared, Tally};
 pub use store::{Options, Store, Trouble};
 

@@ -45,7 +45,7 @@ const SLACK: i64 = 250;
 ///
 /// `granted` is proposed as what an unused key would get; less what is used already, that is also right for a used one.
 /// A window that is over is opened by what is granted, never by what is refused.
-const TAKE: &str = "\
+pub const DECISION: &str = "\
 insert into limit_counters as c (key, limit_1, limit_2, granted, used_1, ends_1, used_2, ends_2, at)
 select w.key, w.limit_1, w.limit_2, g.granted, g.granted, t.at + w.millis_1, g.granted, t.at + w.millis_2, t.at
 from unnest($1::text[], $2::int[], $3::bigint[], $4::int[], $5::bigint[], $6::int[])
@@ -197,7 +197,7 @@ impl Link {
         let settings =
             "set synchronous_commit = off; set statement_timeout = '2s'; set plan_cache_mode = force_generic_plan; set jit = off";
         client.batch_execute(settings).await.map_err(failed)?;
-        let take = client.prepare(TAKE).await.map_err(failed)?;
+        let take = client.prepare(DECISION).await.map_err(failed)?;
         let give_back = client.prepare(GIVE_BACK).await.map_err(failed)?;
         Ok(Self { client, take, give_back })
     }

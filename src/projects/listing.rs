@@ -17,10 +17,10 @@ use crate::{
     limits::STANDARD,
 };
 
-/// Answers kept at most.
-const ANSWERS_MAX: usize = 1_000;
-/// Largest answer kept, in bytes. With [`ANSWERS_MAX`] this bounds all of them at 64 MiB.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Answers kept, of usual length.
+const ANSWERS: usize = 16_000;
+/// Bytes of all the answers kept. One that would fill a hundredth of them is not.
+const BYTES_MAX: usize = 64 << 20;
 
 /// Answers of `GET /v1/projects`, by whom they are for.
 pub struct Listings(Shelf<Audience, Bytes>);
@@ -41,7 +41,7 @@ impl Audience {
 
 impl Default for Listings {
     fn default() -> Self {
-        Self(Shelf::new(ANSWERS_MAX))
+        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| answer.len() as u64))
     }
 }
 
@@ -55,7 +55,7 @@ impl Listings {
     }
 
     pub(super) fn put(&self, audience: Audience, answer: &Bytes, now: Ticks, epoch: u64) {
-        if answer.len() <= ANSWER_BYTES_MAX {
+        if answer.len() < BYTES_MAX / 100 {
             self.0.put(audience, answer.clone(), now, epoch);
         }
     }

@@ -2,14 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use uuid::Uuid;
 
 use super::{Direction, Order, Page, Sort, Whole};
 use crate::{
     access::{OauthScope as S, Permission as P, User},
     app::App,
     error::Error,
-    http::{Call, Described, Endpoint, Input, Json, Query, Tag, Verb, mount, needs},
+    http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, needs},
     ids::ProjectRef,
     limits::STANDARD,
     snippets,
@@ -72,18 +71,6 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-/// The snippet the path names. Whether the caller sees it is looked up with it.
-struct Named(Uuid);
-
-impl Input for Named {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        let id = call.placeholder("id").and_then(|id| Uuid::try_parse(id).ok());
-        id.map(Self).ok_or_else(|| Error::invalid("id", "expected a UUID"))
-    }
-}
-
-async fn get(Named(id): Named, user: User, app: App) -> Result<Json<Whole>, Error> {
+async fn get(PathId(id): PathId, user: User, app: App) -> Result<Json<Whole>, Error> {
     Ok(Json(snippets::get(&app, &user, id).await?))
 }

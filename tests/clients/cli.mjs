@@ -2,21 +2,10 @@
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { call, clients, project, run } from './harness.mjs';
+import { call, project, run, supabase as cli } from './harness.mjs';
 
 export default async function (server, tally) {
-  const supabase = (...args) =>
-    run(server, join(clients, 'node_modules/.bin/supabase'), args, {
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_ACCESS_TOKEN: server.token,
-      SUPABASE_HOME: join(server.home, 'supabase'),
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      DO_NOT_TRACK: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
-      SUPABASE_NO_KEYRING: '1',
-      // Retrying what is not built only takes time.
-      SUPABASE_API_MAX_RETRIES: '0',
-    });
+  const supabase = (...args) => cli(server, args);
   const works = async (...args) => {
     const ended = await supabase(...args);
     assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);
@@ -111,13 +100,7 @@ export default async function (server, tally) {
     assert.equal((await call(server, 'GET', `/v1/projects/${ref}`)).body.message, 'Resource has been removed');
   });
   await tally.scenario('cli: a wrong token is refused in words', async () => {
-    const ended = await run(server, join(clients, 'node_modules/.bin/supabase'), ['orgs', 'list'], {
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_ACCESS_TOKEN: `sbp_${'0'.repeat(40)}`,
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
-      SUPABASE_NO_KEYRING: '1',
-    });
+    const ended = await cli(server, ['orgs', 'list'], { token: `sbp_${'0'.repeat(40)}`, home: 'stranger' });
     assert.equal(ended.code, 1);
     assert.match(ended.all, /Unauthorized/);
   });

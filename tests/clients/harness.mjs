@@ -82,6 +82,21 @@ export function run(server, program, args, env = {}) {
   return bounded(`${program} ${args.join(' ')}`, ended).finally(() => child.kill('SIGKILL'));
 }
 
+/** Runs the `supabase` CLI for the server's own user, or for another token, which then has a home of its own. */
+export function supabase(server, args, { token = server.token, home = 'supabase' } = {}) {
+  return run(server, join(clients, 'node_modules/.bin/supabase'), args, {
+    SUPABASE_PROFILE: server.profile,
+    SUPABASE_ACCESS_TOKEN: token,
+    SUPABASE_HOME: join(server.home, home),
+    SUPABASE_TELEMETRY_DISABLED: '1',
+    DO_NOT_TRACK: '1',
+    SUPABASE_NO_UPDATE_NOTIFIER: '1',
+    SUPABASE_NO_KEYRING: '1',
+    // Retrying what is not built only takes time.
+    SUPABASE_API_MAX_RETRIES: '0',
+  });
+}
+
 /** A request of our own, for what a scenario needs to find before it begins. */
 export async function call(server, method, path, body) {
   const response = await fetch(server.url + path, {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { createConnection, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
-import { bounded, call, clients, project, run } from './harness.mjs';
+import { bounded, call, project, supabase } from './harness.mjs';
 
 /** A port of this machine that leads to a project's socket: the server knows us by our account. */
 async function port(server, ref) {
@@ -26,15 +26,7 @@ export default async function (server, tally) {
   writeFileSync(join(folder, 'supabase/config.toml'), 'project_id = "history"\n');
   const database = `--remote=postgresql://postgres:none@127.0.0.1:${listener.address().port}/postgres`;
   const works = async (...args) => {
-    const ended = await run(server, join(clients, 'node_modules/.bin/supabase'), [...args, database, '--workdir', folder, '--yes'], {
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_ACCESS_TOKEN: server.token,
-      SUPABASE_HOME: join(server.home, 'supabase'),
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      DO_NOT_TRACK: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
-      SUPABASE_NO_KEYRING: '1',
-    });
+    const ended = await supabase(server, [...args, database, '--workdir', folder, '--yes']);
     assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);
     return ended.all;
   };

@@ -1,7 +1,6 @@
 // npm `supabase` with a scoped token: it sees what the token reaches, and is told what it lacks.
 import assert from 'node:assert/strict';
-import { join } from 'node:path';
-import { call, clients, project, run } from './harness.mjs';
+import { call, project, supabase as cli } from './harness.mjs';
 
 export default async function (server, tally) {
   const [reached, other] = [await project(server, 'reached'), await project(server, 'not reached')];
@@ -15,16 +14,7 @@ export default async function (server, tally) {
   const { id, token } = created.body;
   assert.match(token, /^sbp_fc[0-9a-f]{38}$/);
 
-  const supabase = (...args) =>
-    run(server, join(clients, 'node_modules/.bin/supabase'), args, {
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_ACCESS_TOKEN: token,
-      SUPABASE_HOME: join(server.home, 'scoped'),
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
-      SUPABASE_NO_KEYRING: '1',
-      SUPABASE_API_MAX_RETRIES: '0',
-    });
+  const supabase = (...args) => cli(server, args, { token, home: 'scoped' });
   const query = (ref, sql, ...flags) => supabase('db', 'query', `--remote=${ref}`, '--output-format', 'json', '--yes', ...flags, sql);
 
   await tally.scenario('scoped: projects list shows what the token reaches', async () => {
