@@ -88,10 +88,10 @@ struct Pen(BytesMut);
 /// The numbers that hardly any answer goes beyond, so that they need no memory of their own.
 static DIGITS: [[u8; 3]; 256] = {
     let mut digits = [[b'0'; 3]; 256];
-    let mut number = 0;
-    while number < digits.len() {
-        digits[number] = [b'0' + (number / 100) as u8, b'0' + (number / 10 % 10) as u8, b'0' + (number % 10) as u8];
+    let mut number = 0_u8;
+    while number < u8::MAX {
         number += 1;
+        digits[number as usize] = [b'0' + number / 100, b'0' + number / 10 % 10, b'0' + number % 10];
     }
     digits
 };
