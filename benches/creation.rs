@@ -14,7 +14,7 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, Cluster, Embedded, Engine, Home, Launcher, server::Host},
+    clusters::{Account, Cluster, Embedded, Engine, Home, Launcher, Pace, server::Host},
     ids::ProjectRef,
 };
 
@@ -68,7 +68,7 @@ async fn run() -> Outcome<()> {
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
 async fn create(clusters: &Embedded, cluster: &Cluster) -> Outcome<[f64; 2]> {
     let started = Instant::now();
-    clusters.create(cluster).await?;
+    clusters.create(cluster, Pace::Now).await?;
     let created = millis(started);
     clusters.start(&cluster.project).await?;
     clusters.wait_ready(&cluster.project, PATIENCE).await?;

@@ -26,6 +26,7 @@ use gantry::{
         overrides::{self, About},
     },
     organizations,
+    projects::pool::Wanted,
     sealing::SealingKey,
     tokens,
 };
@@ -109,6 +110,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         links: Links::default(),
         node: uuid::Uuid::nil(),
         project_uid_base: 700_000,
+        prepared: Wanted::default(),
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32])?,
     };

@@ -18,6 +18,7 @@ use crate::{
     listener,
     projects::{
         listing::Listings,
+        pool::{self, Pool},
         reconciler::{self, Reconciler},
     },
     sealing::SealingKey,
@@ -40,6 +41,8 @@ pub struct Settings {
     pub project_uid_base: u32,
     /// Where requests are counted.
     pub counting: limits::Options,
+    /// Clusters that are to be ready before they are asked for.
+    pub prepared: pool::Wanted,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
 }
@@ -68,6 +71,8 @@ pub struct Inner {
     pub listings: Listings,
     /// Drives clusters to what is wanted of them.
     pub reconciler: Reconciler,
+    /// Clusters that are ready before they are asked for.
+    pub pool: Pool,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
 }
@@ -113,6 +118,7 @@ impl App {
             clusters,
             listings: Listings::default(),
             reconciler: Reconciler::default(),
+            pool: Pool::default(),
             metrics,
         };
         let app = Self(Arc::new(inner));
@@ -151,6 +157,7 @@ impl Background {
         let mut tasks = JoinSet::new();
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));
+        tasks.spawn(pool::run(app.clone()));
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));

@@ -96,6 +96,15 @@ pub struct Config {
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,
 
+    /// Clusters whose files are ready before a project is asked for. About 25 MB of disk each.
+    #[arg(long, env = "GANTRY_WARM_CLUSTERS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
+    pub warm_clusters: u16,
+
+    /// Clusters whose server runs before a project is asked for. About 10 MB of memory each. Without it, `gantry dev` keeps
+    /// one and `gantry serve` none.
+    #[arg(long, env = "GANTRY_SPARE_CLUSTERS", value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
+    pub spare_clusters: Option<u16>,
+
     /// Run project clusters without the Landlock sandbox. Only for kernels that lack it.
     #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
     pub unsafe_no_sandbox: bool,

@@ -3,8 +3,8 @@
 use std::{io::IsTerminal, time::Duration};
 
 use axum::http::StatusCode;
-use metrics::{Counter, Histogram, Key, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
@@ -38,6 +38,75 @@ pub struct Metrics {
     handle: PrometheusHandle,
     operations: Vec<Operation>,
     tally: Tally,
+    clusters: Clusters,
+}
+
+/// What a new project's cluster is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A server that ran already.
+    Server,
+    /// Files that were there already.
+    Folder,
+    /// Nothing was ready.
+    Template,
+}
+
+/// What is done to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Making its files.
+    Create,
+    /// Starting its server.
+    Start,
+    /// Waiting until the server accepts connections.
+    Ready,
+    /// Setting the customer's password.
+    Password,
+    /// Stopping its server.
+    Stop,
+    /// Putting it out of sight.
+    Remove,
+}
+
+/// Counts and durations about clusters.
+pub struct Clusters {
+    origins: [Counter; 3],
+    steps: [Histogram; 6],
+    folders: Gauge,
+    servers: Gauge,
+}
+
+impl Clusters {
+    fn new(recorder: &PrometheusRecorder) -> Self {
+        let labelled = |name: &'static str, label, value| Key::from_parts(name, vec![Label::from_static_parts(label, value)]);
+        let origin = |from| recorder.register_counter(&labelled("gantry_clusters_begun_total", "from", from), &METADATA);
+        let step = |step| recorder.register_histogram(&labelled("gantry_cluster_step_seconds", "step", step), &METADATA);
+        let ready = |kind| recorder.register_gauge(&labelled("gantry_clusters_prepared", "kind", kind), &METADATA);
+        Self {
+            origins: ["server", "folder", "template"].map(origin),
+            steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
+            folders: ready("folder"),
+            servers: ready("server"),
+        }
+    }
+
+    /// A project was asked for.
+    pub fn began_from(&self, origin: Origin) {
+        self.origins[origin as usize].increment(1);
+    }
+
+    /// So many are ready.
+    #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
+    pub fn prepared(&self, folders: usize, servers: usize) {
+        self.folders.set(folders as f64);
+        self.servers.set(servers as f64);
+    }
+
+    /// A step took this long.
+    pub fn took(&self, step: Step, millis: u64) {
+        self.steps[step as usize].record(Duration::from_millis(millis).as_secs_f64());
+    }
 }
 
 struct Operation {
@@ -76,12 +145,18 @@ impl Metrics {
             fell_back: decisions("this process alone"),
             away: recorder.register_gauge(&Key::from_static_name("gantry_limits_store_away"), &METADATA),
         };
-        Ok(Self { handle: recorder.handle(), operations, tally })
+        let clusters = Clusters::new(&recorder);
+        Ok(Self { handle: recorder.handle(), operations, tally, clusters })
     }
 
     /// What is counted about shared limits.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
+    }
+
+    /// What is counted about clusters.
+    pub fn clusters(&self) -> &Clusters {
+        &self.clusters
     }
 
     /// One answered request.

@@ -22,6 +22,9 @@ pub(super) struct Dev {
 const FIRST_EMAIL: &str = "owner@example.com";
 const FIRST_ORGANIZATION: &str = "First organization";
 
+/// Who looks around asks for a project sooner or later.
+const SPARE_CLUSTERS: u16 = 1;
+
 /// What the first start made, and later ones find.
 struct Start {
     token: SecretString,
@@ -32,7 +35,8 @@ struct Start {
 
 impl Dev {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let config = *self.config;
+        let mut config = *self.config;
+        config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
         let project_domain = config.project_domain.clone();

@@ -32,7 +32,7 @@ use crate::{
     db::Db,
     http::{Api, Links, Transport},
     limits::{Capacity, snapshot},
-    projects::reconciler,
+    projects::{pool, reconciler},
     sealing::SealingKey,
     telemetry,
 };
@@ -242,6 +242,7 @@ fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<S
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
         node: node(&home.dir().join("node"), entropy)?,
         project_uid_base: config.project_uid_base,
+        prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         counting: config.counting(),
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

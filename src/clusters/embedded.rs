@@ -25,6 +25,7 @@ use super::{
     account::RunAs,
     blocking, files,
     identity::{self, SystemId},
+    idle,
     server::{Host, Running, Server, Stop},
     template,
 };
@@ -47,6 +48,15 @@ pub struct Cluster {
     /// User and group id of its files and processes, used by no other project. Only root can give one; otherwise
     /// everything belongs to Gantry's own account.
     pub uid: u32,
+}
+
+/// How urgent it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Somebody waits.
+    Now,
+    /// Nobody does.
+    Idle,
 }
 
 /// A project's cluster as it is.
@@ -86,7 +96,7 @@ impl Embedded {
     }
 
     /// Makes the data directory, with a system identifier of its own, on disk. An existing one is left as it is.
-    pub async fn create(&self, cluster: &Cluster) -> Result<()> {
+    pub async fn create(&self, cluster: &Cluster, pace: Pace) -> Result<()> {
         let place = self.home.project(&cluster.project);
         if place.join("data").exists() {
             return Ok(());
@@ -96,15 +106,23 @@ impl Embedded {
         let unfinished = self.home.tmp().join(cluster.project.as_str());
         let owner = RunAs::new(cluster.uid, cluster.uid);
         let id = SystemId::generate(&self.entropy);
-        blocking(move || {
+        let work = move || {
             let made = fill(&template, &unfinished, owner, id).and_then(|()| files::commit(&unfinished, &place));
             if made.is_err() {
                 // A full disk, most likely; do not keep it full.
                 let _ = files::remove_tree(&unfinished);
             }
             made
-        })
-        .await
+        };
+        match pace {
+            Pace::Now => blocking(work).await,
+            Pace::Idle => idle(work).await,
+        }
+    }
+
+    /// Whether there is a data directory.
+    pub fn exists(&self, project: &ProjectRef) -> bool {
+        self.home.project(project).join("data").exists()
     }
 
     /// Starts the server unless it runs. It runs under the uid its data belongs to. Follow with [`Self::wait_ready`].

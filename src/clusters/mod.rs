@@ -29,7 +29,7 @@ use std::{
 pub use self::{
     account::Account,
     control::Control,
-    embedded::{Cluster, Embedded, Observed},
+    embedded::{Cluster, Embedded, Observed, Pace},
     engine::{Engine, EngineError},
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
@@ -160,6 +160,22 @@ impl<T, E: Into<io::Error>> At<T> for std::result::Result<T, E> {
     fn at(self, doing: &'static str, path: &Path) -> Result<T> {
         self.map_err(|cause| ClusterError::Io { doing, path: path.to_owned(), cause: cause.into() })
     }
+}
+
+/// Runs file work that nobody waits for: the scheduler gives it what nothing else wants.
+async fn idle<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    /// The weakest claim there is.
+    const NICE: i32 = 19;
+    let (sender, outcome) = tokio::sync::oneshot::channel();
+    let run = move || {
+        // Linux gives every thread a claim of its own. One that keeps its claim is still fine.
+        let _ = rustix::process::setpriority_process(None, NICE);
+        // Nobody may be waiting any more.
+        let _ = sender.send(work());
+    };
+    // A thread of its own: without privileges a claim that was given up never comes back.
+    std::thread::Builder::new().name("idle".to_owned()).spawn(run).at("starting a thread for", Path::new("idle work"))?;
+    outcome.await.unwrap_or(Err(ClusterError::ShuttingDown))
 }
 
 /// Runs file work off the async threads.

@@ -4,6 +4,7 @@ pub mod api;
 pub mod health;
 pub mod lifecycle;
 pub mod listing;
+pub mod pool;
 pub mod reconciler;
 pub mod regions;
 mod request;
@@ -137,13 +138,18 @@ pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
 
 /// Writes down that a project is wanted, and wakes the reconciler, which makes it.
 pub async fn create(app: &App, organization: &Organization, new: NewProject, audit: &Recorder) -> Result<Bare, Error> {
-    let (reference, now) = (ProjectRef::generate(&app.entropy), app.clock.now());
+    let now = app.clock.now();
     let verifier = new.password_verifier().await?;
     let engine = app.clusters.engine().text().to_owned();
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
-               password_verifier, not_before, created_at, updated_at) \
-               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9) returning id";
-    let params: [Param<'_>; 9] = [
+               password_verifier, not_before, created_at, updated_at, account) \
+               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10) returning id";
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context("creating a project")?;
+    let taken = pool::take(app, &transaction, &engine).await?;
+    let account = taken.as_ref().map(|taken| taken.account);
+    let reference = taken.map_or_else(|| ProjectRef::generate(&app.entropy), |taken| taken.reference);
+    let params: [Param<'_>; 10] = [
         &reference.as_str(),
         &organization.id.0,
         &new.name,
@@ -153,9 +159,8 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
         &app.settings.node,
         &verifier,
         &now,
+        &account,
     ];
-    let mut client = app.db.client().await?;
-    let transaction = client.transaction().await.context("creating a project")?;
     let row = transaction.query_one(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
     keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});

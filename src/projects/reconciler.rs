@@ -13,7 +13,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use tokio::{
     sync::{
-        Notify, Semaphore,
+        Notify, OwnedSemaphorePermit, Semaphore,
         watch::{Receiver, Sender, channel},
     },
     time::MissedTickBehavior,
@@ -21,16 +21,17 @@ use tokio::{
 use tokio_postgres::Row;
 
 use super::{
-    Status,
+    Status, pool,
     watch::{self, Watch},
 };
 use crate::{
     app::App,
-    clusters::Cluster,
+    clusters::{Cluster, Pace},
     database,
     db::Param,
     error::{Context, Error},
     ids::{ProjectId, ProjectRef},
+    telemetry::Step,
 };
 
 /// Projects worked on at once. Copying and starting are bound by two resources, so more would only queue (measured).
@@ -42,7 +43,7 @@ const FULL_PASS: Duration = Duration::from_secs(30);
 /// How soon a pass follows one that failed.
 const RETRY_PASS: Duration = Duration::from_secs(1);
 /// How long a server may take to accept connections.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest pause between attempts, in seconds.
 const BACKOFF_SECS_MAX: i64 = 60;
 /// A server that dies sooner than this after it was announced has not recovered.
@@ -112,6 +113,23 @@ impl Reconciler {
         self.changes.subscribe()
     }
 
+    /// Whether some project is worked on.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.busy.lock().is_empty()
+    }
+
+    /// Leave to work, once a worker is free. None when there is to be no new work.
+    pub(super) async fn begin(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        let permit = self.workers.clone().acquire_owned().await.ok()?;
+        self.stopping.get().is_none().then_some(permit)
+    }
+
+    /// Something was put into the trash.
+    pub(super) fn trash_filled(&self) {
+        self.trash.notify_one();
+    }
+
     /// Takes no new work, and returns when the work begun is done.
     pub async fn stop(&self) {
         // Only the first call sets it; stopping twice is the same as once.
@@ -158,10 +176,7 @@ async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
         if !app.reconciler.busy.lock().insert(project.id) {
             continue;
         }
-        let permit = app.reconciler.workers.clone().acquire_owned().await.context("waiting for a worker")?;
-        if app.reconciler.stopping.get().is_some() {
-            break;
-        }
+        let Some(permit) = app.reconciler.begin().await else { break };
         let app = app.clone();
         tokio::spawn(async move {
             let settled = settle(&app, &project).await;
@@ -171,6 +186,7 @@ async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
             app.reconciler.busy.lock().remove(&project.id);
             drop(permit);
             tell(&app);
+            app.pool.wake();
             // Something else may have been wanted meanwhile.
             app.reconciler.wake();
         });
@@ -186,8 +202,10 @@ fn tell(app: &App) {
 
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
-    let sql =
-        unsettled!("id, ref, status, generation, password_verifier, attempts", " and not_before <= $2 order by not_before, id limit $3");
+    let sql = unsettled!(
+        "id, ref, status, generation, password_verifier, attempts, account",
+        " and not_before <= $2 order by not_before, id limit $3"
+    );
     let rows = app.db.query(sql, &[&app.settings.node, &app.clock.now(), &BATCH]).await.context("reading unsettled projects")?;
     rows.iter().map(|row| read(app, row)).collect()
 }
@@ -244,14 +262,9 @@ fn backoff(attempts: i32) -> TimeDelta {
 fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
     let id = ProjectId(row.get(0));
     let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-    let uid = u32::try_from(id.0)
-        .ok()
-        .and_then(|id| app.settings.project_uid_base.checked_add(id))
-        .ok_or("no user id left")
-        .context("choosing a user id")?;
     Ok(Wanted {
         id,
-        cluster: Cluster { project, uid },
+        cluster: Cluster { project, uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))? },
         status: Status::read(row, 2)?,
         generation: row.get(3),
         verifier: row.get(4),
@@ -259,15 +272,21 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
     })
 }
 
+/// The user id of a cluster: no other has the same.
+pub(super) fn uid(app: &App, account: i64) -> Result<u32, Error> {
+    let uid = u32::try_from(account).ok().and_then(|account| app.settings.project_uid_base.checked_add(account));
+    uid.ok_or("no user id left").context("choosing a user id")
+}
+
 /// Does what is left to do for one project. Each step looks before it acts.
 async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
-    let cluster = &project.cluster;
+    let reference = &project.cluster.project;
     match project.status.goal() {
         Status::Removed => {
-            app.clusters.remove(&cluster.project).await.context("removing a cluster")?;
-            app.reconciler.trash.notify_one();
+            timed(app, Step::Remove, app.clusters.remove(reference)).await.context("removing a cluster")?;
+            app.reconciler.trash_filled();
         }
-        Status::Inactive => app.clusters.stop(&cluster.project).await.context("stopping a cluster")?,
+        Status::Inactive => timed(app, Step::Stop, app.clusters.stop(reference)).await.context("stopping a cluster")?,
         _ => bring_up(app, project).await?,
     }
     announce(app, project).await?;
@@ -277,21 +296,30 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
 }
 
 async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
-    let cluster = &project.cluster;
+    let (clusters, reference) = (&app.clusters, &project.cluster.project);
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     if matches!(project.status, Status::ComingUp | Status::InitFailed) {
-        app.clusters.create(cluster).await.context("making a cluster")?;
+        timed(app, Step::Create, clusters.create(&project.cluster, Pace::Now)).await.context("making a cluster")?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
     if project.status == Status::Restarting {
-        app.clusters.stop(&cluster.project).await.context("stopping a cluster")?;
+        timed(app, Step::Stop, clusters.stop(reference)).await.context("stopping a cluster")?;
     }
-    app.clusters.start(&cluster.project).await.context("starting a cluster")?;
-    app.clusters.wait_ready(&cluster.project, READY_TIMEOUT).await.context("waiting for a cluster")?;
+    timed(app, Step::Start, clusters.start(reference)).await.context("starting a cluster")?;
+    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await.context("waiting for a cluster")?;
     if let Some(verifier) = &project.verifier {
-        app.clusters.set_password(&cluster.project, database::OWNER, verifier).await.context("setting a password")?;
+        let set = clusters.set_password(reference, database::OWNER, verifier);
+        timed(app, Step::Password, set).await.context("setting a password")?;
     }
     Ok(())
+}
+
+/// Runs a step, and tells the metrics how long it took if it succeeded.
+async fn timed<T, E>(app: &App, step: Step, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let begun = app.clock.ticks();
+    let done = work.await?;
+    app.metrics.clusters().took(step, app.clock.ticks() - begun);
+    Ok(done)
 }
 
 /// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
@@ -348,10 +376,11 @@ pub async fn take_stock(app: &App) -> Result<(), Error> {
 async fn collect_garbage(app: &App) -> Result<(), Error> {
     let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
     let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading the projects of this node")?;
-    let known =
+    let mut known =
         rows.iter().map(|row| row.get::<_, &str>(0).parse()).collect::<Result<HashSet<ProjectRef>, _>>().context("reading a ref")?;
+    known.extend(pool::review(app).await?);
     app.clusters.collect_garbage(&known).await.context("clearing the data folder")?;
-    app.reconciler.trash.notify_one();
+    app.reconciler.trash_filled();
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Embedded, Home, Host, Launcher, Observed, sandbox_available},
+    clusters::{Account, ClusterError, Control, Embedded, Home, Host, Launcher, Observed, Pace, sandbox_available},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
@@ -199,14 +199,14 @@ async fn a_copy_cut_in_the_middle_is_made_again() {
     assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Absent);
     machine.clusters.start(&cluster.project).await.unwrap_err();
 
-    machine.clusters.create(&cluster).await.unwrap();
+    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
     assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Stopped);
     assert!(!leftover.exists());
     machine.up(&cluster.project).await;
 
     // Again and again changes nothing.
     let before = machine.pid(&cluster.project).await;
-    machine.clusters.create(&cluster).await.unwrap();
+    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
     machine.up(&cluster.project).await;
     assert_eq!(machine.pid(&cluster.project).await, before);
 }
@@ -293,7 +293,7 @@ async fn all_servers_stop_together() {
 async fn a_server_that_cannot_start_says_why() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster).await.unwrap();
+    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
     let conf = machine.data(&cluster.project).join("postgresql.auto.conf");
     fs::write(&conf, "max_connections = lots\n").unwrap();
     let started = async {
@@ -427,7 +427,7 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
 async fn the_launcher_fails_closed() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster).await.unwrap();
+    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
     let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true }, ..host() };
     let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
     let start = timeout(PATIENCE, broken.start(&cluster.project)).await.expect("an ended launcher is noticed at once");

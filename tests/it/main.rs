@@ -17,6 +17,7 @@ mod matrix;
 mod members;
 mod organizations;
 mod pausing;
+mod pool;
 mod projects;
 mod snippets;
 mod sql;

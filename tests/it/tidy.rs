@@ -31,6 +31,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/limits/nodes.rs", "nothing here hears another node's notification arrive"),
     ("tests/it/limits/stores.rs", "the windows are of a store, which has its own clock"),
     ("tests/it/limits/support.rs", "nothing announces that a server is there"),
+    ("tests/it/pool.rs", "nothing announces that a cluster was prepared"),
     ("tests/it/sql.rs", "nothing announces what another session does"),
     ("tests/it/support/machine.rs", "nothing announces that somebody else's process ended"),
     ("tests/it/tidy.rs", "names what it looks for"),

@@ -1,10 +1,10 @@
 //! `kill -9` at every moment that matters. Whatever is cut, the next start finishes.
 
-use std::time::Duration;
+use std::{collections::HashSet, fs, os::unix::fs::MetadataExt, time::Duration};
 
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
-use tokio_postgres::NoTls;
+use tokio_postgres::{NoTls, Row};
 
 use super::{
     machine::{Gantry, Machine, alive, until},
@@ -22,12 +22,18 @@ fn let_pass(millis: u64) {
 /// Exactly the servers that should be there, and nothing that was not finished.
 #[track_caller]
 fn assert_tidy(machine: &Machine, gantry: &Gantry, projects: &[String]) {
-    let mut wanted = projects.to_vec();
+    assert_inventory(machine, gantry, projects, &[]);
+}
+
+/// The same, with prepared clusters that do not run.
+#[track_caller]
+fn assert_inventory(machine: &Machine, gantry: &Gantry, projects: &[String], folders: &[String]) {
+    let mut wanted = [projects, folders].concat();
     wanted.sort();
     assert_eq!(machine.names("projects"), wanted, "{}", gantry.log());
     until("an empty tmp", || machine.names("tmp").is_empty().then_some(()));
     until("an empty trash", || machine.names("trash").is_empty().then_some(()));
-    wanted.push("control".to_owned());
+    let mut wanted = [projects, &["control".to_owned()]].concat();
     wanted.sort();
     assert_eq!(machine.names("run"), wanted, "sockets of the living");
     // Every process belongs to one of the postmasters.
@@ -44,16 +50,74 @@ fn is_child(pid: rustix::process::Pid, of: rustix::process::Pid) -> bool {
     parent.is_some_and(|parent| parent == of.as_raw_nonzero().to_string())
 }
 
-/// What the server keeps of the customer's password.
-fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
+/// Rows of one of the machine's servers, asked as its superuser.
+fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(machine.data().join("run").join(project)).user("supabase_admin").dbname("postgres");
+        let database = if role == "gantry" { role } else { "postgres" };
+        config.host_path(machine.data().join("run").join(server)).user(role).dbname(database);
         let (client, connection) = config.connect(NoTls).await.unwrap();
         tokio::spawn(connection);
-        client.query_one("select rolpassword from pg_authid where rolname = 'postgres'", &[]).await.unwrap().get(0)
+        client.query(sql, &[]).await.unwrap()
     })
+}
+
+/// What the server keeps of the customer's password.
+fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
+    rows(machine, project, "supabase_admin", "select rolpassword from pg_authid where rolname = 'postgres'")[0].get(0)
+}
+
+/// Waits until one server and two folders are prepared, and returns the refs of both kinds.
+#[track_caller]
+fn full_pool(machine: &Machine) -> (Vec<String>, Vec<String>) {
+    until("a full pool", || {
+        let rows = rows(machine, "control", "gantry", "select ref, running from prepared_clusters order by ref");
+        let (servers, folders): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(1));
+        let names = |rows: Vec<&Row>| rows.iter().map(|row| row.get(0)).collect::<Vec<String>>();
+        (servers.len() == 1 && folders.len() == 2).then(|| (names(servers), names(folders)))
+    })
+}
+
+/// Whether it was killed while a cluster was prepared, taken or started: each belongs to one project or to nobody.
+#[test]
+fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
+    const POOL: [&str; 4] = ["--warm-clusters", "2", "--spare-clusters", "1"];
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&POOL);
+    let mut projects = Vec::new();
+    for (n, moment) in [0, 10, 30, 60, 100, 200, 400, 700].into_iter().enumerate() {
+        // Sometimes a full pool, and sometimes whatever the last kill left of it.
+        if n % 2 == 0 {
+            full_pool(&machine);
+        }
+        projects.push(gantry.create(&format!("cut after {moment} ms")));
+        let_pass(moment);
+        gantry.kill();
+        gantry = machine.dev(&POOL);
+        for project in &projects {
+            gantry.healthy(project);
+        }
+        let (mut servers, folders) = full_pool(&machine);
+        servers.extend(projects.iter().cloned());
+        assert_inventory(&machine, &gantry, &servers, &folders);
+        assert!(password_verifier(&machine, projects.last().unwrap()).is_some(), "after {moment} ms");
+    }
+    // Each has an identity and, as root, a user of its own.
+    let identities: HashSet<String> = projects
+        .iter()
+        .map(|project| rows(&machine, project, "supabase_admin", "select system_identifier::text from pg_control_system()")[0].get(0))
+        .collect();
+    assert_eq!(identities.len(), projects.len());
+    let owner = |name: &String| fs::metadata(machine.data().join("projects").join(name).join("data")).unwrap().uid();
+    let owners: HashSet<u32> = machine.names("projects").iter().map(owner).collect();
+    assert!(owners.len() == projects.len() + 3 || !rustix::process::geteuid().is_root(), "{owners:?}");
+    gantry.kill();
+    // Whoever wants none any more is rid of them.
+    let mut gantry = machine.dev(&[]);
+    assert_tidy(&machine, &gantry, &projects);
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+    assert_eq!(machine.servers(), []);
 }
 
 #[test]

@@ -125,6 +125,8 @@ impl Machine {
     /// A server that has just been started and has done nothing yet.
     pub(super) fn begin(&self, command: &str, arguments: &[&str]) -> Gantry {
         let mut command = self.command(&[&[command], arguments].concat());
+        // Nothing is prepared unless a test asks for it: most count what is there.
+        command.env("GANTRY_WARM_CLUSTERS", "0").env("GANTRY_SPARE_CLUSTERS", "0");
         command.env("GANTRY_LISTEN", "127.0.0.1:0").env("GANTRY_DATA_DIR", self.data()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         Gantry {

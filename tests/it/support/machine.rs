@@ -15,7 +15,7 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, Cluster, Embedded, Engine, Home, Host, Launcher, Observed, sandbox_available},
+    clusters::{Account, Cluster, Embedded, Engine, Home, Host, Launcher, Observed, Pace, sandbox_available},
     ids::ProjectRef,
 };
 use rustix::{
@@ -85,7 +85,7 @@ impl Machine {
     /// Makes a project and waits until it accepts connections.
     pub(crate) async fn running(&self, n: u32) -> ProjectRef {
         let cluster = cluster(n);
-        self.clusters.create(&cluster).await.unwrap();
+        self.clusters.create(&cluster, Pace::Now).await.unwrap();
         self.up(&cluster.project).await;
         cluster.project
     }

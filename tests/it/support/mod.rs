@@ -20,7 +20,7 @@ use gantry::{
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     limits::{Memory, Options},
     organizations,
-    projects::Status,
+    projects::{Status, pool::Wanted},
     sealing::SealingKey,
     tokens,
 };
@@ -197,7 +197,12 @@ impl TestApp {
 
     /// Another Gantry on the same control database. With the same `node` it is a restart, else a second machine.
     pub(crate) fn another(&self, node: u128, machine: Arc<Machine>) -> Node {
-        Node::new(&self.config, settings(Transport::default(), Uuid::from_u128(node)), &self.clock, machine)
+        self.another_with(settings(Transport::default(), Uuid::from_u128(node)), machine)
+    }
+
+    /// The same, set up in another way.
+    pub(crate) fn another_with(&self, settings: Settings, machine: Arc<Machine>) -> Node {
+        Node::new(&self.config, settings, &self.clock, machine)
     }
 
     /// The path of a project's operation.
@@ -249,6 +254,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         links: Links::default(),
         node,
         project_uid_base: FIRST_UID + 1000,
+        prepared: Wanted::default(),
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
     }

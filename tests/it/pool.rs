@@ -1,0 +1,109 @@
+//! Clusters that are ready before a project is asked for.
+
+use std::{collections::HashSet, sync::Arc};
+
+use futures_util::future::join_all;
+use gantry::{
+    app::Settings,
+    clusters::Observed,
+    http::Transport,
+    ids::ProjectRef,
+    projects::{Status, pool::Wanted},
+};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use crate::support::{
+    Node, TestApp,
+    machine::{Machine, PATIENCE},
+    settings,
+};
+
+/// An application without projects of its own, and a node with a pool beside it.
+async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
+    let app = TestApp::new().await;
+    let settings = Settings { prepared: Wanted { folders, servers }, ..settings(Transport::default(), Uuid::from_u128(2)) };
+    let mut node = app.another_with(settings, Arc::new(Machine::new().await));
+    node.start();
+    (app, node)
+}
+
+/// Refs of prepared clusters by whether they run, once there are so many.
+async fn full(node: &Node, folders: usize, servers: usize) -> (HashSet<ProjectRef>, HashSet<ProjectRef>) {
+    let look = async {
+        loop {
+            let rows = node.app.db.query("select ref, running from prepared_clusters", &[]).await.unwrap();
+            let of = |running: bool| {
+                let rows = rows.iter().filter(move |row| row.get::<_, bool>(1) == running);
+                rows.map(|row| row.get::<_, &str>(0).parse().unwrap()).collect::<HashSet<ProjectRef>>()
+            };
+            let (cold, warm) = (of(false), of(true));
+            if (cold.len(), warm.len()) == (folders, servers) {
+                return (cold, warm);
+            }
+            sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, look).await.expect("a full pool")
+}
+
+async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
+    let answer = node.post("/v1/projects").as_(&app.owner).json(&app.new_project(name)).send().await.expect(201);
+    answer.json()["ref"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
+    let (app, node) = with_pool(2, 1).await;
+    let (folders, servers) = full(&node, 2, 1).await;
+    let server = servers.iter().next().unwrap();
+    let Observed::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap() else { panic!("{server} does not run") };
+    for folder in &folders {
+        assert_eq!(node.machine.clusters.observe(folder).await.unwrap(), Observed::Stopped);
+    }
+
+    let names = ["first", "second", "third", "fourth"];
+    let projects: HashSet<_> = join_all(names.map(|name| create(&app, &node, name))).await.into_iter().collect();
+    assert_eq!(projects.len(), 4);
+    assert!(projects.is_superset(&folders) && projects.is_superset(&servers), "{projects:?}");
+    for project in &projects {
+        node.until(project, Status::ActiveHealthy).await;
+    }
+    let running = node.machine.clusters.observe(server).await.unwrap();
+    assert_eq!(running, Observed::Running { pid, accepting: true }, "the server was taken over as it ran");
+    let (new_folders, new_servers) = full(&node, 2, 1).await;
+    assert!(projects.is_disjoint(&new_folders) && projects.is_disjoint(&new_servers));
+
+    let metrics = node.app.metrics.render();
+    for line in [
+        "gantry_clusters_begun_total{from=\"server\"} 1",
+        "gantry_clusters_begun_total{from=\"folder\"} 2",
+        "gantry_clusters_begun_total{from=\"template\"} 1",
+        "gantry_clusters_prepared{kind=\"folder\"} 2",
+        "gantry_clusters_prepared{kind=\"server\"} 1",
+        "gantry_cluster_step_seconds_count{step=\"password\"} 4",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+/// The name is taken: the transaction that took the cluster is rolled back, and with it the taking.
+#[tokio::test]
+async fn a_project_that_is_refused_takes_nothing() {
+    let (app, node) = with_pool(1, 0).await;
+    let (before, _) = full(&node, 1, 0).await;
+    node.post("/v1/projects").as_(&app.owner).json(&app.new_project("stub")).send().await.expect(400);
+    assert_eq!(full(&node, 1, 0).await.0, before);
+}
+
+/// Somebody removed the folder: the project is made all the same.
+#[tokio::test]
+async fn a_prepared_cluster_that_is_gone_is_made_again() {
+    let (app, node) = with_pool(1, 0).await;
+    let (folders, _) = full(&node, 1, 0).await;
+    let lost = folders.into_iter().next().unwrap();
+    node.machine.clusters.remove(&lost).await.unwrap();
+    let project = create(&app, &node, "all the same").await;
+    assert_eq!(project, lost);
+    node.until(&project, Status::ActiveHealthy).await;
+}
