@@ -132,6 +132,8 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone());
         clusters.prepare().await?;
+        let reflink = clusters.shares_blocks().await?;
+        tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
         let operations = App::operations();
         let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
         let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;

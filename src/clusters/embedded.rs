@@ -120,6 +120,12 @@ impl Embedded {
         }
     }
 
+    /// Whether copies share the template's blocks until they are written to: then they cost next to no time and space.
+    pub async fn shares_blocks(&self) -> Result<bool> {
+        let tmp = self.home.tmp();
+        blocking(move || files::can_share_blocks(&tmp)).await
+    }
+
     /// Whether there is a data directory.
     pub fn exists(&self, project: &ProjectRef) -> bool {
         self.home.project(project).join("data").exists()
