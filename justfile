@@ -55,11 +55,11 @@ generate-check: build
 instructions:
     bin/count-instructions
 
-# A request against bare hyper and axum, a decision against other limiters, a project against initdb, as ratios
+# A request against bare hyper and axum, a decision against other limiters, new projects against initdb, as ratios
 bench:
     cargo bench --bench request
     cargo bench --bench limits
-    cargo bench --bench creation
+    cargo bench --bench clusters
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
 bench-shared-limits:

@@ -41,12 +41,17 @@ impl Mark {
     /// What `pid` is to the cluster. A zombie is nothing: the kernel no longer knows its directory.
     pub(super) fn kind(&self, pid: Pid) -> Option<Kind> {
         let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        let title = fs::read(proc.join("cmdline")).ok()?;
-        let ours = match fs::read_link(proc.join("cwd")) {
-            Ok(cwd) => cwd == self.data && runs_postgres(&proc),
+        let title = || fs::read(proc.join("cmdline")).ok();
+        // Most processes of a machine are somebody else's, so the question that tells them apart is the first.
+        let (title, ours) = match fs::read_link(proc.join("cwd")) {
+            Ok(cwd) if cwd == self.data => (title()?, runs_postgres(&proc)),
             // Root in a container may lack CAP_SYS_PTRACE, which reading another uid's links needs.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.looks_ours(&proc, &title)?,
-            Err(_) => false,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let title = title()?;
+                let ours = self.looks_ours(&proc, &title)?;
+                (title, ours)
+            }
+            _ => return None,
         };
         // A process on its way out has no title any more; it may still hold shared memory, but leads nobody.
         let kind = if title.is_empty() || title.starts_with(b"postgres: ") { Kind::Child } else { Kind::Postmaster };

@@ -31,6 +31,8 @@ use super::{
 const POLL: Duration = Duration::from_millis(2);
 /// The launcher only makes a few system calls before it is the server.
 const LAUNCH_PATIENCE: Duration = Duration::from_secs(10);
+/// Looks at the file of a new postmaster before all processes are looked through, which costs a hundred times as much.
+const HINT_LOOKS: usize = 10;
 /// What a process gets to finish the `exec` that makes it the server.
 const EXEC_PATIENCE: Duration = Duration::from_secs(5);
 /// What children get to notice that their postmaster is gone before they are killed.
@@ -126,17 +128,17 @@ impl Server {
 
     /// The live postmaster, if any.
     pub async fn postmaster(&self) -> Result<Option<Pid>> {
+        match self.hinted().await? {
+            Some(pid) => Ok(Some(pid)),
+            None => Ok(self.family().await?.postmaster),
+        }
+    }
+
+    /// The live postmaster, if its own file names it. The file is only a hint that saves looking through all processes.
+    async fn hinted(&self) -> Result<Option<Pid>> {
         let mark = self.mark.clone();
-        blocking(move || {
-            // The file is only a hint that saves looking through all processes.
-            if let Some(pid) = PidFile::read(&mark.data).and_then(|file| file.pid)
-                && mark.kind(pid) == Some(Kind::Postmaster)
-            {
-                return Ok(Some(pid));
-            }
-            Ok(mark.family().at("listing", Path::new("/proc"))?.postmaster)
-        })
-        .await
+        let hinted = move || PidFile::read(&mark.data)?.pid.filter(|pid| mark.kind(*pid) == Some(Kind::Postmaster));
+        blocking(move || Ok(hinted())).await
     }
 
     /// The live postmaster, to wait for its end. None if there is none.
@@ -148,11 +150,17 @@ impl Server {
     ///
     /// Clears what a crash left: backends of a dead postmaster, and lock files whose pid is somebody else's by now.
     pub async fn start(&self) -> Result<Pid> {
-        if let Some(pid) = self.postmaster().await? {
+        if let Some(pid) = self.hinted().await? {
+            return Ok(pid);
+        }
+        let family = self.family().await?;
+        if let Some(pid) = family.postmaster {
             return Ok(pid);
         }
         self.check_major()?;
-        self.end_children(Duration::ZERO).await?;
+        if !family.children.is_empty() {
+            self.end_children(Duration::ZERO).await?;
+        }
         let (data, sockets, run_as) = (self.mark.data.clone(), self.sockets.clone(), self.run_as);
         blocking(move || {
             files::remove_file(&data.join(PidFile::NAME))?;
@@ -192,13 +200,15 @@ impl Server {
     /// for one of them. None as soon as there is neither.
     async fn titled_postmaster(&self) -> Result<Option<Pid>> {
         loop {
-            if let Some(pid) = self.postmaster().await? {
-                return Ok(Some(pid));
+            for _ in 0..HINT_LOOKS {
+                if let Some(pid) = self.hinted().await? {
+                    return Ok(Some(pid));
+                }
+                sleep(POLL).await;
             }
-            let mark = self.mark.clone();
-            let family = blocking(move || mark.family().at("listing", Path::new("/proc"))).await?;
+            let family = self.family().await?;
             match family.postmaster {
-                None if !family.children.is_empty() => sleep(POLL).await,
+                None if !family.children.is_empty() => {}
                 found => return Ok(found),
             }
         }

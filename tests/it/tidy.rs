@@ -13,6 +13,7 @@ const AXUM: &[&str] = &["src/http/", "src/web/", "src/cli/", "src/reference/", "
 
 /// Where time may pass by itself, and why no event could be waited for instead.
 const SLEEPS: &[(&str, &str)] = &[
+    ("benches/clusters.rs", "nothing announces that a pool is full, or that a machine is quiet"),
     ("benches/shared_limits.rs", "nothing announces that a server is there"),
     ("src/clusters/server.rs", "nothing announces that a server became ready"),
     ("src/database/stop.rs", "the grace itself is a time"),
