@@ -27,7 +27,7 @@ use gantry::{
     http::{Api, Links, Transport},
     limits::{Memory, Options},
     organizations,
-    projects::{pool::Wanted, reconciler},
+    projects::{lease, pool::Wanted},
     sealing::SealingKey,
     tokens,
 };
@@ -126,7 +126,7 @@ impl Bench {
             sealing: SealingKey::new(&[7; 32])?,
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
-        reconciler::take_stock(&app).await?;
+        lease::claim(&app).await?;
         Ok(Node { api: app.api(), app, home, clock, tasks: background.spawn() })
     }
 
@@ -158,6 +158,7 @@ impl Bench {
             println!("  {name:<30} {millis:7.0} ms {:7.2}", millis / base);
             node.app.reconciler.stop().await;
             node.tasks.shutdown().await;
+            node.app.lease.release();
         }
         println!("  {:<30} {base:7.0} ms {:7.2}", "initdb --no-sync, pg_ctl start", 1.0);
         Ok(())
@@ -207,6 +208,7 @@ impl Bench {
 
         node.app.reconciler.stop().await;
         node.tasks.shutdown().await;
+        node.app.lease.release();
         let home = node.home.clone();
         drop(node);
         kill_under(home.dir());
@@ -231,6 +233,7 @@ impl Bench {
         let elapsed = millis(started);
         node.app.reconciler.stop().await;
         node.tasks.shutdown().await;
+        node.app.lease.release();
         Ok(elapsed)
     }
 }

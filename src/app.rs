@@ -17,6 +17,7 @@ use crate::{
     limits::{self, Limits, Memory, Shared},
     listener,
     projects::{
+        lease::{self, Lease},
         listing::Listings,
         pool::{self, Pool},
         reconciler::{self, Reconciler},
@@ -71,6 +72,8 @@ pub struct Inner {
     pub listings: Listings,
     /// Drives clusters to what is wanted of them.
     pub reconciler: Reconciler,
+    /// Whether this process is the one that does so for its data folder.
+    pub lease: Lease,
     /// Clusters that are ready before they are asked for.
     pub pool: Pool,
     /// Counters and durations, for Prometheus.
@@ -108,6 +111,7 @@ impl App {
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
         let operations = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]).map(|endpoint| (endpoint.id, endpoint.limit));
+        let lease = Lease::new(&entropy);
         let inner = Inner {
             settings,
             clock,
@@ -118,6 +122,7 @@ impl App {
             clusters,
             listings: Listings::default(),
             reconciler: Reconciler::default(),
+            lease,
             pool: Pool::default(),
             metrics,
         };
@@ -155,6 +160,7 @@ impl Background {
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
+        tasks.spawn(lease::run(app.clone()));
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));
         tasks.spawn(pool::run(app.clone()));

@@ -79,7 +79,7 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
     }
     app.forget(payload);
     match payload {
-        "projects" => app.reconciler.wake(),
+        "projects" => app.reconciler.heard(),
         "limit_overrides" => app.limits.changed().wake(),
         _ => {}
     }

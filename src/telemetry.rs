@@ -69,6 +69,20 @@ pub enum Step {
     Remove,
 }
 
+impl Step {
+    /// What went wrong, if it does.
+    pub const fn doing(self) -> &'static str {
+        match self {
+            Self::Create => "making a cluster",
+            Self::Start => "starting a cluster",
+            Self::Ready => "waiting for a cluster",
+            Self::Password => "setting a password",
+            Self::Stop => "stopping a cluster",
+            Self::Remove => "removing a cluster",
+        }
+    }
+}
+
 /// Counts and durations about clusters.
 pub struct Clusters {
     origins: [Counter; 3],

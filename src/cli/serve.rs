@@ -1,6 +1,7 @@
 //! Starting and stopping the server: what `gantry serve` and `gantry dev` share.
 
 use std::{
+    fs::File,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,7 +33,7 @@ use crate::{
     db::Db,
     http::{Api, Links, Transport},
     limits::{Capacity, snapshot},
-    projects::{pool, reconciler},
+    projects::{lease, pool},
     sealing::SealingKey,
     telemetry,
 };
@@ -57,6 +58,8 @@ pub(super) struct Running {
     listeners: JoinSet<std::io::Result<()>>,
     control: Option<Control>,
     home: Arc<Home>,
+    /// The lock of whoever keeps its counters in the data folder.
+    keeps_limits: Option<File>,
     signals: Signals,
 }
 
@@ -114,7 +117,12 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
     if !launcher.sandbox {
         tracing::warn!("clusters run without the Landlock sandbox: a project's SQL can reach files of its user id");
     }
-    let home = Arc::new(Home::open(&config.control.home(), Account::for_servers()?)?);
+    let account = Account::for_servers()?;
+    let home = match config.control.database_url {
+        Some(_) => Home::share(&config.control.home(), account)?,
+        None => Home::open(&config.control.home(), account)?,
+    };
+    let home = Arc::new(home);
     let host = Host { engine, launcher };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
@@ -128,7 +136,7 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
             migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
-        let settings = settings(&config, &home, &entropy)?;
+        let settings = first_steps(&config, home.clone(), &db, entropy.clone()).await?;
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone());
         clusters.prepare().await?;
@@ -137,7 +145,7 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         let operations = App::operations();
         let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
         let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
-        reconciler::take_stock(&app).await?;
+        lease::claim(&app).await?;
         anyhow::Ok((app, background, listener.local_addr()?))
     };
     let (app, background, address) = match begun.await {
@@ -152,14 +160,18 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         }
     };
     let mut background = background.spawn();
-    background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
+    // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
+    let keeps_limits = home.try_lock("limits.lock")?;
+    if keeps_limits.is_some() {
+        background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
+    }
     let handle = Handle::new();
     let mut listeners = JoinSet::new();
     listeners.spawn(listen(listener, tls, app.api(), handle.clone()));
     if let Some(admin) = admin {
         listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone()).into_make_service()));
     }
-    Ok(Running { app, address, handle, background, listeners, control, home, signals })
+    Ok(Running { app, address, handle, background, listeners, control, home, keeps_limits, signals })
 }
 
 impl Running {
@@ -174,12 +186,16 @@ impl Running {
         while let Some(listener) = self.listeners.join_next().await {
             listener??;
         }
+        let led = self.app.lease.leads();
         self.app.reconciler.stop().await;
-        if clusters == Clusters::Stop {
+        if clusters == Clusters::Stop && led {
             self.app.clusters.stop_all().await?;
         }
         self.background.shutdown().await;
-        if let Err(error) = snapshot::save(self.app.limits.memory(), &self.app.clock, &limits_file(&self.home)) {
+        self.app.lease.release();
+        if self.keeps_limits.is_some()
+            && let Err(error) = snapshot::save(self.app.limits.memory(), &self.app.clock, &limits_file(&self.home))
+        {
             tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
         }
         self.app.db.close();
@@ -233,6 +249,24 @@ fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
     Ok(Some(RustlsConfig::from_config(Arc::new(server))))
 }
 
+/// What is made when a data folder is first used, by one process at a time.
+async fn first_steps(config: &Config, home: Arc<Home>, db: &Db, entropy: Entropy) -> anyhow::Result<Settings> {
+    let locked = home.clone();
+    let _once = tokio::task::spawn_blocking(move || locked.lock_start()).await??;
+    let rows = db.query("select id from installation", &[]).await?;
+    let id: Uuid = rows.first().context("the control database does not say which it is")?.get(0);
+    let file = home.dir().join("database");
+    let known = identity(&file, || id)?;
+    anyhow::ensure!(
+        known == id,
+        "the clusters in {} belong to another control database, which knows what is in them; name that one with --database-url, choose \
+         another --data-dir, or, if this is meant, remove {}",
+        home.dir().display(),
+        file.display()
+    );
+    settings(config, &home, &entropy)
+}
+
 fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
     Ok(Settings {
         transport: Transport {
@@ -242,7 +276,7 @@ fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<S
         },
         project_domain: config.project_domain.clone(),
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
-        node: node(&home.dir().join("node"), entropy)?,
+        node: identity(&home.dir().join("node"), || uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid())?,
         project_uid_base: config.project_uid_base,
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         counting: config.counting(),
@@ -258,16 +292,17 @@ fn limits_file(home: &Home) -> PathBuf {
     home.dir().join("limits")
 }
 
-/// The identity of this data folder, made when it is first used: rows of projects name it.
-fn node(file: &Path, entropy: &Entropy) -> anyhow::Result<Uuid> {
+/// The identity that a file of the data folder holds, made when it is first used: the folder's own, which rows of projects
+/// name, and its control database's.
+fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
     match std::fs::read_to_string(file) {
         Ok(text) => text.trim().parse().with_context(|| format!("{} does not hold a UUID", file.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let node = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+            let id = new();
             // Renamed in place, so that a crash never leaves half an identity.
             let unfinished = file.with_extension("tmp");
-            std::fs::write(&unfinished, format!("{node}\n")).and_then(|()| std::fs::rename(&unfinished, file))?;
-            Ok(node)
+            std::fs::write(&unfinished, format!("{id}\n")).and_then(|()| std::fs::rename(&unfinished, file))?;
+            Ok(id)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }

@@ -8,7 +8,8 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -92,7 +93,14 @@ impl Embedded {
 
     /// Makes sure of the template that new projects are copied from. Seconds the first time, nothing afterwards.
     pub async fn prepare(&self) -> Result<()> {
+        let home = self.home.clone();
+        let _once = blocking(move || home.lock_start()).await?;
         template::prepare(&self.home, &self.host, &self.entropy).await.map(drop)
+    }
+
+    /// Takes the lock of whoever acts on these clusters, if it is free.
+    pub fn try_lock(&self) -> Result<Option<File>> {
+        self.home.try_lock("driver")
     }
 
     /// Makes the data directory, with a system identifier of its own, on disk. An existing one is left as it is.
@@ -103,7 +111,8 @@ impl Embedded {
         }
         let _permit = self.copies.acquire().await.map_err(|_| ClusterError::ShuttingDown)?;
         let template = template::path(&self.home, &self.host)?;
-        let unfinished = self.home.tmp().join(cluster.project.as_str());
+        // A name of its own: somebody who hung in the middle of the same may go on any time.
+        let unfinished = self.home.tmp().join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
         let owner = RunAs::new(cluster.uid, cluster.uid);
         let id = SystemId::generate(&self.entropy);
         let work = move || {
@@ -183,8 +192,10 @@ impl Embedded {
     /// after [`Self::empty_trash`].
     pub async fn remove(&self, project: &ProjectRef) -> Result<()> {
         let place = self.home.project(project);
+        let mut _held = None;
         if let Some(server) = self.server(project)? {
-            server.stop(Stop::Immediate, DISCARD_PATIENCE).await?;
+            _held = Some(server.hold().await?);
+            server.halt(Stop::Immediate, DISCARD_PATIENCE).await?;
         }
         self.discard(&place, &self.home.socket_dir(project.as_str())).await
     }
@@ -209,9 +220,10 @@ impl Embedded {
     }
 
     /// Puts into the trash what no project in `known` accounts for: clusters, unfinished copies and templates, sockets.
-    /// Stops servers that run there. Not to be called while [`Self::prepare`] runs, or while a project that is not in
-    /// `known` is created.
+    /// Stops servers that run there. Not to be called while a cluster is created.
     pub async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
+        let home = self.home.clone();
+        let _once = blocking(move || home.lock_start()).await?;
         let (projects, tmp, run) = (self.home.projects(), self.home.tmp(), self.home.sockets().to_owned());
         let (places, sockets) = blocking(move || {
             let mut places = entries(&projects)?;

@@ -1,7 +1,9 @@
 //! The data directory: its layout and its lock.
 //!
 //! ```text
-//! <dir>/lock              one Gantry at a time
+//! <dir>/lock              one Gantry at a time, or several with a control database elsewhere
+//!       driver            which of those acts on clusters
+//!       starting          which of those makes what is made once
 //!       control/data      Gantry's own cluster
 //!       templates/        prepared data directories, copied to make projects
 //!       projects/<ref>/   a project: data/ and start.log
@@ -54,6 +56,15 @@ impl Home {
     ///
     /// An existing `dir` keeps its mode: it may be somebody's, and must be open enough already.
     pub fn open(dir: &Path, account: Account) -> Result<Self> {
+        Self::open_with(dir, account, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// The same, beside other processes that share it. None of them may run the control cluster.
+    pub fn share(dir: &Path, account: Account) -> Result<Self> {
+        Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
         if !dir.exists() {
             let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
             parent.map_or(Ok(()), |parent| fs::create_dir_all(parent).at("creating", parent))?;
@@ -61,7 +72,7 @@ impl Home {
         }
         // Servers are recognised by their working directory, which the kernel reports without links.
         let dir = dir.canonicalize().at("opening", dir)?;
-        let lock = take_lock(&dir)?;
+        let lock = take_lock(&dir, how)?;
         if let Some((ancestor, mode)) = closed_ancestor(&dir) {
             return Err(ClusterError::Unreachable { dir, ancestor, mode, account: account.name });
         }
@@ -77,6 +88,29 @@ impl Home {
         }
         let templates = dir.join("templates");
         Ok(Self { dir, sockets, templates, account, _lock: lock })
+    }
+
+    /// Takes the lock `name` if nobody has it. It is free again when the file is closed, however that comes.
+    pub fn try_lock(&self, name: &str) -> Result<Option<File>> {
+        let (file, path) = self.lock_file(name)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).at("locking", &path),
+        }
+    }
+
+    /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
+    pub fn lock_start(&self) -> Result<File> {
+        let (file, path) = self.lock_file("starting")?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).at("locking", &path)?;
+        Ok(file)
+    }
+
+    fn lock_file(&self, name: &str) -> Result<(File, PathBuf)> {
+        let path = self.dir.join(name);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).at("opening", &path)?;
+        Ok((file, path))
     }
 
     /// Keeps templates in `templates` instead, which several homes may share. Creates it.
@@ -157,11 +191,11 @@ pub(super) fn fresh_socket_dir(dir: &Path, owner: RunAs) -> Result<()> {
     owner.own(dir)
 }
 
-fn take_lock(dir: &Path) -> Result<File> {
+fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
     let path = dir.join("lock");
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut lock = opened.at("writing", &path)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    match rustix::fs::flock(&lock, how) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = fs::read_to_string(&path).unwrap_or_default();

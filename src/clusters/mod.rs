@@ -114,6 +114,9 @@ pub enum ClusterError {
     /// Processes of a cluster outlived SIGKILL.
     #[error("cluster {0} still has processes after SIGKILL")]
     NotStopped(String),
+    /// Another process is in the middle of starting or stopping it.
+    #[error("another process is starting or stopping cluster {0}")]
+    Held(String),
     /// The template has not been prepared, or a cluster does not exist.
     #[error("{0} does not exist; it has to be prepared first")]
     Missing(String),

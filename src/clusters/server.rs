@@ -5,7 +5,7 @@
 //! directory are prevented by PostgreSQL's own lock file in any case.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal};
+use rustix::{
+    fs::FlockOperation,
+    process::{Pid, Signal},
+};
 use tokio::{
     process::{Child, Command},
     time::{sleep, timeout},
@@ -31,6 +34,8 @@ use super::{
 const POLL: Duration = Duration::from_millis(2);
 /// The launcher only makes a few system calls before it is the server.
 const LAUNCH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long somebody else may take to finish what it does with a server.
+const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 /// Looks at the file of a new postmaster before all processes are looked through, which costs a hundred times as much.
 const HINT_LOOKS: usize = 10;
 /// What a process gets to finish the `exec` that makes it the server.
@@ -153,6 +158,7 @@ impl Server {
         if let Some(pid) = self.hinted().await? {
             return Ok(pid);
         }
+        let _held = self.hold().await?;
         let family = self.family().await?;
         if let Some(pid) = family.postmaster {
             return Ok(pid);
@@ -217,6 +223,26 @@ impl Server {
     /// Stops the server, more and more firmly, and returns when no process of the cluster is left. A server that does
     /// not run is fine. Each step gets `patience`.
     pub async fn stop(&self, how: Stop, patience: Duration) -> Result<()> {
+        let _held = self.hold().await?;
+        self.halt(how, patience).await
+    }
+
+    /// Keeps every other process from starting or stopping this server, until the file is closed. Whoever hung in the middle
+    /// of either and goes on later must not find another's server where it saw none.
+    pub(super) async fn hold(&self) -> Result<File> {
+        let place = self.data().parent().unwrap_or(self.data());
+        let dir = File::open(place).at("opening", place)?;
+        let lock = async {
+            while rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+                sleep(POLL).await;
+            }
+        };
+        timeout(HOLD_PATIENCE, lock).await.map_err(|_| ClusterError::Held(self.name().to_owned()))?;
+        Ok(dir)
+    }
+
+    /// [`Self::stop`] for whoever holds the server already.
+    pub(super) async fn halt(&self, how: Stop, patience: Duration) -> Result<()> {
         if let Some((_, postmaster)) = self.hold_postmaster().await? {
             for &signal in how.ladder() {
                 postmaster.signal(signal).at("signalling", self.data())?;

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod health;
+pub mod lease;
 pub mod lifecycle;
 pub mod listing;
 pub mod pool;

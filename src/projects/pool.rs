@@ -16,6 +16,7 @@ use super::reconciler::READY_TIMEOUT;
 use crate::{
     app::App,
     clusters::{Cluster, Pace},
+    db::Param,
     error::{Context, Error},
     ids::ProjectRef,
     telemetry::Origin,
@@ -107,6 +108,9 @@ async fn fill(app: &App) -> Result<(), Error> {
     let mut changes = app.reconciler.changes();
     loop {
         changes.borrow_and_update();
+        if !app.lease.leads() {
+            return Ok(());
+        }
         let there = prepared(app).await?;
         let servers = there.iter().filter(|cluster| cluster.running).count();
         app.metrics.clusters().prepared(there.len() - servers, servers);
@@ -175,13 +179,13 @@ async fn make(app: &App, taken: &Taken, server: bool) -> Result<(), Error> {
         app.clusters.start(&cluster.project).await.context("starting a prepared cluster")?;
         app.clusters.wait_ready(&cluster.project, READY_TIMEOUT).await.context("starting a prepared cluster")?;
     }
-    let sql = "insert into prepared_clusters (account, ref, node, engine, running, created_at) values ($1, $2, $3, $4, $5, $6)";
-    let engine = app.clusters.engine().text();
-    app.db
-        .query(sql, &[&taken.account, &taken.reference.as_str(), &app.settings.node, &engine, &server, &app.clock.now()])
-        .await
-        .context("writing down a prepared cluster")?;
-    Ok(())
+    let sql = "insert into prepared_clusters (account, ref, node, engine, running, created_at) select $1, $2, $3, $4, $5, $6 \
+               where exists (select from node_leases l where l.node = $3 and l.generation = $7 for share) returning account";
+    let (engine, lease) = (app.clusters.engine().text(), app.lease.check()?);
+    let params: [Param<'_>; 7] =
+        [&taken.account, &taken.reference.as_str(), &app.settings.node, &engine, &server, &app.clock.now(), &lease];
+    let rows = app.db.query(sql, &params).await.context("writing down a prepared cluster")?;
+    rows.first().map(drop).ok_or("the lease has passed on").context("writing down a prepared cluster")
 }
 
 /// Forgets prepared clusters that are of no use: too many, of an engine that was replaced since, or gone. What they leave is

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     app::App,
-    clusters::{Cluster, Pace},
+    clusters::{self, Cluster, Pace},
     database,
     db::Param,
     error::{Context, Error},
@@ -102,10 +102,28 @@ macro_rules! unsettled {
     };
 }
 
+/// Writes down an outcome: of the last wish for project `$1`, which has the number `$2`, and under the lease with the
+/// number `$3`. The lease is held on to until the row is written.
+macro_rules! fenced {
+    ($update:literal) => {
+        concat!(
+            $update,
+            "id = $1 and generation = $2 and exists \
+             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
+        )
+    };
+}
+
 impl Reconciler {
     /// Asks for a pass now.
     pub fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// Another process changed some project.
+    pub(crate) fn heard(&self) {
+        self.changes.send_modify(|count| *count += 1);
+        self.wake();
     }
 
     /// Tells whenever the status of some project changed.
@@ -153,6 +171,11 @@ pub async fn run(app: App) {
         };
         if app.reconciler.stopping.get().is_some() {
             return;
+        }
+        if !app.lease.leads() {
+            // Whoever gets the lease is woken.
+            pause = FULL_PASS;
+            continue;
         }
         pause = pass(&app, full).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "could not read what is wanted of the projects");
@@ -246,9 +269,12 @@ async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
     let again = row.get::<_, Option<DateTime<Utc>>>(4).is_some_and(|settled| now - settled < STEADY);
     let falls = if again { row.get::<_, i32>(3).saturating_add(1) } else { 1 };
     tracing::warn!(%project, falls, "the project's server is down; it will be started");
-    let sql = "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $3, not_before = $4, updated_at = $5, \
-               last_error = 'the server ended by itself' where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY'";
-    let params: [Param<'_>; 5] = [&row.get::<_, i64>(0), &row.get::<_, i64>(2), &falls, &(now + backoff(falls - 1)), &now];
+    let lease = app.lease.check()?;
+    let sql = fenced!(
+        "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $4, not_before = $5, updated_at = $6, \
+         last_error = 'the server ended by itself' where status = 'ACTIVE_HEALTHY' and "
+    );
+    let params: [Param<'_>; 6] = [&row.get::<_, i64>(0), &row.get::<_, i64>(2), &lease, &falls, &(now + backoff(falls - 1)), &now];
     app.db.query(sql, &params).await.context("writing a project's status")?;
     tell(app);
     Ok(())
@@ -283,10 +309,10 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
     let reference = &project.cluster.project;
     match project.status.goal() {
         Status::Removed => {
-            timed(app, Step::Remove, app.clusters.remove(reference)).await.context("removing a cluster")?;
+            timed(app, Step::Remove, app.clusters.remove(reference)).await?;
             app.reconciler.trash_filled();
         }
-        Status::Inactive => timed(app, Step::Stop, app.clusters.stop(reference)).await.context("stopping a cluster")?,
+        Status::Inactive => timed(app, Step::Stop, app.clusters.stop(reference)).await?,
         _ => bring_up(app, project).await?,
     }
     announce(app, project).await?;
@@ -299,25 +325,26 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
     let (clusters, reference) = (&app.clusters, &project.cluster.project);
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     if matches!(project.status, Status::ComingUp | Status::InitFailed) {
-        timed(app, Step::Create, clusters.create(&project.cluster, Pace::Now)).await.context("making a cluster")?;
+        timed(app, Step::Create, clusters.create(&project.cluster, Pace::Now)).await?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
     if project.status == Status::Restarting {
-        timed(app, Step::Stop, clusters.stop(reference)).await.context("stopping a cluster")?;
+        timed(app, Step::Stop, clusters.stop(reference)).await?;
     }
-    timed(app, Step::Start, clusters.start(reference)).await.context("starting a cluster")?;
-    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await.context("waiting for a cluster")?;
+    timed(app, Step::Start, clusters.start(reference)).await?;
+    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await?;
     if let Some(verifier) = &project.verifier {
         let set = clusters.set_password(reference, database::OWNER, verifier);
-        timed(app, Step::Password, set).await.context("setting a password")?;
+        timed(app, Step::Password, set).await?;
     }
     Ok(())
 }
 
-/// Runs a step, and tells the metrics how long it took if it succeeded.
-async fn timed<T, E>(app: &App, step: Step, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+/// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.
+async fn timed<T>(app: &App, step: Step, work: impl Future<Output = clusters::Result<T>>) -> Result<T, Error> {
+    app.lease.check()?;
     let begun = app.clock.ticks();
-    let done = work.await?;
+    let done = work.await.context(step.doing())?;
     app.metrics.clusters().took(step, app.clock.ticks() - begun);
     Ok(done)
 }
@@ -325,10 +352,13 @@ async fn timed<T, E>(app: &App, step: Step, work: impl Future<Output = Result<T,
 /// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
 async fn announce(app: &App, project: &Wanted) -> Result<(), Error> {
     // One statement: the verifier goes exactly when it is set, or nobody will ever need it.
-    let sql = "update projects set status = $3, attempts = 0, last_error = null, updated_at = $4, settled_at = $4, \
-               password_verifier = case when $3 = 'INACTIVE' then password_verifier end where id = $1 and generation = $2";
+    let lease = app.lease.check()?;
+    let sql = fenced!(
+        "update projects set status = $4, attempts = 0, last_error = null, updated_at = $5, settled_at = $5, \
+         password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
+    );
     let goal = project.status.goal();
-    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &goal.name(), &app.clock.now()];
+    let params: [Param<'_>; 5] = [&project.id.0, &project.generation, &lease, &goal.name(), &app.clock.now()];
     app.db.query(sql, &params).await.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())
@@ -339,10 +369,12 @@ async fn postpone(app: &App, project: &Wanted, error: &Error) {
     let attempts = project.attempts.saturating_add(1);
     tracing::warn!(project = %project.cluster.project, attempts, %error, "the project could not be settled; it will be retried");
     let status = project.status.after_failure(attempts);
-    let sql = "update projects set attempts = $3, not_before = $4, last_error = $5, status = $6, updated_at = $7 \
-               where id = $1 and generation = $2";
+    // Whoever has the lease now makes an attempt of its own.
+    let Some(lease) = app.lease.generation() else { return };
+    let sql = fenced!("update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where ");
     let (now, cause) = (app.clock.now(), error.to_string());
-    let params: [Param<'_>; 7] = [&project.id.0, &project.generation, &attempts, &(now + backoff(attempts)), &cause, &status.name(), &now];
+    let params: [Param<'_>; 8] =
+        [&project.id.0, &project.generation, &lease, &attempts, &(now + backoff(attempts)), &cause, &status.name(), &now];
     if let Err(error) = app.db.query(sql, &params).await {
         tracing::warn!(%error, "a failed attempt could not be written down");
     }

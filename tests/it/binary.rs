@@ -6,6 +6,7 @@ mod admin;
 mod crash;
 mod dev;
 mod help;
+mod lease;
 mod machine;
 mod quota;
 mod refusals;

@@ -51,11 +51,15 @@ fn is_child(pid: rustix::process::Pid, of: rustix::process::Pid) -> bool {
 }
 
 /// Rows of one of the machine's servers, asked as its superuser.
-fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Vec<Row> {
+pub(super) fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Vec<Row> {
+    rows_in(machine, server, role, if role == "gantry" { role } else { "postgres" }, sql)
+}
+
+/// The same in this database.
+pub(super) fn rows_in(machine: &Machine, server: &str, role: &str, database: &str, sql: &str) -> Vec<Row> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut config = tokio_postgres::Config::new();
-        let database = if role == "gantry" { role } else { "postgres" };
         config.host_path(machine.data().join("run").join(server)).user(role).dbname(database);
         let (client, connection) = config.connect(NoTls).await.unwrap();
         tokio::spawn(connection);

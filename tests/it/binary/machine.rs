@@ -106,7 +106,11 @@ impl Machine {
     /// `gantry dev`, ready.
     pub(super) fn dev(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("dev", arguments);
-        gantry.greeting = gantry.stdout.until_line("Ctrl-C stops everything");
+        gantry.greeting = gantry.stdout.lines_until("Ctrl-C stops everything").unwrap_or_else(|problem| {
+            let _ = gantry.child.kill();
+            gantry.stderr.finish();
+            panic!("{problem}\n{}", gantry.stderr.all())
+        });
         gantry.address = field(&gantry.greeting, "API").trim_start_matches("http://").parse().unwrap();
         let variables = fs::read_to_string(self.data().join("dev.env")).unwrap();
         let value = |name: &str| variables.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
@@ -302,15 +306,19 @@ impl Lines {
     /// The lines up to and including the first with this text in it.
     #[track_caller]
     pub(super) fn until_line(&mut self, text: &str) -> Vec<String> {
+        self.lines_until(text).unwrap_or_else(|problem| panic!("{problem}"))
+    }
+
+    fn lines_until(&mut self, text: &str) -> Result<Vec<String>, String> {
         let mut lines = Vec::new();
         loop {
             match self.coming.recv_timeout(PATIENCE) {
                 Ok(line) => lines.push(line),
-                Err(RecvTimeoutError::Timeout) => panic!("no {text:?} within {PATIENCE:?}: {lines:?}"),
-                Err(RecvTimeoutError::Disconnected) => panic!("it ended before it said {text:?}: {lines:?}"),
+                Err(RecvTimeoutError::Timeout) => return Err(format!("no {text:?} within {PATIENCE:?}: {lines:?}")),
+                Err(RecvTimeoutError::Disconnected) => return Err(format!("it ended before it said {text:?}: {lines:?}")),
             }
             if lines.last().is_some_and(|line| line.contains(text)) {
-                return lines;
+                return Ok(lines);
             }
         }
     }

@@ -69,6 +69,7 @@ impl Node {
     pub(crate) async fn stop(&mut self) {
         self.app.reconciler.stop().await;
         self.tasks.shutdown().await;
+        self.app.lease.release();
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> Call {

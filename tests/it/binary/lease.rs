@@ -1,0 +1,114 @@
+//! Several processes on one control database and one data folder: one acts at a time, and another goes on when it ends.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{
+    crash::{rows, rows_in},
+    machine::{Gantry, Machine, until},
+};
+
+/// A data folder, and a control database that is not in it.
+struct Shared {
+    machine: Machine,
+    url: String,
+    _control: Gantry,
+    elsewhere: Machine,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let elsewhere = Machine::new();
+        let control = elsewhere.dev(&[]);
+        rows(&elsewhere, "control", "gantry", "create database shared");
+        let socket = elsewhere.data().join("run/control").display().to_string().replace('/', "%2F").replace(' ', "%20");
+        Self { url: format!("postgres://gantry@{socket}/shared"), machine: Machine::new(), _control: control, elsewhere }
+    }
+
+    fn serve(&self) -> Gantry {
+        self.machine.serve(&["--database-url", &self.url])
+    }
+
+    /// Answers as the owner of an organization.
+    fn with_owner(&self, mut gantry: Gantry) -> Gantry {
+        let run = |arguments: &[&str]| self.machine.json(&[arguments, &["--database-url", &self.url]].concat());
+        run(&["user", "create", "--email", "ops@example.com"]);
+        run(&["org", "create", "--name", "Ops", "--slug", "ops", "--owner", "ops@example.com"]);
+        gantry.token = run(&["token", "create", "--email", "ops@example.com", "--name", "test"])["token"].as_str().unwrap().to_owned();
+        "ops".clone_into(&mut gantry.organization);
+        gantry
+    }
+}
+
+/// Whether this process said that it acts now.
+fn leads(gantry: &Gantry) -> bool {
+    gantry.log().contains("this process acts on the clusters")
+}
+
+/// Another process for the same people.
+fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
+    gantry.token.clone_from(&other.token);
+    gantry.organization.clone_from(&other.organization);
+    gantry
+}
+
+#[test]
+fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
+    let shared = Shared::new();
+    let first = shared.with_owner(shared.serve());
+    let second = like(shared.serve(), &first);
+
+    // Asked of the one that does not act, done by the other, and noticed by both.
+    let project = second.create("asked of the second");
+    second.healthy(&project);
+    first.healthy(&project);
+    first.query(&project, "create table kept as select 42 as n").expect(201);
+    assert!(!leads(&second), "{}", second.log());
+    let holders = || -> i64 { rows_in(&shared.elsewhere, "control", "gantry", "shared", "select generation from node_leases")[0].get(0) };
+    assert_eq!(holders(), 1);
+
+    // Killed: the kernel says so, and nobody waits for a lease to run out.
+    let cut = second.create("begun by the first");
+    first.kill();
+    second.healthy(&cut);
+    second.healthy(&project);
+    assert!(leads(&second), "{}", second.log());
+    assert_eq!(holders(), 2);
+
+    // Hanging, perhaps in the middle of something: its lease runs out.
+    let third = like(shared.serve(), &second);
+    let stuck = third.create("begun by the second");
+    second.signal(Signal::STOP);
+    until("the third to act", || leads(&third).then_some(()));
+    let next = third.create("begun by the third");
+    third.healthy(&next);
+    assert_eq!(holders(), 3);
+    second.signal(Signal::CONT);
+    until("the second to notice", || second.log().contains("another process acts").then_some(()));
+    for gantry in [&second, &third] {
+        for project in [&project, &cut, &stuck, &next] {
+            gantry.healthy(project);
+        }
+        assert_eq!(gantry.query(&project, "select n from kept").expect(201), json!([{"n": 42}]));
+    }
+    let mut projects = vec![project, cut, stuck, next];
+    projects.sort();
+    assert_eq!(shared.machine.names("projects"), projects);
+    for project in &projects {
+        assert!(shared.machine.postmaster(&format!("projects/{project}")).is_some());
+    }
+}
+
+/// What it knows nothing about would be garbage to it.
+#[test]
+fn a_folder_of_another_control_database_is_refused() {
+    let shared = Shared::new();
+    let first = shared.with_owner(shared.serve());
+    let project = first.create("mine");
+    first.healthy(&project);
+    first.kill();
+    let output = shared.machine.run(&["serve", "--listen", "127.0.0.1:0"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("belong to another control database"), "{said}");
+    assert_eq!(shared.machine.names("projects"), [project]);
+}
