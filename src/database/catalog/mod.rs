@@ -1,5 +1,7 @@
 //! What a database contains, read once into values: what types and documents are generated from.
 
+mod views;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -9,6 +11,8 @@ use super::{
     session::{Limits, Session, Target},
 };
 use crate::error::{Context as _, Error};
+
+pub use views::{Relationship, View};
 
 /// Reads the catalog. One statement, so that all of it is of one moment.
 const READ: &str = include_str!("read.sql");
@@ -23,8 +27,10 @@ pub struct Catalog {
     pub schemas: Vec<String>,
     /// Tables and views.
     pub relations: Vec<Relation>,
-    /// Foreign keys of these tables.
+    /// Foreign keys, also of other schemas.
     pub foreign_keys: Vec<ForeignKey>,
+    /// Views, also of other schemas, and what they show.
+    pub views: Vec<View>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Types, also of other schemas, by identifier.
@@ -95,14 +101,24 @@ pub struct ForeignKey {
     pub name: String,
     /// The table that refers.
     pub table: Oid,
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    table_name: String,
     /// Its columns.
     pub columns: Vec<String>,
-    /// Schema of the table referred to.
-    pub referenced_schema: String,
+    /// Their numbers.
+    column_numbers: Vec<i16>,
     /// The table referred to.
+    referenced: Oid,
+    /// Its schema.
+    pub referenced_schema: String,
+    /// Its name.
     pub referenced_table: String,
     /// Its columns.
     pub referenced_columns: Vec<String>,
+    /// Their numbers.
+    referenced_numbers: Vec<i16>,
     /// Whether the columns that refer are unique together.
     pub one_to_one: bool,
 }

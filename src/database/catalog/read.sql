@@ -47,7 +47,8 @@ select json_build_object(
         from relation c),
     'foreign_keys', (
         select coalesce(json_agg(json_build_object(
-            'name', k.conname, 'table', k.conrelid::int8,
+            'name', k.conname, 'table', k.conrelid::int8, 'schema', m.nspname, 'table_name', c.relname,
+            'column_numbers', k.conkey, 'referenced', k.confrelid::int8, 'referenced_numbers', k.confkey,
             'columns', (select json_agg(a.attname order by u.place) from unnest(k.conkey) with ordinality u(number, place)
                         join pg_attribute a on a.attrelid = k.conrelid and a.attnum = u.number),
             'referenced_schema', n.nspname, 'referenced_table', r.relname,
@@ -56,10 +57,23 @@ select json_build_object(
             'one_to_one', exists (select from pg_constraint o where o.conrelid = k.conrelid and o.contype in ('p', 'u')
                                   and o.conkey @> k.conkey and o.conkey <@ k.conkey)
         ) order by k.conname::text collate "C", r.relname::text collate "C"), '[]')
-        from pg_constraint k join relation c on c.oid = k.conrelid join pg_class r on r.oid = k.confrelid
-            join pg_namespace n on n.oid = r.relnamespace
+        from pg_constraint k join pg_class c on c.oid = k.conrelid join pg_namespace m on m.oid = c.relnamespace
+            join pg_class r on r.oid = k.confrelid join pg_namespace n on n.oid = r.relnamespace
         -- A partition's copy of its parent's key says nothing new.
         where k.contype = 'f' and k.conparentid = 0),
+    'views', (
+        select coalesce(json_agg(json_build_object(
+            'id', c.oid::int8, 'schema', n.nspname, 'name', c.relname,
+            'columns', (select coalesce(json_agg(a.attname order by a.attnum), '[]') from pg_attribute a
+                        where a.attrelid = c.oid and a.attnum > 0),
+            -- What a view is, is a tree of some hundred bytes for every word of it; `views` needs these few. A brace in a name has a
+            -- backslash before it.
+            'rule', (select string_agg(t.found[1], ' ' order by t.place)
+                     from regexp_matches(w.ev_action::text, '\\.|[{}]|:res(?:no|origtbl|origcol) \d+', 'g') with ordinality t(found, place)
+                     where t.found[1] !~ '^\\')
+        ) order by n.nspname::text collate "C", c.relname::text collate "C"), '[]')
+        from pg_rewrite w join pg_class c on c.oid = w.ev_class join pg_namespace n on n.oid = c.relnamespace
+        where c.relkind in ('v', 'm') and w.ev_type = '1' and n.nspname not in ('pg_catalog', 'information_schema')),
     'functions', (
         select coalesce(json_agg(json_build_object(
             'schema', p.schema, 'name', p.proname, 'returns', p.prorettype::int8, 'set', p.proretset,

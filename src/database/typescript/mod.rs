@@ -2,9 +2,9 @@
 
 mod print;
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
-use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Type};
+use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Relationship, Type};
 use print::{Block, key, text};
 
 /// What clients are told about the data API's dialect.
@@ -18,7 +18,7 @@ const DEPTH_MAX: u8 = 16;
 
 /// The file: a `Database` type with the catalog's schemas, shorthands, and constants of the enums.
 pub fn generate(catalog: &Catalog) -> String {
-    let generator = Generator { catalog };
+    let generator = Generator { catalog, relationships: catalog.relationships() };
     let mut out = Block::new();
     out.open("export type Database = {");
     out.line("// Tells `createClient` which data API it speaks to.");
@@ -36,6 +36,7 @@ pub fn generate(catalog: &Catalog) -> String {
 
 struct Generator<'a> {
     catalog: &'a Catalog,
+    relationships: HashMap<Oid, Vec<Relationship<'a>>>,
 }
 
 /// What a row is for.
@@ -105,21 +106,18 @@ impl<'a> Generator<'a> {
     }
 
     fn relationships(&self, out: &mut Block, relation: &Relation) {
-        // The data API joins within a schema only.
-        let here = self.catalog.foreign_keys.iter().filter(|key| key.table == relation.id && key.referenced_schema == relation.schema);
-        let keys: Vec<_> = here.collect();
-        if keys.is_empty() {
+        let Some(ways) = self.relationships.get(&relation.id).filter(|ways| !ways.is_empty()) else {
             return out.line("Relationships: []");
-        }
-        let list = |names: &[String]| names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
+        };
+        let list = |names: &[&str]| names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
         out.open("Relationships: [");
-        for key in keys {
+        for way in ways {
             out.open("{");
-            out.line(&format!("foreignKeyName: {}", text(&key.name)));
-            out.line(&format!("columns: [{}]", list(&key.columns)));
-            out.line(&format!("isOneToOne: {}", key.one_to_one));
-            out.line(&format!("referencedRelation: {}", text(&key.referenced_table)));
-            out.line(&format!("referencedColumns: [{}]", list(&key.referenced_columns)));
+            out.line(&format!("foreignKeyName: {}", text(way.key)));
+            out.line(&format!("columns: [{}]", list(&way.columns)));
+            out.line(&format!("isOneToOne: {}", way.one_to_one));
+            out.line(&format!("referencedRelation: {}", text(way.referenced)));
+            out.line(&format!("referencedColumns: [{}]", list(&way.referenced_columns)));
             out.close("},");
         }
         out.close("]");

@@ -57,6 +57,33 @@ export async function joins() {
   wrong.data?.moods.mood;
 }
 
+export async function views() {
+  const open = await client.from('open_orders').select('id, customers(name), invoices(sent), lines(article)').single();
+  // A view refers to what its table refers to, and is referred to by what refers to its table.
+  same<NonNullable<typeof open.data>['customers'], { name: string } | null>();
+  same<NonNullable<typeof open.data>['invoices'], { sent: boolean } | null>();
+  same<NonNullable<typeof open.data>['lines'], { article: string }[]>();
+  const customers = await client.from('customers').select('name, open_orders(total), top(best)').single();
+  same<NonNullable<typeof customers.data>['open_orders'], { total: number | null }[]>();
+  same<NonNullable<typeof customers.data>['top'], { best: number | null }[]>();
+  const lines = await client.from('lines').select('article, open_orders(total)').single();
+  same<NonNullable<typeof lines.data>['open_orders'], { total: number | null }>();
+  // Through a view of a view, under other names.
+  const waiting = await client.from('waiting').select('buyer, customers(name), invoices(sent)').single();
+  same<NonNullable<typeof waiting.data>['customers'], { name: string } | null>();
+  same<NonNullable<typeof waiting.data>['invoices'], { sent: boolean } | null>();
+  // A key of two columns, from and to views.
+  const articles = await client.from('articles').select('article, returns(reason), open_orders(total)').single();
+  same<NonNullable<typeof articles.data>['returns'], { reason: string | null }[]>();
+  same<NonNullable<typeof articles.data>['open_orders'], { total: number | null } | null>();
+  const top = await client.from('top').select('best, invoices(sent)').single();
+  // @ts-expect-error: the view does not show which order it was
+  top.data?.invoices.sent;
+  const parties = await client.from('parties').select('id, orders(total)').single();
+  // @ts-expect-error: a union's columns are nobody's
+  parties.data?.orders.total;
+}
+
 export async function writes() {
   await client.from('orders').insert({ customer_id: 1, total: 2, state: 'in transit', states: ['new', 'done'] });
   await client.from('orders').update({ total: 3 }).eq('id', 'x');

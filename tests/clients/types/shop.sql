@@ -32,6 +32,11 @@ create table returns (order_id uuid, line int, reason text, foreign key (order_i
 create view open_orders as select id, customer_id, total from orders where state <> 'done';
 create view totals as select customer_id, sum(total) as total from orders group by 1;
 create materialized view top as select customer_id, max(total) as best from orders group by 1;
+create view waiting as
+    select o.id as order_id, o.customer_id as buyer, c.name as "{ :resno 1", (select max(line) from lines where order_id = o.id) as lines
+    from open_orders o join customers c on c.id = o.customer_id order by o.total;
+create view articles as select order_id as "order", line, article from lines;
+create view parties as select id from customers union select customer_id from orders;
 create function add(a int, b int default 1) returns int language sql as 'select a + b';
 create function add(a text, b text) returns text language sql as 'select a || b';
 create function now_utc() returns timestamp language sql as 'select now() at time zone ''utc''';

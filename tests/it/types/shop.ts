@@ -99,8 +99,22 @@ export type Database = {
             foreignKeyName: "invoices_order_id_fkey"
             columns: ["order_id"]
             isOneToOne: true
+            referencedRelation: "open_orders"
+            referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "invoices_order_id_fkey"
+            columns: ["order_id"]
+            isOneToOne: true
             referencedRelation: "orders"
             referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "invoices_order_id_fkey"
+            columns: ["order_id"]
+            isOneToOne: true
+            referencedRelation: "waiting"
+            referencedColumns: ["order_id"]
           },
         ]
       }
@@ -128,8 +142,22 @@ export type Database = {
             foreignKeyName: "lines_order_id_fkey"
             columns: ["order_id"]
             isOneToOne: false
+            referencedRelation: "open_orders"
+            referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "lines_order_id_fkey"
+            columns: ["order_id"]
+            isOneToOne: false
             referencedRelation: "orders"
             referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "lines_order_id_fkey"
+            columns: ["order_id"]
+            isOneToOne: false
+            referencedRelation: "waiting"
+            referencedColumns: ["order_id"]
           },
         ]
       }
@@ -213,6 +241,13 @@ export type Database = {
             foreignKeyName: "returns_order_id_line_fkey"
             columns: ["order_id", "line"]
             isOneToOne: false
+            referencedRelation: "articles"
+            referencedColumns: ["order", "line"]
+          },
+          {
+            foreignKeyName: "returns_order_id_line_fkey"
+            columns: ["order_id", "line"]
+            isOneToOne: false
             referencedRelation: "lines"
             referencedColumns: ["order_id", "line"]
           },
@@ -220,6 +255,46 @@ export type Database = {
       }
     }
     Views: {
+      articles: {
+        Row: {
+          article: string | null
+          line: number | null
+          order: string | null
+        }
+        Insert: {
+          article?: string | null
+          line?: number | null
+          order?: string | null
+        }
+        Update: {
+          article?: string | null
+          line?: number | null
+          order?: string | null
+        }
+        Relationships: [
+          {
+            foreignKeyName: "lines_order_id_fkey"
+            columns: ["order"]
+            isOneToOne: false
+            referencedRelation: "open_orders"
+            referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "lines_order_id_fkey"
+            columns: ["order"]
+            isOneToOne: false
+            referencedRelation: "orders"
+            referencedColumns: ["id"]
+          },
+          {
+            foreignKeyName: "lines_order_id_fkey"
+            columns: ["order"]
+            isOneToOne: false
+            referencedRelation: "waiting"
+            referencedColumns: ["order_id"]
+          },
+        ]
+      }
       open_orders: {
         Row: {
           customer_id: number | null
@@ -236,6 +311,20 @@ export type Database = {
           id?: string | null
           total?: number | null
         }
+        Relationships: [
+          {
+            foreignKeyName: "orders_customer_id_fkey"
+            columns: ["customer_id"]
+            isOneToOne: false
+            referencedRelation: "customers"
+            referencedColumns: ["id"]
+          },
+        ]
+      }
+      parties: {
+        Row: {
+          id: number | null
+        }
         Relationships: []
       }
       top: {
@@ -243,14 +332,47 @@ export type Database = {
           best: number | null
           customer_id: number | null
         }
-        Relationships: []
+        Relationships: [
+          {
+            foreignKeyName: "orders_customer_id_fkey"
+            columns: ["customer_id"]
+            isOneToOne: false
+            referencedRelation: "customers"
+            referencedColumns: ["id"]
+          },
+        ]
       }
       totals: {
         Row: {
           customer_id: number | null
           total: number | null
         }
-        Relationships: []
+        Relationships: [
+          {
+            foreignKeyName: "orders_customer_id_fkey"
+            columns: ["customer_id"]
+            isOneToOne: false
+            referencedRelation: "customers"
+            referencedColumns: ["id"]
+          },
+        ]
+      }
+      waiting: {
+        Row: {
+          buyer: number | null
+          lines: number | null
+          order_id: string | null
+          "{ :resno 1": string
+        }
+        Relationships: [
+          {
+            foreignKeyName: "orders_customer_id_fkey"
+            columns: ["buyer"]
+            isOneToOne: false
+            referencedRelation: "customers"
+            referencedColumns: ["id"]
+          },
+        ]
       }
     }
     Functions: {
