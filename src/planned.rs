@@ -148,7 +148,6 @@ planned! {
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Post "/v1/projects/{ref}/database/webhooks/enable" [] "v1-enable-database-webhook" "Enable database webhook" Database, needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
     Put "/v1/projects/{ref}/functions" [] "v1-bulk-update-functions" "Bulk update functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
@@ -200,7 +199,6 @@ planned! {
     Patch "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-patch" "Update webhook endpoint for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "Get webhook deliveries of an endpoint for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test webhook endpoint for an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Post "/v2/projects/{ref}/advisors/run" [] "v2-run-project-advisors" "Run project advisors" Advisors, pat_only(&[&[P::AdvisorsRead]]), STANDARD;
     Get "/v2/projects/{ref}/analytics/log-drains" [] "v2-list-log-drains" "List log drains" Analytics, needs(&[&[P::AnalyticsConfigRead]], S::AnalyticsConfigRead), STANDARD;
     Post "/v2/projects/{ref}/analytics/log-drains" [] "v2-create-log-drain" "Create log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
     Delete "/v2/projects/{ref}/analytics/log-drains/{id}" [] "v2-delete-log-drain" "Delete log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;

@@ -10,19 +10,19 @@ use super::{
     openapi,
     query::{self, Query},
     session::Limits,
-    typescript,
+    typescript, webhooks,
 };
 use crate::{
     access::{AnyOf, OauthScope as S, Permission as P, Project},
     app::App,
     error::Error,
-    http::{Asked, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs},
+    http::{Asked, Begun, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs},
     limits::{CONTEXT, STANDARD},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT, &OPENAPI];
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT, &OPENAPI, &ENABLE_WEBHOOKS];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -188,6 +188,23 @@ async fn describe_data_api(
     let target = projects::target(&app, &project).await?;
     let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
     Ok(Json(openapi::generate(&catalog, &schema)))
+}
+
+static ENABLE_WEBHOOKS: Endpoint = Endpoint {
+    id: "v1-enable-database-webhook",
+    summary: "Enable database webhooks",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/webhooks/enable",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(enable_webhooks),
+};
+
+async fn enable_webhooks(project: Project, app: App) -> Result<Begun, Error> {
+    let target = projects::target(&app, &project).await?;
+    webhooks::enable(&target, Limits::default()).await.map(|()| Begun)
 }
 
 /// Refuses a text with nothing in it.

@@ -1,7 +1,7 @@
 //! Operations inside a project's PostgreSQL: a customer's SQL, migrations, and the list of schemas.
 //!
 //! [`session`] logs in as the role the SQL shall run as and speaks the protocol, `stop` ends what runs too long,
-//! [`query`], [`migrations`] and [`context`] are the operations; [`typescript`] and [`openapi`] are generated from the
+//! [`query`], [`migrations`], [`context`] and [`webhooks`] are the operations; [`typescript`] and [`openapi`] are generated from the
 //! [`catalog`]. Nothing here runs a customer's text as a superuser.
 
 pub mod advisors;
@@ -13,6 +13,7 @@ pub mod openapi;
 pub mod query;
 pub mod session;
 pub mod typescript;
+pub mod webhooks;
 
 mod json;
 mod sql_error;

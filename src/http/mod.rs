@@ -18,7 +18,7 @@ pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
 pub use input::{Call, IdempotencyKey, Input, Json, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
-pub use output::{Created, Done, Lines, Output, Rows, Written};
+pub use output::{Begun, Created, Done, Lines, Output, Rows, Written};
 pub use rehearse::{Imagined, Rehearsal, rehearse};
 pub use router::{Api, placeholders};
 pub use transport::{ClientHeader, Peer, Transport};

@@ -73,6 +73,21 @@ impl Output for Done {
     }
 }
 
+/// 201 with an empty body and no content type: the contract's answer to some commands.
+pub struct Begun;
+
+impl Output for Begun {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::CREATED);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = with_room(Body::empty());
+        *response.status_mut() = StatusCode::CREATED;
+        response
+    }
+}
+
 /// 200 with a JSON body that was written before: the bytes of a `T`.
 pub struct Written<T> {
     bytes: Bytes,

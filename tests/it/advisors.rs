@@ -213,3 +213,28 @@ async fn advice_comes_over_the_api() {
     }
     get("security?lint_type=other").await.expect(400);
 }
+
+#[tokio::test]
+async fn advice_comes_by_name() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let sql = json!({"query": "create table t (id int); grant select on t to anon"});
+    app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&sql).send().await.expect(201);
+    let run = async |names: &[&str]| {
+        let lints: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
+        let body = json!({"data": {"type": "project_advisors", "attributes": {"lints": lints}}});
+        app.post(&format!("/v2/projects/{project}/advisors/run")).as_(&app.read_only).json(&body).send().await
+    };
+    let answer = run(&["no_primary_key", "unused_index", "ssl_not_enforced"]).await.expect(200).json();
+    assert_eq!(answer["data"]["type"], "project_advisors");
+    let lints = answer["data"]["attributes"]["lints"].as_array().unwrap();
+    let found: Vec<_> = lints.iter().map(|lint| (lint["name"].as_str().unwrap(), lint["detail"].as_str().unwrap())).collect();
+    let expected = [
+        ("no_primary_key", "Table `public.t` does not have a primary key"),
+        ("advisor_check_unavailable", "`ssl_not_enforced` is not checked"),
+    ];
+    assert_eq!(found, expected);
+    for wrong in [&[][..], &["no_such_lint"], &["unused_index"; 16]] {
+        run(wrong).await.expect(400);
+    }
+}

@@ -25,3 +25,4 @@ mod support;
 mod tidy;
 mod tokens;
 mod types;
+mod webhooks;

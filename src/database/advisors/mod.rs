@@ -111,19 +111,25 @@ impl Category {
 ///
 /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the time is up.
 pub async fn advise(target: &Target, category: Category, limits: Limits) -> Result<Vec<Finding>, Error> {
-    let settings = [("default_transaction_read_only", "on"), ("search_path", "pg_catalog")];
-    let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
+    let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in category.lints() {
-        let sql = format!("select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}", lint.sql);
-        for row in session.simple(&sql).await?.rows.texts() {
-            findings.push(lint.finding(category, row)?);
-        }
+        findings.append(&mut lint.look(&mut session, category).await?);
     }
     Ok(findings)
 }
 
+async fn open(target: &Target, limits: Limits) -> Result<Session, Error> {
+    let settings = [("default_transaction_read_only", "on"), ("search_path", "pg_catalog")];
+    Session::open(target, READER, DATABASE, &settings, limits).await
+}
+
 impl Lint {
+    async fn look(&self, session: &mut Session, category: Category) -> Result<Vec<Finding>, Error> {
+        let sql = format!("select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}", self.sql);
+        session.simple(&sql).await?.rows.texts().into_iter().map(|row| self.finding(category, row)).collect()
+    }
+
     fn finding(&self, category: Category, row: Vec<Option<String>>) -> Result<Finding, Error> {
         let [schema, name, kind, detail, key, extra] =
             <[_; 6]>::try_from(row).map_err(|row| format!("{} columns", row.len())).context("reading a lint's findings")?;
@@ -149,6 +155,87 @@ impl Lint {
             },
             cache_key,
         })
+    }
+}
+
+/// Lints of the contract that are not looked for: most are about services that a project here does not have.
+const UNCHECKED: &[&str] = &[
+    "auth_insufficient_mfa_options",
+    "auth_leaked_password_protection",
+    "auth_otp_long_expiry",
+    "auth_otp_short_length",
+    "auth_password_policy_missing",
+    "auth_users_exposed",
+    "db_connection_failing",
+    "db_connection_limit_reached",
+    "db_not_reachable",
+    "instance_alert_firing",
+    "instance_db_down",
+    "instance_telemetry_lost",
+    "leaked_service_key",
+    "log_auth_error_rate_high",
+    "log_connections_not_enabled",
+    "log_data_api_error_rate_high",
+    "log_edge_function_error_rate_high",
+    "log_storage_error_rate_high",
+    "network_restrictions_not_set",
+    "no_backup_admin",
+    "password_requirements_min_length",
+    "pitr_not_enabled",
+    "realtime_authorization_timeouts",
+    "realtime_concurrent_users_near_limit",
+    "realtime_postgres_changes_spike",
+    "ssl_not_enforced",
+    "vulnerable_postgres_version",
+];
+
+/// A lint that can be asked for by its name.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked {
+    /// One that is looked for.
+    Checked(Category, &'static Lint),
+    /// One that is not.
+    Unchecked(&'static str),
+}
+
+impl Asked {
+    /// The lint of this name, if the contract has one.
+    pub fn named(name: &str) -> Option<Self> {
+        let checked = [Category::Performance, Category::Security].into_iter().find_map(|category| {
+            let lint = category.lints().iter().find(|lint| lint.name == name)?;
+            Some(Self::Checked(category, lint))
+        });
+        checked.or_else(|| UNCHECKED.iter().find(|unchecked| **unchecked == name).map(|name| Self::Unchecked(name)))
+    }
+}
+
+/// Looks for these faults only. One that is not looked for is a finding that says so.
+///
+/// Errors: as of [`advise`].
+pub async fn run(target: &Target, asked: &[Asked], limits: Limits) -> Result<Vec<Finding>, Error> {
+    let mut session = open(target, limits).await?;
+    let mut findings = Vec::new();
+    for lint in asked {
+        match lint {
+            Asked::Checked(category, lint) => findings.append(&mut lint.look(&mut session, *category).await?),
+            Asked::Unchecked(name) => findings.push(unavailable(name)),
+        }
+    }
+    Ok(findings)
+}
+
+fn unavailable(name: &str) -> Finding {
+    Finding {
+        name: "advisor_check_unavailable",
+        title: "Check unavailable",
+        level: Level::Info,
+        facing: Facing::External,
+        categories: Vec::new(),
+        description: "This server does not look for that fault.",
+        detail: format!("`{name}` is not checked"),
+        remediation: "Nothing here says whether there is a fault: look for it in another way.",
+        metadata: Metadata { name: name.to_owned(), kind: "health".to_owned(), ..Metadata::default() },
+        cache_key: format!("advisor_check_unavailable_{name}"),
     }
 }
 
