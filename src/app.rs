@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     http::{Api, Links, Transport},
     ids::TokenId,
+    jit,
     limits::{self, Limits, Memory, Shared},
     listener,
     projects::{
@@ -76,6 +77,8 @@ pub struct Inner {
     pub lease: Lease,
     /// Clusters that are ready before they are asked for.
     pub pool: Pool,
+    /// Ends temporary logins when their time is over.
+    pub jit: jit::Keeper,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
 }
@@ -124,6 +127,7 @@ impl App {
             reconciler: Reconciler::default(),
             lease,
             pool: Pool::default(),
+            jit: jit::Keeper::default(),
             metrics,
         };
         let app = Self(Arc::new(inner));
@@ -164,6 +168,7 @@ impl Background {
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));
         tasks.spawn(pool::run(app.clone()));
+        tasks.spawn(jit::keeper::run(app.clone()));
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));

@@ -6,7 +6,7 @@ use crate::{
     accounts, audit, database,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
-    keys,
+    jit, keys,
     limits::{self, STANDARD},
     organizations, planned, projects, reference, snippets, tokens,
 };
@@ -18,6 +18,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         organizations::v2::ENDPOINTS,
         projects::api::ENDPOINTS,
         keys::api::ENDPOINTS,
+        jit::api::ENDPOINTS,
         snippets::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,

@@ -5,7 +5,7 @@
 //! - [`cli`]: what a person types; [`config`]: the server's options
 //! - [`http`]: how a request becomes a call; [`endpoints`]: the one list of operations; [`planned`]: those not built yet
 //! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
-//! - [`organizations`], [`projects`], [`keys`], [`snippets`], [`database`],
+//! - [`organizations`], [`projects`], [`keys`], [`snippets`], [`database`], [`jit`],
 //!   [`mod@reference`]: the operations
 //! - [`clusters`]: the real PostgreSQL behind a project
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
@@ -25,6 +25,7 @@ pub mod endpoints;
 pub mod error;
 pub mod http;
 pub mod ids;
+pub mod jit;
 pub mod keys;
 pub mod limits;
 pub mod listener;

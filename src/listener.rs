@@ -56,6 +56,7 @@ async fn listen(app: &App) -> Result<(), Error> {
                 // What changed before the subscription stood was not heard.
                 app.believe(true);
                 app.reconciler.wake();
+                app.jit.wake();
                 app.limits.changed().wake();
             }
             message = poll_fn(|cx| connection.poll_message(cx)) => match message {
@@ -79,7 +80,11 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
     }
     app.forget(payload);
     match payload {
-        "projects" => app.reconciler.heard(),
+        "projects" => {
+            app.reconciler.heard();
+            app.jit.wake();
+        }
+        "members" | "project_roles" | "jit_settings" | "jit_grants" | "jit_logins" => app.jit.wake(),
         "limit_overrides" => app.limits.changed().wake(),
         _ => {}
     }

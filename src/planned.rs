@@ -140,14 +140,9 @@ planned! {
     Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo the last restore" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/jit" [] "v1-get-jit-access" "Get JIT access" Database, needs(&[&[P::DatabaseJitRead]], S::DatabaseRead), STANDARD;
-    Post "/v1/projects/{ref}/database/jit" [] "v1-authorize-jit-access" "Authorize JIT access" Database, needs(&[&[P::DatabaseJitRead]], S::DatabaseRead), STANDARD;
-    Put "/v1/projects/{ref}/database/jit" [] "v1-update-jit-access" "Update JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Post "/v1/projects/{ref}/database/jit/invite" [] "v1-invite-external-jit-access" "Invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Post "/v1/projects/{ref}/database/jit/invite/accept" [] "v1-accept-invite-external-jit-access" "Accept invite external JIT access" Database, Access::Caller, STANDARD;
     Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/database/jit/list" [] "v1-list-jit-access" "List JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/database/jit/{user_id}" [] "v1-delete-jit-access" "Delete JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
     Put "/v1/projects/{ref}/functions" [] "v1-bulk-update-functions" "Bulk update functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
@@ -156,8 +151,6 @@ planned! {
     Get "/v1/projects/{ref}/functions/{function_slug}" [] "v1-get-a-function" "Get a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Patch "/v1/projects/{ref}/functions/{function_slug}" [] "v1-update-a-function" "Update a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v1/projects/{ref}/functions/{function_slug}/body" [] "v1-get-a-function-body" "Get a function body" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Get "/v1/projects/{ref}/jit-access" [] "v1-get-jit-access-config" "Get JIT access config" Database, needs(&[&[P::ProjectAdminRead]], S::DatabaseRead), STANDARD;
-    Put "/v1/projects/{ref}/jit-access" [] "v1-update-jit-access-config" "Update JIT access config" Database, needs(&[&[P::ProjectAdminWrite]], S::DatabaseWrite), STANDARD;
     Delete "/v1/projects/{ref}/network-bans" [] "v1-delete-network-bans" "Delete network bans" Projects, needs(&[&[P::DatabaseNetworkBansWrite]], S::ProjectsWrite), STANDARD;
     Post "/v1/projects/{ref}/network-bans/retrieve" [] "v1-list-all-network-bans" "List all network bans" Projects, needs(&[&[P::DatabaseNetworkBansRead]], S::ProjectsRead), STANDARD;
     Post "/v1/projects/{ref}/network-bans/retrieve/enriched" [] "v1-list-all-network-bans-enriched" "List all network bans enriched" Projects, needs(&[&[P::DatabaseNetworkBansRead]], S::ProjectsRead), STANDARD;

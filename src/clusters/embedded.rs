@@ -258,6 +258,11 @@ impl Embedded {
         self.existing(project)?.admin().await
     }
 
+    /// The same in another of its databases.
+    pub async fn admin_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
+        self.existing(project)?.connect(template::SUPERUSER, database).await
+    }
+
     /// How to connect to database `postgres` as one of the roles that peer authentication lets Gantry be.
     pub fn config(&self, project: &ProjectRef, role: &str) -> Result<Config> {
         Ok(self.existing(project)?.config(role, "postgres"))

@@ -197,8 +197,26 @@ pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
 pub struct Mounted {
     pub(super) handle: Handle,
     pub(super) describe: fn(&mut Described),
+    pub(super) effect: Effect,
     /// Whether it does what the contract says, or only answers 501.
     pub built: bool,
+}
+
+/// Whether requests are for the audit log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// As method and permissions say: what is neither a GET nor permitted by permissions that only let see.
+    Usual,
+    /// They change something, though what permits them only lets see.
+    Changes,
+}
+
+impl Mounted {
+    /// The same for an operation that changes something though what permits it only lets see.
+    #[must_use]
+    pub fn that_changes(self) -> Self {
+        Self { effect: Effect::Changes, ..self }
+    }
 }
 
 /// Runs a handler on an admitted call.
@@ -206,12 +224,17 @@ pub(super) type Handle = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<
 
 /// Mounts a handler: an async function of [`Input`]s that answers `Result<impl Output, Error>`.
 pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
-    Mounted { handle: Arc::new(move |call| handler.clone().run(call)), describe: H::describe, built: true }
+    Mounted { handle: Arc::new(move |call| handler.clone().run(call)), describe: H::describe, effect: Effect::Usual, built: true }
 }
 
 /// Mounts the answer of an operation that is not built: 501 naming it, after every check of a built one.
 pub fn not_built(title: &'static str) -> Mounted {
-    Mounted { handle: Arc::new(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })), describe: |_| (), built: false }
+    Mounted {
+        handle: Arc::new(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })),
+        describe: |_| (),
+        effect: Effect::Usual,
+        built: false,
+    }
 }
 
 /// An async function whose arguments are [`Input`]s and whose answer is an [`Output`].

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{
     asked::Asked,
-    endpoint::{Access, Endpoint, Handle, Verb},
+    endpoint::{Access, Effect, Endpoint, Handle, Mounted, Verb},
     fields::{self, RequestId, Told},
     input::{Call, Payload},
     named::{self, Named},
@@ -48,11 +48,13 @@ pub(super) struct Guarded {
     operation: u16,
     names: named::Place,
     handle: Handle,
+    effect: Effect,
 }
 
 impl Guarded {
     pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16) -> Self {
-        Self { app, endpoint, operation, names: named::Place::of(endpoint), handle: (endpoint.handler)().handle }
+        let Mounted { handle, effect, .. } = (endpoint.handler)();
+        Self { app, endpoint, operation, names: named::Place::of(endpoint), handle, effect }
     }
 }
 
@@ -136,7 +138,7 @@ async fn admit(
     request_id: &RequestId,
     trail: &mut Trail,
 ) -> Result<Response, Error> {
-    let Guarded { app, endpoint, operation, handle, .. } = guarded;
+    let Guarded { app, endpoint, operation, handle, effect, .. } = guarded;
     Transport::require_secure(peer)?;
     let caller = identify(app, &arrival.headers, peer, started).await?;
     trail.user = caller.user().map(|user| user.gotrue_id);
@@ -151,7 +153,7 @@ async fn admit(
     let looked_into = if caller.user().is_some() && standing != Standing::Stranger { look_into(endpoint, arrival).await } else { Ok(()) };
     let unreadable = unreadable.or(looked_into.err());
     let asked = Asked { query: arrival.uri.query().unwrap_or_default(), body: arrival.payload.seen() };
-    if let Some(user) = caller.user().filter(|_| may_change(endpoint, &asked)) {
+    if let Some(user) = caller.user().filter(|_| may_change(endpoint, *effect, &asked)) {
         let recorder = Recorder::new(user, &subject, peer.address, request_id.as_str(), endpoint.id);
         trail.recorder = Some(Arc::new(recorder));
     }
@@ -180,8 +182,12 @@ async fn admit(
     .await
 }
 
-/// Whether the request is one for the audit log: not a GET, and not permitted by permissions that only let see.
-fn may_change(endpoint: &Endpoint, asked: &Asked<'_>) -> bool {
+/// Whether the request is one for the audit log: as the operation says, else if it is neither a GET nor permitted by permissions
+/// that only let see.
+fn may_change(endpoint: &Endpoint, effect: Effect, asked: &Asked<'_>) -> bool {
+    if effect == Effect::Changes {
+        return true;
+    }
     if matches!(endpoint.method, Verb::Get | Verb::Head) || endpoint.access == Access::Public {
         return false;
     }

@@ -82,7 +82,7 @@ impl Output for Begun {
     }
 
     fn respond(self) -> Response {
-        let mut response = with_room(Body::empty());
+        let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::CREATED;
         response
     }

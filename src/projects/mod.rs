@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
+pub(crate) use request::verifier;
 pub use request::{InstanceSize, NewProject};
 pub use status::{Command, Status};
 
@@ -33,7 +34,7 @@ use crate::{
     error::{Context, Error},
     http::Written,
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
-    keys, organizations, snippets,
+    jit, keys, organizations, snippets,
 };
 
 /// A project without its database, as its creation answers it.
@@ -212,6 +213,7 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     let row = transaction.query_one(sql, &[&project.id.0, &now]).await.context("removing a project")?;
     let named = read_named(&row)?;
     keys::forget(&transaction, project.id).await?;
+    jit::forget(&transaction, project.id).await?;
     snippets::forget(&transaction, project.id).await?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;

@@ -31,6 +31,7 @@ use crate::{
     db::Param,
     error::{Context, Error},
     ids::{ProjectId, ProjectRef},
+    jit,
     telemetry::Step,
 };
 
@@ -337,7 +338,8 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
         let set = clusters.set_password(reference, database::OWNER, verifier);
         timed(app, Step::Password, set).await?;
     }
-    Ok(())
+    // Before anybody is told that it is there.
+    jit::keeper::settle(app, project.id, reference).await
 }
 
 /// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.

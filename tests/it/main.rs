@@ -10,6 +10,7 @@ mod clusters;
 mod contract;
 mod database;
 mod http;
+mod jit;
 mod keys;
 mod lifecycle;
 mod limits;

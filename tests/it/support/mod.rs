@@ -72,6 +72,11 @@ impl Node {
         self.app.lease.release();
     }
 
+    /// Ends them as a kill does: in the middle of whatever it is.
+    pub(crate) fn kill(&mut self) {
+        self.tasks.abort_all();
+    }
+
     pub(crate) fn request(&self, method: &str, path: &str) -> Call {
         Call::new(self.api.clone(), method, path)
     }

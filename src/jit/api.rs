@@ -1,0 +1,370 @@
+//! Operations on temporary access to a project's database.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use chrono::DateTime;
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::Number;
+use uuid::Uuid;
+
+use super::{
+    grants::{self, Grant, Granted, NETWORKS_MAX, ROLES_MAX},
+    server::PREFIX,
+};
+use crate::{
+    access::{OauthScope as S, Permission as P, Project, User},
+    app::App,
+    audit::Recorder,
+    error::Error,
+    http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs, pat_only},
+    jit,
+    limits::STANDARD,
+    organizations::members,
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE];
+
+/// Longest name of a role.
+const ROLE_BYTES_MAX: usize = 63;
+
+static GET_STATE: Endpoint = Endpoint {
+    id: "v1-get-jit-access-config",
+    summary: "Tell whether members can be given temporary access to the database",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/jit-access",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(get_state),
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Enabled,
+    Disabled,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "JitStateResponse")]
+struct StateResponse {
+    state: State,
+    /// Whether the server does what was asked for last: every login that is over is gone.
+    applied_successfully: bool,
+}
+
+async fn get_state(project: Project, app: App) -> Result<Json<StateResponse>, Error> {
+    let state = if jit::is_enabled(&app, &project).await? { State::Enabled } else { State::Disabled };
+    Ok(Json(StateResponse { state, applied_successfully: jit::is_applied(&app, &project).await? }))
+}
+
+static SET_STATE: Endpoint = Endpoint {
+    id: "v1-update-jit-access-config",
+    summary: "Enable or disable temporary access to the database",
+    tag: Tag::Database,
+    method: Verb::Put,
+    path: "/v1/projects/{ref}/jit-access",
+    aliases: &[],
+    access: needs(&[&[P::ProjectAdminWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(set_state),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "JitAccessRequestRequest")]
+struct StateRequest {
+    state: State,
+}
+
+async fn set_state(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(StateRequest { state }): Json<StateRequest>,
+) -> Result<Json<StateResponse>, Error> {
+    jit::enable(&app, &project, state == State::Enabled, &audit).await?;
+    // What was asked for stands either way, and is carried out as soon as the server can be reached.
+    let applied_successfully = jit::until_ended(&app, &project).await.is_ok();
+    Ok(Json(StateResponse { state, applied_successfully }))
+}
+
+/// A role that a member may be.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "JitUserRole")]
+struct RoleGrant {
+    /// Role of the database.
+    #[schemars(length(min = 1))]
+    role: String,
+    /// When it is over, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Number>,
+    /// Where from; from anywhere, if none are named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_networks: Option<Networks>,
+    /// Whether it is for branches of the project only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    branches_only: Option<bool>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "JitAllowedNetworks")]
+struct Networks {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allowed_cidrs: Vec<Network>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allowed_cidrs_v6: Vec<Network>,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "JitNetwork")]
+struct Network {
+    cidr: String,
+}
+
+impl RoleGrant {
+    fn check(self, app: &App) -> Result<Grant, Error> {
+        let role = self.role;
+        // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
+        if !(1..=ROLE_BYTES_MAX).contains(&role.len()) || role.contains('\0') || role.starts_with("pg_") || role.starts_with(PREFIX) {
+            return Err(Error::invalid("role", "Invalid input: expected the name of a role that can be given to members"));
+        }
+        let expires_at = self.expires_at.map(|seconds| {
+            #[expect(clippy::cast_possible_truncation, reason = "what is out of range saturates, and is refused")]
+            let at = seconds.as_f64().and_then(|seconds| DateTime::from_timestamp(seconds as i64, 0));
+            at.filter(|at| *at > app.clock.now() && at.timestamp() < SECONDS_MAX)
+                .ok_or_else(|| Error::invalid("expires_at", "Invalid input: expected a time to come, in seconds since 1970"))
+        });
+        let Networks { allowed_cidrs: v4, allowed_cidrs_v6: v6 } = self.allowed_networks.unwrap_or_default();
+        if v4.len() + v6.len() > NETWORKS_MAX {
+            return Err(Error::invalid("allowed_networks", format!("Invalid input: expected at most {NETWORKS_MAX}")));
+        }
+        let networks = v4.iter().map(|network| network.check(false)).chain(v6.iter().map(|network| network.check(true)));
+        let branches_only = self.branches_only.unwrap_or(false);
+        Ok(Grant { role, expires_at: expires_at.transpose()?, networks: networks.collect::<Result<_, _>>()?, branches_only })
+    }
+}
+
+/// The year 3000: whoever names a later one counts milliseconds.
+const SECONDS_MAX: i64 = 32_503_680_000;
+
+impl Network {
+    fn check(&self, v6: bool) -> Result<IpNet, Error> {
+        let network = self.cidr.parse::<IpNet>().ok().filter(|network| matches!(network, IpNet::V6(_)) == v6);
+        let expected = if v6 { "an IPv6 network such as 2001:db8::/32" } else { "an IPv4 network such as 192.0.2.0/24" };
+        network.map(|network| network.trunc()).ok_or_else(|| Error::invalid("cidr", format!("Invalid input: expected {expected}")))
+    }
+}
+
+impl From<Grant> for RoleGrant {
+    fn from(grant: Grant) -> Self {
+        let shown = |network: IpNet| Network { cidr: network.to_string() };
+        let (v6, v4): (Vec<IpNet>, Vec<IpNet>) = grant.networks.into_iter().partition(|network| matches!(network, IpNet::V6(_)));
+        let networks =
+            Networks { allowed_cidrs: v4.into_iter().map(shown).collect(), allowed_cidrs_v6: v6.into_iter().map(shown).collect() };
+        Self {
+            role: grant.role,
+            expires_at: grant.expires_at.map(|at| at.timestamp().into()),
+            allowed_networks: (!networks.allowed_cidrs.is_empty() || !networks.allowed_cidrs_v6.is_empty()).then_some(networks),
+            branches_only: grant.branches_only.then_some(true),
+        }
+    }
+}
+
+static GET_OWN: Endpoint = Endpoint {
+    id: "v1-get-jit-access",
+    summary: "Tell what access to the database the caller is granted",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/jit",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseJitRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(get_own),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "JitAccessResponse")]
+struct AccessResponse {
+    user_id: Uuid,
+    user_roles: Vec<RoleGrant>,
+}
+
+async fn get_own(project: Project, user: User, app: App) -> Result<Json<AccessResponse>, Error> {
+    let grants = grants::of_member(&app, &project, user.id).await?;
+    Ok(Json(AccessResponse { user_id: user.gotrue_id, user_roles: grants.into_iter().map(RoleGrant::from).collect() }))
+}
+
+static LIST: Endpoint = Endpoint {
+    id: "v1-list-jit-access",
+    summary: "List who is granted access to the database",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/jit/list",
+    aliases: &[],
+    access: pat_only(&[&[P::DatabaseJitWrite]]),
+    limit: &STANDARD,
+    handler: || mount(list),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "JitListAccessResponse")]
+struct ListResponse {
+    items: Vec<Item>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "JitListAccessItem")]
+struct Item {
+    user_id: Uuid,
+    primary_email: String,
+    /// Always null: nobody from outside is invited.
+    invite_id: Option<Uuid>,
+    /// Of an invitation: always null.
+    expires_at: Option<String>,
+    user_roles: Vec<RoleGrant>,
+}
+
+async fn list(project: Project, app: App) -> Result<Json<ListResponse>, Error> {
+    let item = |Granted { user, email, grants }| Item {
+        user_id: user,
+        primary_email: email,
+        invite_id: None,
+        expires_at: None,
+        user_roles: grants.into_iter().map(RoleGrant::from).collect(),
+    };
+    Ok(Json(ListResponse { items: grants::list(&app, &project).await?.into_iter().map(item).collect() }))
+}
+
+static SET: Endpoint = Endpoint {
+    id: "v1-update-jit-access",
+    summary: "Grant a member access to the database",
+    tag: Tag::Database,
+    method: Verb::Put,
+    path: "/v1/projects/{ref}/database/jit",
+    aliases: &[],
+    access: pat_only(&[&[P::DatabaseJitWrite]]),
+    limit: &STANDARD,
+    handler: || mount(set),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "UpdateJitAccessBody")]
+struct SetRequest {
+    /// A member of the project's organization.
+    user_id: Uuid,
+    /// All that the member is granted from now on.
+    roles: Vec<RoleGrant>,
+}
+
+async fn set(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<SetRequest>) -> Result<Json<AccessResponse>, Error> {
+    if request.roles.len() > ROLES_MAX {
+        return Err(Error::invalid("roles", format!("Invalid input: expected at most {ROLES_MAX}")));
+    }
+    let grants = request.roles.into_iter().map(|role| role.check(&app)).collect::<Result<Vec<_>, _>>()?;
+    if grants.iter().map(|grant| &grant.role).collect::<BTreeSet<_>>().len() < grants.len() {
+        return Err(Error::invalid("roles", "Invalid input: a role is named twice"));
+    }
+    let user = members::by_id(&app.db, project.organization, request.user_id).await;
+    let user = user.map_err(|error| match error {
+        Error::NotFound => Error::invalid("user_id", "Invalid input: expected a member of the project's organization"),
+        other => other,
+    })?;
+    grants::set(&app, &project, user, &grants, &audit).await?;
+    jit::until_ended(&app, &project).await?;
+    Ok(Json(AccessResponse { user_id: request.user_id, user_roles: grants.into_iter().map(RoleGrant::from).collect() }))
+}
+
+static REMOVE: Endpoint = Endpoint {
+    id: "v1-delete-jit-access",
+    summary: "Take all access to the database from a member",
+    tag: Tag::Database,
+    method: Verb::Delete,
+    path: "/v1/projects/{ref}/database/jit/{user_id}",
+    aliases: &[],
+    access: pat_only(&[&[P::DatabaseJitWrite]]),
+    limit: &STANDARD,
+    handler: || mount(remove),
+};
+
+/// `{user_id}` of the path.
+struct Member(Uuid);
+
+impl Input for Member {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let id = call.placeholder("user_id").unwrap_or_default();
+        id.parse().map(Self).map_err(|_| Error::invalid("user_id", "Invalid input: expected a UUID"))
+    }
+}
+
+async fn remove(project: Project, Member(user): Member, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    grants::remove(&app, &project, user, &audit).await?;
+    jit::until_ended(&app, &project).await?;
+    Ok(Done)
+}
+
+static AUTHORIZE: Endpoint = Endpoint {
+    id: "v1-authorize-jit-access",
+    summary: "Open a login to the database that the caller is granted",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/jit",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseJitRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(authorize).that_changes(),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "AuthorizeJitAccessBody")]
+struct AuthorizeRequest {
+    /// Role of the database to be.
+    #[schemars(length(min = 1))]
+    role: String,
+    /// Address to connect from.
+    #[schemars(with = "String", length(min = 1))]
+    rhost: IpAddr,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "JitAuthorizeAccessResponse")]
+struct AuthorizeResponse {
+    user_id: Uuid,
+    user_role: RoleGrant,
+    login: LoginResponse,
+}
+
+/// Ours, beyond the contract: what to connect with.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "JitLogin")]
+struct LoginResponse {
+    /// User to connect as.
+    role: String,
+    /// Shown once.
+    password: String,
+    /// When nobody is let in any more, and sessions end.
+    ttl_seconds: i64,
+}
+
+async fn authorize(
+    project: Project,
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(AuthorizeRequest { role, rhost }): Json<AuthorizeRequest>,
+) -> Result<Json<AuthorizeResponse>, Error> {
+    let opened = jit::open(&app, &project, &user, &role, rhost, &audit).await?;
+    let login = LoginResponse {
+        role: opened.name,
+        password: opened.password.expose_secret().to_owned(),
+        ttl_seconds: (opened.until - app.clock.now()).num_seconds(),
+    };
+    Ok(Json(AuthorizeResponse { user_id: user.gotrue_id, user_role: opened.grant.into(), login }))
+}
