@@ -25,6 +25,7 @@ const RECIPE: Recipe = Recipe {
     wal_segment_mb: 4,
     conf: include_str!("recipes/control.conf"),
     peers: &[SUPERUSER],
+    logins: false,
     sql: None,
 };
 

@@ -34,6 +34,7 @@ pub use self::{
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
     server::{Host, Running},
+    template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
 
 /// What managing a cluster can fail with. Every message is one complete line, fit for a terminal.

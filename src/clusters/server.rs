@@ -28,6 +28,7 @@ use super::{
     account::RunAs,
     blocking, files, home,
     process::{Family, Handle, Kind, Mark},
+    template,
 };
 
 /// How often to look for what no event announces: a program that became another, a server that became ready.
@@ -258,9 +259,12 @@ impl Server {
     /// How to connect: over the Unix socket, let in by peer authentication. A bounded attempt each.
     pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(&self.sockets).port(5432).user(role).dbname(database).connect_timeout(CONNECT_PATIENCE).application_name("gantry");
+        let (user, setting) = template::peer_login(role);
+        config.host_path(&self.sockets).port(5432).user(user).dbname(database).connect_timeout(CONNECT_PATIENCE).application_name("gantry");
         if role == self.superuser {
             config.options(SUPERUSER_OPTIONS);
+        } else if let Some((name, value)) = setting {
+            config.options(format!("-c {name}={value}"));
         }
         config
     }

@@ -20,6 +20,13 @@ use crate::clock::Entropy;
 
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";
+/// The owner of a project's database, whom customers log in as by password.
+const OWNER: &str = "postgres";
+/// Gantry's own way to be [`OWNER`]: a role that nobody else can log in as, and that becomes the owner as it logs in.
+///
+/// One role cannot have two ways in: PostgreSQL chooses how to authenticate by role and database alone, and what comes
+/// through the router has Gantry's own account at the other end of the socket.
+pub const OWNER_LOGIN: &str = "gantry_owner";
 /// `initdb` takes half a second; a machine short of everything still gets a chance.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
@@ -38,6 +45,8 @@ pub(super) struct Recipe {
     pub(super) conf: &'static str,
     /// Roles that Gantry's own account may log in as by peer authentication.
     pub(super) peers: &'static [&'static str],
+    /// Whether anybody else may log in, as any other role, by its password.
+    pub(super) logins: bool,
     /// Run as superuser in database `postgres`. Without it, the server is not started.
     pub(super) sql: Option<&'static str>,
 }
@@ -48,14 +57,16 @@ pub(super) const PROJECT: Recipe = Recipe {
     superuser: SUPERUSER,
     wal_segment_mb: 1,
     conf: include_str!("recipes/project.conf"),
-    peers: &[SUPERUSER, "postgres", "supabase_read_only_user"],
+    peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
+    logins: true,
     sql: Some(include_str!("recipes/project.sql")),
 };
 
 const HBA: &str = "\
-# Gantry's own account gets in over the Unix socket, as the roles that pg_ident.conf names. Nobody else.
-local all         all     peer map=gantry
+# Gantry's own account gets in over the Unix socket, as the roles that pg_ident.conf names.
+local all         PEERS   peer map=gantry
 local replication all     reject
+local all         all     OTHERS
 host  all         all all reject
 host  replication all all reject
 ";
@@ -70,9 +81,15 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let recipe = PROJECT;
     let mut hash = Sha256::new();
     let user = Account::current()?;
-    for part in
-        [recipe.conf, recipe.sql.unwrap_or_default(), HBA, STATEMENTS, STATEMENTS_CONF, &ident(&recipe, &user), &home.account().name]
-    {
+    for part in [
+        recipe.conf,
+        recipe.sql.unwrap_or_default(),
+        &hba(&recipe),
+        STATEMENTS,
+        STATEMENTS_CONF,
+        &ident(&recipe, &user),
+        &home.account().name,
+    ] {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
@@ -200,12 +217,22 @@ async fn run_initdb(account: &Account, host: &Host, recipe: &Recipe, data: &Path
 /// The three files that `initdb` left as commented samples.
 fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     let ident = ident(recipe, &Account::current()?);
-    for (name, text) in [("postgresql.conf", conf), ("pg_hba.conf", HBA), ("pg_ident.conf", &ident)] {
+    for (name, text) in [("postgresql.conf", conf), ("pg_hba.conf", &hba(recipe)), ("pg_ident.conf", &ident)] {
         let path = server.data().join(name);
         fs::write(&path, text).at("writing", &path)?;
         server.run_as().own(&path)?;
     }
     Ok(())
+}
+
+/// How a role is authenticated. A role is in one line only: a peer never by password, anybody else never by peer.
+fn hba(recipe: &Recipe) -> String {
+    HBA.replace("PEERS", &recipe.peers.join(",")).replace("OTHERS", if recipe.logins { "scram-sha-256" } else { "reject" })
+}
+
+/// Who to log in as, and what else to say, to be `role` by peer authentication.
+pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
+    if role == OWNER { (OWNER_LOGIN, Some(("role", OWNER))) } else { (role, None) }
 }
 
 /// `map, operating system user, role`.
@@ -225,11 +252,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_has_a_password_is_never_let_in_without_it() {
+        let text = hba(&PROJECT);
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let peers: Vec<_> = lines.iter().filter(|line| line.contains("peer")).collect();
+        assert_eq!(peers, [&"local all         supabase_admin,gantry_owner,supabase_read_only_user   peer map=gantry"]);
+        assert!(lines[1..].iter().all(|line| line.ends_with("reject") || line.ends_with("scram-sha-256")), "{text}");
+    }
+
+    #[test]
     fn only_gantrys_account_is_mapped() {
         let user = Account { uid: 1, gid: 1, name: "gan-try".to_owned() };
         assert_eq!(
             ident(&PROJECT, &user),
-            "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" postgres\ngantry \"gan-try\" supabase_read_only_user\n"
+            "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" gantry_owner\ngantry \"gan-try\" supabase_read_only_user\n"
         );
     }
 }

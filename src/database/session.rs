@@ -34,7 +34,10 @@ use super::{
     sql_error::SqlError,
     stop::{self, Backend, GRACE},
 };
-use crate::error::{Context as _, Error};
+use crate::{
+    clusters,
+    error::{Context as _, Error},
+};
 
 /// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -205,8 +208,9 @@ impl Session {
     }
 
     async fn log_in(&mut self, role: &str, database: &str, settings: &[(&str, &str)]) -> Result<(), Error> {
+        let (user, setting) = clusters::peer_login(role);
         let ours = [
-            ("user", role),
+            ("user", user),
             ("database", database),
             ("client_encoding", "UTF8"),
             ("datestyle", "ISO"),
@@ -215,7 +219,7 @@ impl Session {
             // A statement whose client is gone ends within this time (ms), should our own effort in `drop` fail.
             ("client_connection_check_interval", "2000"),
         ];
-        frontend::startup_message(ours.into_iter().chain(settings.iter().copied()), &mut self.outbox)
+        frontend::startup_message(ours.into_iter().chain(setting).chain(settings.iter().copied()), &mut self.outbox)
             .context("writing the startup message")?;
         self.send().await?;
         loop {

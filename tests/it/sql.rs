@@ -97,7 +97,7 @@ fn message(result: Result<impl std::fmt::Debug, Error>) -> String {
 
 /// Waits until the owner has no other session.
 async fn wait_until_idle(target: &Target) {
-    let busy = "select count(*) from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()";
+    let busy = "select count(*) from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
     timeout(PATIENCE, async {
         while one(target, busy).await != json!(0) {
             sleep(Duration::from_millis(50)).await;

@@ -1,5 +1,10 @@
 -- Roles of a project. The superuser exists already and has no password: it gets in by peer only.
 create role postgres login createdb createrole replication bypassrls;
+-- Gantry's own way to be the owner, by peer only: whoever comes as the owner itself must know its password.
+create role gantry_owner login;
+grant postgres to gantry_owner;
+-- The owner sees and ends the sessions of its database, whoever they belong to; never a superuser's.
+grant pg_read_all_stats, pg_signal_backend to postgres;
 create role anon nologin;
 create role authenticated nologin;
 create role service_role nologin bypassrls;

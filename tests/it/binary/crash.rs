@@ -241,7 +241,7 @@ fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
     gantry.healthy(&project);
     let path = format!("/v1/projects/{project}/database/migrations");
     let applied = |gantry: &Gantry, n: usize| {
-        let others = "select count(*) as n from pg_stat_activity where usename = 'postgres' and pid <> pg_backend_pid()";
+        let others = "select count(*) as n from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
         until("nobody else at work", || (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(()));
         let seen =
             gantry.query(&project, &format!("select to_regclass('a{n}') is not null as first, to_regclass('b{n}') is not null as last"));

@@ -37,7 +37,8 @@ async fn tell(target: &Target, query: &str) -> Rehearsal {
 fn dump(target: &Target) -> String {
     let folder = target.socket().parent().unwrap();
     let mut dump = Command::new(host().engine.program("pg_dump"));
-    let output = dump.arg("--host").arg(folder).args(["--username", OWNER, "--dbname", "postgres"]).output().unwrap();
+    let output =
+        dump.arg("--host").arg(folder).args(["--username", "gantry_owner", "--role", OWNER, "--dbname", "postgres"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("setval") && text.contains("COPY public.orders"), "{text}");
