@@ -118,6 +118,7 @@ impl Bench {
         let settings = Settings {
             transport: Transport::default(),
             project_domain: "localhost".into(),
+            databases: None,
             links: Links::default(),
             node: Uuid::from_u128(number),
             project_uid_base: 700_000,

@@ -107,6 +107,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
     let settings = Settings {
         transport: Transport::default(),
         project_domain: "localhost".into(),
+        databases: None,
         links: Links::default(),
         node: uuid::Uuid::nil(),
         project_uid_base: 700_000,

@@ -23,6 +23,7 @@ use crate::{
         pool::{self, Pool},
         reconciler::{self, Reconciler},
     },
+    router::{Published, Router},
     sealing::SealingKey,
     telemetry::{self, Metrics},
     tokens::{last_used, usage},
@@ -35,6 +36,8 @@ pub struct Settings {
     pub transport: Transport,
     /// Databases are `db.<ref>.<this>`.
     pub project_domain: String,
+    /// Where clients reach databases, if they do.
+    pub databases: Option<Published>,
     /// Published beside the API.
     pub links: Links,
     /// This node: the owner of the clusters in its data folder.
@@ -79,6 +82,8 @@ pub struct Inner {
     pub pool: Pool,
     /// Ends temporary logins when their time is over.
     pub jit: jit::Keeper,
+    /// Connections to the projects' databases.
+    pub router: Router,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
 }
@@ -128,6 +133,7 @@ impl App {
             lease,
             pool: Pool::default(),
             jit: jit::Keeper::default(),
+            router: Router::default(),
             metrics,
         };
         let app = Self(Arc::new(inner));

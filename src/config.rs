@@ -92,6 +92,24 @@ pub struct Config {
     #[arg(long, env = "GANTRY_PROJECT_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
     pub project_domain: String,
 
+    /// Address that PostgreSQL clients connect to, for all projects' databases. May be given several times. Without it,
+    /// `gantry dev` takes 127.0.0.1:5432 and :6543, or other ports if those are taken; `gantry serve` takes no connections.
+    #[arg(long, env = "GANTRY_DB_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    pub db_listen: Vec<SocketAddr>,
+
+    /// Host that connection strings name. Without it: `pooler.<domain>`, or `localhost` if that is the domain.
+    #[arg(long, env = "GANTRY_DB_HOST", value_name = "HOST")]
+    pub db_host: Option<String>,
+
+    /// Certificate chain (PEM) for databases, valid for `db.<ref>.<domain>` and the host of connection strings. Read again
+    /// when the file changes. Without it, `gantry dev` has an authority of its own, and `gantry serve` no TLS there.
+    #[arg(long, env = "GANTRY_DB_TLS_CERT", requires = "db_tls_key", value_name = "FILE")]
+    pub db_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of that certificate.
+    #[arg(long, env = "GANTRY_DB_TLS_KEY", requires = "db_tls_cert", value_name = "FILE")]
+    pub db_tls_key: Option<PathBuf>,
+
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,
@@ -149,6 +167,11 @@ pub enum ConfigError {
          give --tls-cert and --tls-key, or name the proxies in front with --trusted-proxies, or listen on 127.0.0.1"
     )]
     PlainHttp(SocketAddr),
+    /// Databases would be read on the way to other machines.
+    #[error(
+        "{0} is reachable from other machines, and without TLS the network would see what is in the databases: give --db-tls-cert and --db-tls-key, or listen on 127.0.0.1"
+    )]
+    PlainDatabases(SocketAddr),
     /// The place of the counters cannot be understood.
     #[error("{0}")]
     Limits(crate::error::Error),
@@ -163,6 +186,9 @@ impl Config {
         let plain = self.tls_cert.is_none();
         if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
             return Err(ConfigError::PlainHttp(self.listen));
+        }
+        if let Some(open) = self.db_listen.iter().find(|address| !address.ip().is_loopback() && self.db_tls_cert.is_none()) {
+            return Err(ConfigError::PlainDatabases(*open));
         }
         let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
         if postgres && self.control.database_url.is_none() {
@@ -206,6 +232,15 @@ mod tests {
         ];
         for (line, ok) in cases {
             assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn databases_are_read_by_nobody_on_the_way() {
+        for (address, ok) in [("127.0.0.1:5432", true), ("[::1]:1,127.0.0.1:2", true), ("127.0.0.1:1,10.0.0.1:2", false)] {
+            assert_eq!(Line::parse_from(["x", "--db-listen", address]).config.check().is_ok(), ok, "{address}");
+            let line = ["x", "--db-listen", address, "--db-tls-cert", "c", "--db-tls-key", "k"];
+            assert!(Line::parse_from(line).config.check().is_ok());
         }
     }
 

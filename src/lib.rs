@@ -7,7 +7,7 @@
 //! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
 //! - [`organizations`], [`projects`], [`keys`], [`snippets`], [`database`], [`jit`],
 //!   [`mod@reference`]: the operations
-//! - [`clusters`]: the real PostgreSQL behind a project
+//! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod access;
@@ -29,10 +29,12 @@ pub mod jit;
 pub mod keys;
 pub mod limits;
 pub mod listener;
+pub mod network;
 pub mod organizations;
 pub mod planned;
 pub mod projects;
 pub mod reference;
+pub mod router;
 pub mod sealing;
 pub mod snippets;
 pub mod telemetry;

@@ -12,6 +12,7 @@ use crate::{
     config::LogFormat,
     error::{Context, Error},
     limits::Tally,
+    router,
 };
 
 /// Starts logging to standard error. Standard output is for answers.
@@ -39,6 +40,7 @@ pub struct Metrics {
     operations: Vec<Operation>,
     tally: Tally,
     clusters: Clusters,
+    router: router::Tally,
 }
 
 /// What a new project's cluster is made from.
@@ -160,7 +162,19 @@ impl Metrics {
             away: recorder.register_gauge(&Key::from_static_name("gantry_limits_store_away"), &METADATA),
         };
         let clusters = Clusters::new(&recorder);
-        Ok(Self { handle: recorder.handle(), operations, tally, clusters })
+        let router = router::Tally {
+            sessions: recorder.register_gauge(&Key::from_static_name("gantry_router_sessions"), &METADATA),
+            outcomes: router::OUTCOMES.map(|outcome| {
+                let labels = vec![Label::from_static_parts("outcome", outcome)];
+                (outcome, recorder.register_counter(&Key::from_parts("gantry_router_connections_total", labels), &METADATA))
+            }),
+        };
+        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router })
+    }
+
+    /// What is counted about connections to databases.
+    pub fn router(&self) -> &router::Tally {
+        &self.router
     }
 
     /// What is counted about shared limits.

@@ -7,8 +7,9 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
+    databases::Choice,
     files::DevFiles,
-    serve::{self, Clusters, Running},
+    serve::{self, Clusters, Reached, Running},
 };
 use crate::{accounts, config::Config, organizations, tokens};
 
@@ -40,7 +41,7 @@ impl Dev {
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
         let project_domain = config.project_domain.clone();
-        let mut running = serve::start(config).await?;
+        let mut running = serve::start(config, Choice::Convenient).await?;
         let used = welcome(&mut running, &files, scheme, &project_domain).await;
         // Whatever happened, nothing started here is left behind.
         let stopped = running.stop(Clusters::Stop).await;
@@ -89,10 +90,12 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start) {
     let token = if start.fresh { format!("{}  (shown once; kept in {env})", start.token.expose_secret()) } else { format!("in {env}") };
     let bearer = if start.fresh { start.token.expose_secret().to_owned() } else { format!("$(. {env}; echo $GANTRY_TOKEN)") };
     let engine = running.app.clusters.engine().text();
+    let databases = databases(running);
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\
          \n  Reference   {url}/docs\
+         \n  Databases   {databases}\
          \n  Token       {token}\
          \n  Variables   . {env}\
          \n  CLI         export SUPABASE_PROFILE={profile} SUPABASE_ACCESS_TOKEN=$GANTRY_TOKEN\n\
@@ -103,6 +106,17 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start) {
          \nCtrl-C stops everything; the next start finds it again.\n",
         organization = start.organization,
     );
+}
+
+/// Where databases are reached, in a line for people.
+fn databases(running: &Running) -> String {
+    let Reached { addresses, taken, authority } = &running.databases;
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    let taken: Vec<_> = taken.iter().map(ToString::to_string).collect();
+    let instead = if taken.is_empty() { String::new() } else { format!("  ({} in use by another program)", taken.join(" and ")) };
+    let trust = authority.as_deref().map(|file| format!("\n              sslrootcert={}", quoted(file))).unwrap_or_default();
+    let first = addresses.first().map_or("", String::as_str);
+    format!("{}{instead}\n              psql postgresql://postgres.<ref>@{first}/postgres{trust}", addresses.join(", "))
 }
 
 /// A path as a shell takes it: as it is where that is safe, else in quotes.

@@ -4,6 +4,7 @@ mod admin;
 mod audit;
 mod check;
 mod control;
+mod databases;
 mod dev;
 mod files;
 mod generate;

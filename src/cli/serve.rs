@@ -25,6 +25,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
+use super::databases::{Choice, Databases};
 use crate::{
     app::{App, Settings},
     clock::{Clock, Entropy},
@@ -34,6 +35,7 @@ use crate::{
     http::{Api, Links, Transport},
     limits::{Capacity, snapshot},
     projects::{lease, pool},
+    router::Published,
     sealing::SealingKey,
     telemetry,
 };
@@ -53,14 +55,26 @@ pub(super) struct Running {
     pub(super) app: App,
     /// Where it answers: the port chosen, if the configuration left it open.
     pub(super) address: SocketAddr,
+    /// Where databases are reached.
+    pub(super) databases: Reached,
     handle: Handle<SocketAddr>,
     background: JoinSet<()>,
+    routers: JoinSet<()>,
     listeners: JoinSet<std::io::Result<()>>,
     control: Option<Control>,
     home: Arc<Home>,
     /// The lock of whoever keeps its counters in the data folder.
     keeps_limits: Option<File>,
     signals: Signals,
+}
+
+/// Where databases are reached, and what there is to say about it.
+pub(super) struct Reached {
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Ports that were meant to be used, and that somebody else has.
+    pub(super) taken: Vec<u16>,
+    /// The certificate of the authority that clients may trust.
+    pub(super) authority: Option<PathBuf>,
 }
 
 /// Requests to stop. Taken from the start on: one that comes while the server starts is obeyed as soon as it can be.
@@ -88,7 +102,10 @@ impl Signals {
 
 /// `gantry serve`: until SIGINT or SIGTERM. Projects' clusters go on running, and are adopted by the next start.
 pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
-    let mut running = start(config).await?;
+    let mut running = start(config, Choice::Options).await?;
+    for address in &running.databases.addresses {
+        tracing::info!(%address, "taking connections to databases");
+    }
     tracing::info!(address = %running.address, "listening");
     running.wait().await;
     tracing::info!("stopping: requests in flight are finished first");
@@ -103,13 +120,14 @@ pub(super) enum Clusters {
 }
 
 /// Starts everything the configuration names.
-pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
+pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Running> {
     let mut signals = Signals::take()?;
     telemetry::log(&config.log, config.log_format)?;
     config.check()?;
     // Before anything is started: the commonest mistake should cost nothing.
     let listener = bind(config.listen, "--listen")?;
     let admin = config.admin_listen.map(|address| bind(address, "--admin-listen")).transpose()?;
+    let mut databases = Databases::bind(&config, choice)?;
     let tls = tls(&config)?;
 
     let engine = Engine::find(config.control.postgres_bin.as_deref())?;
@@ -123,6 +141,7 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
         None => Home::open(&config.control.home(), account)?,
     };
     let home = Arc::new(home);
+    databases.certify(&config, &home)?;
     let host = Host { engine, launcher };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
@@ -136,7 +155,7 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
             migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
-        let settings = first_steps(&config, home.clone(), &db, entropy.clone()).await?;
+        let settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone());
         clusters.prepare().await?;
@@ -165,13 +184,15 @@ pub(super) async fn start(config: Config) -> anyhow::Result<Running> {
     if keeps_limits.is_some() {
         background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
     }
+    let reached = Reached { addresses: databases.addresses(), taken: databases.taken.clone(), authority: databases.authority.clone() };
+    let routers = databases.listen(&app)?;
     let handle = Handle::new();
     let mut listeners = JoinSet::new();
     listeners.spawn(listen(listener, tls, app.api(), handle.clone()));
     if let Some(admin) = admin {
         listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone()).into_make_service()));
     }
-    Ok(Running { app, address, handle, background, listeners, control, home, keeps_limits, signals })
+    Ok(Running { app, address, databases: reached, handle, background, routers, listeners, control, home, keeps_limits, signals })
 }
 
 impl Running {
@@ -183,9 +204,11 @@ impl Running {
     /// Finishes what was begun, then stops what this process started.
     pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
         self.handle.graceful_shutdown(Some(DRAIN));
+        self.app.router.stop();
         while let Some(listener) = self.listeners.join_next().await {
             listener??;
         }
+        while self.routers.join_next().await.is_some() {}
         let led = self.app.lease.leads();
         self.app.reconciler.stop().await;
         if clusters == Clusters::Stop && led {
@@ -207,7 +230,7 @@ impl Running {
     }
 }
 
-fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::TcpListener> {
+pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             anyhow::anyhow!("{address} is in use by another program; stop it, or choose another address with {flag}")
@@ -250,7 +273,13 @@ fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
 }
 
 /// What is made when a data folder is first used, by one process at a time.
-async fn first_steps(config: &Config, home: Arc<Home>, db: &Db, entropy: Entropy) -> anyhow::Result<Settings> {
+async fn first_steps(
+    config: &Config,
+    databases: Option<Published>,
+    home: Arc<Home>,
+    db: &Db,
+    entropy: Entropy,
+) -> anyhow::Result<Settings> {
     let locked = home.clone();
     let _once = tokio::task::spawn_blocking(move || locked.lock_start()).await??;
     let rows = db.query("select id from installation", &[]).await?;
@@ -264,10 +293,10 @@ async fn first_steps(config: &Config, home: Arc<Home>, db: &Db, entropy: Entropy
         home.dir().display(),
         file.display()
     );
-    settings(config, &home, &entropy)
+    settings(config, databases, &home, &entropy)
 }
 
-fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
+fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
     Ok(Settings {
         transport: Transport {
             tls: config.tls_cert.is_some(),
@@ -275,6 +304,7 @@ fn settings(config: &Config, home: &Home, entropy: &Entropy) -> anyhow::Result<S
             client_header: config.client_address_header.clone(),
         },
         project_domain: config.project_domain.clone(),
+        databases,
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
         node: identity(&home.dir().join("node"), || uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid())?,
         project_uid_base: config.project_uid_base,

@@ -34,7 +34,7 @@ use crate::{
     error::{Context, Error},
     http::Written,
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
-    jit, keys, organizations, snippets,
+    jit, keys, network, organizations, snippets,
 };
 
 /// A project without its database, as its creation answers it.
@@ -215,6 +215,7 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     keys::forget(&transaction, project.id).await?;
     jit::forget(&transaction, project.id).await?;
     snippets::forget(&transaction, project.id).await?;
+    network::forget(&transaction, project.id).await?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;
     app.forget("projects");

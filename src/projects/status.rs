@@ -110,7 +110,8 @@ impl Status {
         matches!(self, Self::Inactive | Self::PauseFailed | Self::RestoreFailed)
     }
 
-    pub(super) fn read(row: &Row, column: usize) -> Result<Self, Error> {
+    /// The state that a row has in this column.
+    pub fn read(row: &Row, column: usize) -> Result<Self, Error> {
         let name: &str = row.get(column);
         Self::ALL.into_iter().find(|status| status.name() == name).ok_or(name.to_owned()).context("reading a project's status")
     }

@@ -20,6 +20,7 @@ mod organizations;
 mod pausing;
 mod pool;
 mod projects;
+mod router;
 mod snippets;
 mod sql;
 mod support;

@@ -21,6 +21,7 @@ use gantry::{
     limits::{Memory, Options},
     organizations,
     projects::{Status, pool::Wanted},
+    router::Published,
     sealing::SealingKey,
     tokens,
 };
@@ -257,6 +258,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
     Settings {
         transport,
         project_domain: "example.test".to_owned(),
+        databases: Some(Published { host: "pooler.example.test".to_owned(), port: 5432, tls: true }),
         links: Links::default(),
         node,
         project_uid_base: FIRST_UID + 1000,

@@ -1,0 +1,210 @@
+//! A login, passed on message by message until the session is there.
+//!
+//! The password's proof goes from the client to the server as it is; it says nothing about the password to who reads along. What
+//! the router makes sure of is that the server asked for one.
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::{
+    packet::CancelKey,
+    refusal::{Refusal, sqlstate},
+    wire::Wire,
+};
+
+/// How a login ended, other than by a stream that broke.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// In. With this key the session's work can be cancelled.
+    In(Option<CancelKey>),
+    /// The server said no, and the client was told. Whether it was because of who it is or what it knows.
+    Out {
+        /// The password was wrong, or the role may not log in.
+        wrong_password: bool,
+    },
+    /// The server may not be believed. The client was told nothing yet.
+    Refused(Refusal),
+}
+
+/// Passes messages on until the server is ready for queries, or says no.
+pub(super) async fn relay<C, S>(client: &mut Wire<C>, server: &mut Wire<S>) -> std::io::Result<Outcome>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut gate = Gate::default();
+    let mut key = None;
+    // What comes together is sent together.
+    let mut outbox = BytesMut::new();
+    loop {
+        let message = server.message().await?;
+        let step = gate.see(&message);
+        if message[0] == b'K' {
+            key = CancelKey::read(&message[5..]);
+        }
+        match step {
+            Step::Refuse => return Ok(Outcome::Refused(Refusal::Unguarded)),
+            Step::Pass => outbox.extend_from_slice(&message),
+            Step::Answer => {
+                outbox.extend_from_slice(&message);
+                client.send(&outbox.split()).await?;
+                let answer = client.message().await?;
+                if answer[0] != b'p' {
+                    return Ok(Outcome::Refused(Refusal::Malformed("expected an answer to the server's challenge")));
+                }
+                server.send(&answer).await?;
+            }
+            Step::Ready => {
+                outbox.extend_from_slice(&message);
+                client.send(&outbox).await?;
+                return Ok(Outcome::In(key));
+            }
+            Step::End => {
+                outbox.extend_from_slice(&message);
+                client.send(&outbox).await?;
+                let wrong_password = !gate.is_open() && matches!(sqlstate(&message[5..]), Some(b"28P01" | b"28000"));
+                return Ok(Outcome::Out { wrong_password });
+            }
+        }
+    }
+}
+
+/// What to do with a message of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Pass,
+    /// Pass it on; the client has to answer it.
+    Answer,
+    /// Pass it on; the session is there.
+    Ready,
+    /// Pass it on; there will be no session.
+    End,
+    /// Pass nothing on.
+    Refuse,
+}
+
+/// How far the server has got in asking for a password.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    #[default]
+    Unasked,
+    Asked,
+    Challenged,
+    /// The server has seen the proof and shown its own.
+    Proven,
+    Open,
+}
+
+impl Gate {
+    fn is_open(self) -> bool {
+        self == Self::Open
+    }
+
+    /// Goes a step on, or refuses. A message is at least its header long.
+    fn see(&mut self, message: &[u8]) -> Step {
+        let (kind, body) = (message[0], message.get(5..).unwrap_or_default());
+        let (next, step) = match (*self, kind, request(kind, body)) {
+            (_, b'E', _) => (*self, Step::End),
+            (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => (*self, Step::Pass),
+            // `SCRAM-SHA-256` and nothing else: binding to a channel that ends here would be a lie.
+            (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => (Self::Asked, Step::Answer),
+            (Self::Asked, _, Some((11, _))) => (Self::Challenged, Step::Answer),
+            (Self::Challenged, _, Some((12, _))) => (Self::Proven, Step::Pass),
+            (Self::Proven, _, Some((0, _))) => (Self::Open, Step::Pass),
+            (Self::Open, b'Z', _) => (*self, Step::Ready),
+            _ => (*self, Step::Refuse),
+        };
+        *self = next;
+        step
+    }
+}
+
+/// Which authentication request it is, and what it says.
+fn request(kind: u8, body: &[u8]) -> Option<(u32, &[u8])> {
+    let (code, rest) = body.split_first_chunk()?;
+    (kind == b'R').then_some((u32::from_be_bytes(*code), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap();
+        [&[kind][..], &length.to_be_bytes(), body].concat()
+    }
+
+    fn asks(code: u32, rest: &[u8]) -> Vec<u8> {
+        message(b'R', &[&code.to_be_bytes()[..], rest].concat())
+    }
+
+    const SCRAM: &[u8] = b"SCRAM-SHA-256\0\0";
+
+    #[test]
+    fn a_password_that_was_proven_opens() {
+        let mut gate = Gate::default();
+        let dialogue = [
+            (message(b'v', b"\0\x03\0\0\0\0\0\0"), Step::Pass),
+            (asks(10, SCRAM), Step::Answer),
+            (asks(11, b"r=x"), Step::Answer),
+            (asks(12, b"v=x"), Step::Pass),
+            (asks(0, b""), Step::Pass),
+            (message(b'S', b"a\0b\0"), Step::Pass),
+            (message(b'K', b"12345678"), Step::Pass),
+            (message(b'Z', b"I"), Step::Ready),
+        ];
+        for (message, step) in dialogue {
+            assert_eq!(gate.see(&message), step, "{message:?}");
+        }
+        assert!(gate.is_open());
+    }
+
+    #[test]
+    fn nothing_else_does() {
+        for dialogue in [
+            // `trust` and `peer`.
+            vec![asks(0, b"")],
+            // The password in clear, as MD5, Kerberos; mechanisms that bind to a channel, or none.
+            vec![asks(3, b"")],
+            vec![asks(5, b"salt")],
+            vec![asks(7, b"")],
+            vec![asks(10, b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")],
+            vec![asks(10, b"\0")],
+            // Let in before the proof.
+            vec![asks(10, SCRAM), asks(0, b"")],
+            vec![asks(10, SCRAM), asks(11, b""), asks(0, b"")],
+            vec![asks(12, b""), asks(0, b"")],
+            vec![asks(10, SCRAM), asks(12, b"")],
+            vec![message(b'Z', b"I")],
+            vec![message(b'K', b"12345678")],
+            vec![message(b'S', b"a\0b\0")],
+            vec![asks(10, SCRAM), asks(11, b""), asks(12, b""), message(b'Z', b"I")],
+            vec![asks(10, SCRAM), asks(11, b""), asks(12, b""), asks(0, b""), asks(3, b"")],
+            vec![message(b'R', b"\0\0")],
+        ] {
+            let mut gate = Gate::default();
+            let steps: Vec<_> = dialogue.iter().map(|message| gate.see(message)).collect();
+            assert_eq!(steps.last(), Some(&Step::Refuse), "{dialogue:?}: {steps:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_server_opens_without_the_whole_exchange(
+            messages in proptest::collection::vec((prop_oneof![Just(b'R'), Just(b'S'), Just(b'Z'), Just(b'K'), any::<u8>()],
+                prop_oneof![Just(0_u32), Just(10), Just(11), Just(12), any::<u32>()]), 0..12))
+        {
+            let mut gate = Gate::default();
+            let mut codes = Vec::new();
+            for (kind, code) in messages {
+                let body = if code == 10 { SCRAM } else { b"" };
+                let message = message(kind, &[&code.to_be_bytes()[..], body].concat());
+                if gate.see(&message) == Step::Refuse { break; }
+                if kind == b'R' { codes.push(code); }
+            }
+            prop_assert!(!gate.is_open() || codes == [10, 11, 12, 0]);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The way in to projects' databases: one address for all of them, speaking PostgreSQL's start-up.
+//!
+//! A connection is taken in four steps: [`connection`] reads what it opens with, as [`packet`] understands it, and answers
+//! with TLS where asked; [`named`] finds the project it means; [`login`] passes the login on to the project's server and sees
+//! to it that a password is proven; from then on [`pipe`] carries bytes. Whoever is turned away is told why ([`refusal`]).
+//!
+//! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
+//! before it is looked at, and the server is a stranger until it has asked for a password.
+
+mod connection;
+mod failures;
+mod login;
+mod named;
+mod packet;
+mod pipe;
+mod refusal;
+mod tls;
+mod wire;
+
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use metrics::{Counter, Gauge};
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+pub use self::tls::{Tls, TlsError};
+
+use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
+use crate::{app::App, ids::ProjectId};
+
+/// Connections of all projects, logged in or not.
+pub const CONNECTIONS_MAX: usize = 4000;
+/// Connections of one project. Its server takes fewer; the rest are those it is about to refuse.
+pub const PROJECT_CONNECTIONS_MAX: usize = 100;
+/// Connections that are not logged in yet.
+const LOGINS_MAX: usize = 500;
+/// What sessions that work may take when the router stops. Idle ones end at once.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where clients reach the router, as connection strings say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// Name or address.
+    pub host: String,
+    /// The first listener's.
+    pub port: u16,
+    /// Whether it can speak TLS.
+    pub tls: bool,
+}
+
+/// What is known of the connections there are.
+pub struct Router {
+    connections: Arc<Semaphore>,
+    logins: Arc<Semaphore>,
+    projects: Mutex<HashMap<ProjectId, usize>>,
+    /// Which server knows a session by this key. One entry for each session.
+    keys: Mutex<HashMap<CancelKey, PathBuf>>,
+    failures: Failures,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        Self {
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            logins: Arc::new(Semaphore::new(LOGINS_MAX)),
+            projects: Mutex::default(),
+            keys: Mutex::default(),
+            failures: Failures::default(),
+            stop: watch::channel(false).0,
+        }
+    }
+}
+
+/// What is counted about connections.
+#[derive(Clone)]
+pub struct Tally {
+    /// Sessions there are.
+    pub sessions: Gauge,
+    /// Connections by how they ended.
+    pub outcomes: [(&'static str, Counter); 8],
+}
+
+/// How a connection may end, as the metrics have it.
+pub const OUTCOMES: [&str; 8] = ["session", "cancel", "wrong password", "malformed", "unknown project", "forbidden", "unavailable", "full"];
+
+impl Tally {
+    fn count(&self, outcome: &str) {
+        if let Some((_, counter)) = self.outcomes.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
+        }
+    }
+}
+
+impl Router {
+    /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// How many sessions a project has here.
+    pub fn sessions_of(&self, project: ProjectId) -> usize {
+        self.projects.lock().get(&project).copied().unwrap_or_default()
+    }
+
+    /// Returns when the router is asked to stop.
+    async fn stopping(&self) {
+        // The sender lives as long as the application.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
+/// A place among a project's connections, given back when dropped.
+struct Place {
+    app: App,
+    project: ProjectId,
+}
+
+impl Place {
+    fn take(app: &App, project: ProjectId) -> Result<Self, Refusal> {
+        let mut projects = app.router.projects.lock();
+        let taken = projects.entry(project).or_default();
+        if *taken >= PROJECT_CONNECTIONS_MAX {
+            return Err(Refusal::ProjectFull);
+        }
+        *taken += 1;
+        Ok(Self { app: app.clone(), project })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut projects = self.app.router.projects.lock();
+        if let Some(taken) = projects.get_mut(&self.project) {
+            *taken -= 1;
+            if *taken == 0 {
+                projects.remove(&self.project);
+            }
+        }
+    }
+}
+
+/// A session that can be cancelled, for as long as it is there.
+struct Cancellable {
+    app: App,
+    key: CancelKey,
+}
+
+impl Cancellable {
+    fn new(app: &App, key: CancelKey, socket: PathBuf) -> Self {
+        app.router.keys.lock().insert(key.clone(), socket);
+        Self { app: app.clone(), key }
+    }
+}
+
+impl Drop for Cancellable {
+    fn drop(&mut self) {
+        self.app.router.keys.lock().remove(&self.key);
+    }
+}
+
+/// Takes connections until [`Router::stop`], then sees the sessions out.
+pub async fn run(app: App, listener: TcpListener, tls: Option<Tls>) {
+    let mut connections = JoinSet::new();
+    let mut stopping = std::pin::pin!(app.router.stopping());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stopping => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => take(&app, &mut connections, stream, peer, tls.clone()),
+            Err(error) => {
+                tracing::warn!(%error, "a connection to a database could not be taken");
+                // Asked again at once it would fail again.
+                if timeout(PAUSE, &mut stopping).await.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    drop(listener);
+    let drained = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        tracing::warn!(sessions = connections.len(), "sessions with databases that still worked were ended");
+    }
+    connections.shutdown().await;
+}
+
+/// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
+fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>) {
+    let permits = app
+        .router
+        .connections
+        .clone()
+        .try_acquire_owned()
+        .and_then(|connection| app.router.logins.clone().try_acquire_owned().map(|login| (connection, login)));
+    let Ok((connection, login)) = permits else {
+        app.metrics.router().count(Refusal::Full.outcome());
+        // As much as fits into the socket's buffer, which is empty.
+        let _ = stream.try_write(&Refusal::Full.message());
+        return;
+    };
+    let app = app.clone();
+    connections.spawn(async move {
+        connection::serve(&app, stream, peer, tls, login).await;
+        drop(connection);
+    });
+}

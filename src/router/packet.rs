@@ -1,0 +1,279 @@
+//! What a client sends before it is logged in, and what it is refused with. Pure: bytes in, values out.
+//!
+//! Everything here is read from strangers. A packet is bounded before it is read, parsed as a whole or not at all, and
+//! written anew for the server: nothing reaches it that was not understood.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::refusal::Refusal;
+
+/// The longest opening packet, as in PostgreSQL.
+pub(super) const OPENING_BYTES_MAX: usize = 10_000;
+/// The longest name of a role or database. PostgreSQL cuts longer ones off, and would then look up another name than was
+/// looked at here.
+const NAME_BYTES_MAX: usize = 63;
+/// The longest cancel key, of protocol 3.2.
+const KEY_BYTES_MAX: usize = 256;
+
+const CANCEL: u32 = 80_877_102;
+const TLS: u32 = 80_877_103;
+const GSS: u32 = 80_877_104;
+
+/// What a client may open with.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// Asks for TLS.
+    Tls,
+    /// Asks for encryption by Kerberos, which there is not.
+    Gss,
+    /// Asks to cancel what a session does.
+    Cancel(CancelKey),
+    /// Begins a session.
+    Start(Startup),
+}
+
+/// By this a server knows the session that is to be cancelled. A secret: whoever has it can disturb the session.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct CancelKey {
+    pub(super) pid: u32,
+    pub(super) secret: Bytes,
+}
+
+impl std::fmt::Debug for CancelKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CancelKey({}, …)", self.pid)
+    }
+}
+
+impl CancelKey {
+    /// From the body of a cancel request or of `BackendKeyData`.
+    pub(super) fn read(body: &[u8]) -> Option<Self> {
+        let (pid, secret) = body.split_first_chunk()?;
+        let bounded = (4..=KEY_BYTES_MAX).contains(&secret.len());
+        bounded.then(|| Self { pid: u32::from_be_bytes(*pid), secret: Bytes::copy_from_slice(secret) })
+    }
+
+    /// As a request to a server.
+    pub(super) fn request(&self) -> Vec<u8> {
+        let mut packet = Vec::with_capacity(12 + self.secret.len());
+        // Bounded when it was read.
+        packet.put_u32(u32::try_from(12 + self.secret.len()).unwrap_or(u32::MAX));
+        packet.put_u32(CANCEL);
+        packet.put_u32(self.pid);
+        packet.extend_from_slice(&self.secret);
+        packet
+    }
+}
+
+/// A session that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Startup {
+    minor: u16,
+    /// As the client wrote it: the project may be named in it.
+    pub(super) user: String,
+    pub(super) database: Option<String>,
+    pub(super) options: Option<String>,
+    /// Asks for a logical replication session. A physical one is refused.
+    replication: bool,
+    /// Everything else: settings and protocol extensions, for the server to judge.
+    rest: Vec<(String, String)>,
+}
+
+/// The length a packet says it has, its own four bytes included.
+pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, Refusal> {
+    let length = usize::try_from(u32::from_be_bytes(prefix)).unwrap_or(usize::MAX);
+    if (8..=OPENING_BYTES_MAX).contains(&length) { Ok(length) } else { Err(Refusal::Malformed("invalid length of startup packet")) }
+}
+
+/// Reads an opening packet, without its length.
+pub(super) fn opening(packet: &[u8]) -> Result<Opening, Refusal> {
+    let (code, body) = packet.split_first_chunk().ok_or(Refusal::Malformed("incomplete startup packet"))?;
+    match (u32::from_be_bytes(*code), body) {
+        (TLS, []) => Ok(Opening::Tls),
+        (GSS, []) => Ok(Opening::Gss),
+        (TLS | GSS, _) => Err(Refusal::Malformed("invalid length of startup packet")),
+        (CANCEL, key) => CancelKey::read(key).map(Opening::Cancel).ok_or(Refusal::Malformed("invalid length of cancel request")),
+        (version, body) if version >> 16 == 3 => startup(version, body).map(Opening::Start),
+        _ => Err(Refusal::Protocol),
+    }
+}
+
+fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
+    let mut startup = Startup {
+        minor: u16::try_from(version & 0xffff).unwrap_or_default(),
+        user: String::new(),
+        database: None,
+        options: None,
+        replication: false,
+        rest: Vec::new(),
+    };
+    let (mut user, mut replication) = (None, None);
+    let mut texts = body;
+    loop {
+        let name = text(&mut texts)?;
+        if name.is_empty() {
+            break;
+        }
+        let value = text(&mut texts)?;
+        let once = match name.as_str() {
+            "user" => &mut user,
+            "database" => &mut startup.database,
+            "options" => &mut startup.options,
+            "replication" => &mut replication,
+            _ => {
+                startup.rest.push((name, value));
+                continue;
+            }
+        };
+        // PostgreSQL takes the last one; what was looked at and what is used must be the same.
+        if once.replace(value).is_some() {
+            return Err(Refusal::Malformed("a startup parameter is there twice"));
+        }
+    }
+    if !texts.is_empty() {
+        return Err(Refusal::Malformed("invalid startup packet layout: expected terminator as last byte"));
+    }
+    startup.user = user.filter(|user| !user.is_empty()).ok_or(Refusal::NoUser)?;
+    startup.database = startup.database.filter(|database| !database.is_empty());
+    startup.replication = match replication.as_deref() {
+        None | Some("false" | "off" | "no" | "0") => false,
+        Some("database") => true,
+        Some(_) => return Err(Refusal::Replication),
+    };
+    Ok(startup)
+}
+
+/// Takes a zero-terminated text from the front.
+fn text(from: &mut &[u8]) -> Result<String, Refusal> {
+    let end = from.iter().position(|byte| *byte == 0).ok_or(Refusal::Malformed("incomplete startup packet"))?;
+    let (text, rest) = from.split_at(end);
+    *from = &rest[1..];
+    std::str::from_utf8(text).map(str::to_owned).map_err(|_| Refusal::Malformed("a startup parameter is not UTF-8"))
+}
+
+impl Startup {
+    /// The packet for the server: `user` logs in, and `options` are what is left of the client's.
+    pub(super) fn packet(&self, user: &str, options: Option<&str>) -> Result<BytesMut, Refusal> {
+        // Without a database PostgreSQL takes the user's name: that of the role, not what the client wrote.
+        let database = self.database.as_deref().unwrap_or(user);
+        if user.len() > NAME_BYTES_MAX || database.len() > NAME_BYTES_MAX {
+            return Err(Refusal::Malformed("the name of a role or database is longer than 63 bytes"));
+        }
+        let mut packet = BytesMut::with_capacity(256);
+        packet.put_u32(0);
+        packet.put_u16(3);
+        packet.put_u16(self.minor);
+        let replication = self.replication.then_some(("replication", "database"));
+        let ours = [("user", user), ("database", database)].into_iter().chain(options.map(|text| ("options", text))).chain(replication);
+        for (name, value) in ours.chain(self.rest.iter().map(|(name, value)| (name.as_str(), value.as_str()))) {
+            for text in [name, value] {
+                packet.put_slice(text.as_bytes());
+                packet.put_u8(0);
+            }
+        }
+        packet.put_u8(0);
+        let length = u32::try_from(packet.len()).unwrap_or(u32::MAX);
+        packet[..4].copy_from_slice(&length.to_be_bytes());
+        Ok(packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A start-up packet's body with these parameters.
+    fn body(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
+        let mut body = version.to_be_bytes().to_vec();
+        for text in parameters.iter().flat_map(|(name, value)| [name, value]) {
+            body.extend_from_slice(text.as_bytes());
+            body.push(0);
+        }
+        body.push(0);
+        body
+    }
+
+    fn start(parameters: &[(&str, &str)]) -> Result<Startup, Refusal> {
+        match opening(&body(3 << 16, parameters))? {
+            Opening::Start(startup) => Ok(startup),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_written_for_the_server_is_what_was_read() {
+        let startup = start(&[("user", "me.ref"), ("options", "-c a=b"), ("TimeZone", "UTC"), ("_pq_.x", "")]).unwrap();
+        let packet = startup.packet("me", Some("-c a=b")).unwrap();
+        assert_eq!(opening_length(packet[..4].try_into().unwrap()).unwrap(), packet.len());
+        let Opening::Start(again) = opening(&packet[4..]).unwrap() else { panic!() };
+        assert_eq!((again.user.as_str(), again.database.as_deref()), ("me", Some("me")), "the database of a role that names none");
+        assert_eq!(again.rest, [("TimeZone".to_owned(), "UTC".to_owned()), ("_pq_.x".to_owned(), String::new())]);
+    }
+
+    #[test]
+    fn other_requests_are_told_apart() {
+        assert_eq!(opening(&TLS.to_be_bytes()).unwrap(), Opening::Tls);
+        assert_eq!(opening(&GSS.to_be_bytes()).unwrap(), Opening::Gss);
+        let key = CancelKey { pid: 7, secret: Bytes::from_static(b"1234") };
+        let request = key.request();
+        assert_eq!(opening(&request[4..]).unwrap(), Opening::Cancel(key));
+        for short in [&b""[..], &[0], &CANCEL.to_be_bytes(), &[TLS.to_be_bytes(), [0; 4]].concat()] {
+            assert!(opening(short).is_err(), "{short:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_understood_in_two_ways_is_refused() {
+        let long = "x".repeat(64);
+        for parameters in [
+            &[("user", "a"), ("user", "b")][..],
+            &[("user", "a"), ("database", "x"), ("database", "y")],
+            &[("user", "a"), ("options", "-c a=b"), ("options", "")],
+            &[("database", "x")],
+            &[("user", "")],
+            &[("user", "a"), ("replication", "true")],
+            &[("user", "a"), ("replication", "on")],
+            &[("user", "a"), ("replication", "t")],
+            &[("user", "a"), ("replication", "DATABASE")],
+        ] {
+            assert!(start(parameters).is_err(), "{parameters:?}");
+        }
+        assert!(start(&[("user", "a")]).unwrap().packet(&long, None).is_err(), "PostgreSQL would cut it off");
+        assert!(start(&[("user", "a"), ("database", &long)]).unwrap().packet("a", None).is_err());
+        assert_eq!(opening(&body(2 << 16, &[("user", "a")])), Err(Refusal::Protocol));
+        let mut trailing = body(3 << 16, &[("user", "a")]);
+        trailing.extend_from_slice(b"more\0");
+        assert!(opening(&trailing).is_err());
+        assert!(opening(b"\x00\x03\x00\x00user\0\xff\0\0").is_err(), "not UTF-8");
+        for length in [0, 7, 10_001, u32::MAX] {
+            assert!(opening_length(length.to_be_bytes()).is_err(), "{length}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), code in prop_oneof![
+            Just(3_u32 << 16), Just(CANCEL), Just(TLS), Just(GSS), any::<u32>()])
+        {
+            let _ = opening(&bytes);
+            if let Ok(Opening::Start(startup)) = opening(&[&code.to_be_bytes()[..], &bytes].concat()) {
+                let written = startup.packet("role", startup.options.as_deref()).map(|packet| opening(&packet[4..]));
+                prop_assert!(written.is_err() || matches!(written, Ok(Ok(Opening::Start(_)))));
+            }
+        }
+
+        #[test]
+        fn a_role_and_a_database_survive_any_parameters(
+            parameters in proptest::collection::btree_map("[a-z_.]{1,12}", "[^\0]{0,30}", 0..8), user in "[^\0]{1,20}")
+        {
+            let parameters: Vec<_> = parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+                .filter(|(name, _)| !["user", "database", "options", "replication"].contains(name)).chain([("user", user.as_str())]).collect();
+            let startup = start(&parameters).unwrap();
+            prop_assert_eq!(&startup.user, &user);
+            let Opening::Start(again) = opening(&startup.packet("r", None).unwrap()[4..]).unwrap() else { panic!() };
+            prop_assert_eq!((again.user.as_str(), again.rest), ("r", startup.rest));
+        }
+    }
+}

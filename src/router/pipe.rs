@@ -1,0 +1,227 @@
+//! A session as a byte pipe.
+//!
+//! Written for many sessions that wait: one that does nothing holds no buffer. Bytes are read into a buffer of the thread and
+//! written on at once; only what the other side does not take is kept, and nothing more is read until it has.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes taken from one side at once, and so the most that is kept for the other.
+const CHUNK: usize = 32 * 1024;
+/// `ReadyForQuery`, outside of a transaction: the server waits for its client.
+const IDLE: [u8; 6] = *b"Z\0\0\0\x05I";
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK].into_boxed_slice());
+}
+
+/// Why a pipe ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// One side hung up, or broke.
+    HungUp,
+    /// Asked to, between two queries.
+    Stopped,
+}
+
+/// Passes bytes both ways until a side hangs up; or, once `stopping` is ready, until the session does nothing.
+///
+/// `early` was read of the client, or of the server, while logging in.
+pub(super) async fn run<C, S>(client: &mut C, server: &mut S, early: (BytesMut, BytesMut), stopping: impl Future<Output = ()>) -> Ended
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut up, mut down) = (Half::new(early.0), Half::new(early.1));
+    let mut tail = Tail { last: IDLE };
+    if !up.kept.is_empty() || !down.kept.is_empty() {
+        tail.asked();
+    }
+    let (mut stopping, mut stopped, mut deaf) = (std::pin::pin!(stopping), false, false);
+    poll_fn(|cx| {
+        stopped = stopped || stopping.as_mut().poll(cx).is_ready();
+        if !deaf {
+            match up.poll(cx, client, server, |_| tail.asked()) {
+                Poll::Ready(End::Reader) => return Poll::Ready(Ended::HungUp),
+                // The server has closed its end; what it said before is still to be read.
+                Poll::Ready(End::Writer) => deaf = true,
+                Poll::Pending => {}
+            }
+        }
+        if down.poll(cx, server, client, |bytes| tail.answered(bytes)).is_ready() {
+            return Poll::Ready(Ended::HungUp);
+        }
+        if stopped && tail.last == IDLE && down.kept.is_empty() { Poll::Ready(Ended::Stopped) } else { Poll::Pending }
+    })
+    .await
+}
+
+/// The last bytes the server sent since the client asked for something.
+struct Tail {
+    last: [u8; 6],
+}
+
+impl Tail {
+    fn asked(&mut self) {
+        self.last = [0; 6];
+    }
+
+    fn answered(&mut self, bytes: &[u8]) {
+        let new = &bytes[bytes.len().saturating_sub(6)..];
+        self.last.copy_within(new.len().., 0);
+        self.last[6 - new.len()..].copy_from_slice(new);
+    }
+}
+
+/// One direction.
+struct Half {
+    /// Read, and not yet written.
+    kept: BytesMut,
+    /// Written, and perhaps still in a buffer of the writer.
+    unflushed: bool,
+}
+
+impl Half {
+    fn new(kept: BytesMut) -> Self {
+        Self { kept, unflushed: false }
+    }
+
+    /// Passes on what there is. Ready when there will be nothing more and all was written, or when a side broke.
+    fn poll<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W, mut saw: impl FnMut(&[u8])) -> Poll<End>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        loop {
+            while !self.kept.is_empty() {
+                match ready!(Pin::new(&mut *to).poll_write(cx, &self.kept)) {
+                    Ok(0) | Err(_) => return Poll::Ready(End::Writer),
+                    Ok(written) => self.kept.advance(written),
+                }
+                self.unflushed = true;
+            }
+            self.kept = BytesMut::new();
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let mut buffer = ReadBuf::new(scratch);
+                ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer)).ok();
+                let bytes = buffer.filled();
+                if !bytes.is_empty() {
+                    saw(bytes);
+                    self.kept = self.offer(cx, to, bytes);
+                }
+                Poll::Ready(bytes.len())
+            });
+            match read {
+                Poll::Ready(0) => {
+                    let _ = ready!(Pin::new(&mut *to).poll_flush(cx));
+                    return Poll::Ready(End::Reader);
+                }
+                Poll::Ready(_) => {}
+                Poll::Pending => {
+                    if self.unflushed && Pin::new(&mut *to).poll_flush(cx).is_ready() {
+                        self.unflushed = false;
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Writes what the writer takes at once, and returns the rest. If it broke, the next attempt finds out.
+    fn offer<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W, bytes: &[u8]) -> BytesMut {
+        self.unflushed = true;
+        match Pin::new(to).poll_write(cx, bytes) {
+            Poll::Ready(Ok(written)) => BytesMut::from(&bytes[written..]),
+            Poll::Ready(Err(_)) | Poll::Pending => BytesMut::from(bytes),
+        }
+    }
+}
+
+/// What ended a direction.
+enum End {
+    /// There is nothing more to read, or it cannot be.
+    Reader,
+    /// Nothing can be written any more.
+    Writer,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, time::Duration};
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::timeout,
+    };
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn every_byte_arrives_in_order_through_any_narrow() {
+        for narrow in [1, 7, 4096, 1 << 20] {
+            let (mut client, near) = duplex(narrow);
+            let (far, mut server) = duplex(narrow.min(3000));
+            let pipe = tokio::spawn(async move {
+                let (mut near, mut far) = (near, far);
+                run(&mut near, &mut far, (BytesMut::from(&b"early"[..]), BytesMut::new()), pending()).await
+            });
+            let sent: Vec<u8> = (0..100_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let copy = sent.clone();
+            let writer = tokio::spawn(async move {
+                client.write_all(&copy).await.unwrap();
+                client
+            });
+            let mut arrived = vec![0; sent.len() + 5];
+            timeout(PATIENCE, server.read_exact(&mut arrived)).await.unwrap().unwrap();
+            assert!(arrived.starts_with(b"early") && arrived[5..] == sent, "{narrow}");
+            let mut client = writer.await.unwrap();
+            // The last words of a server arrive, although it hangs up right after them.
+            let farewell = async move { server.write_all(b"FATAL").await.unwrap() };
+            let mut last = Vec::new();
+            timeout(PATIENCE, async { tokio::join!(farewell, client.read_to_end(&mut last)) }).await.unwrap().1.unwrap();
+            assert_eq!((last.as_slice(), pipe.await.unwrap()), (&b"FATAL"[..], Ended::HungUp));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_works_is_not_stopped_before_it_is_idle() {
+        let (mut client, mut near) = duplex(64);
+        let (mut far, mut server) = duplex(64);
+        let (stop, mut stopping) = tokio::sync::watch::channel(false);
+        let pipe = tokio::spawn(async move {
+            let stopping = async { stopping.wait_for(|stop| *stop).await.map(drop).unwrap() };
+            run(&mut near, &mut far, Default::default(), stopping).await
+        });
+        client.write_all(b"Q....select").await.unwrap();
+        server.read_exact(&mut [0; 11]).await.unwrap();
+        stop.send(true).unwrap();
+        // In a transaction, it still is not.
+        for (answer, last) in [(&b"C....Z\0\0\0\x05T"[..], false), (b"C....Z\0\0\0", false), (b"\x05I", true)] {
+            server.write_all(answer).await.unwrap();
+            client.read_exact(&mut vec![0; answer.len()]).await.unwrap();
+            if !last {
+                assert!(!pipe.is_finished());
+            }
+        }
+        assert_eq!(timeout(PATIENCE, pipe).await.unwrap().unwrap(), Ended::Stopped);
+    }
+
+    #[test]
+    fn the_tail_is_right_however_it_is_cut() {
+        for cut in 0..=6 {
+            let mut tail = Tail { last: [0; 6] };
+            tail.answered(&[b"DataRow", &IDLE[..cut]].concat());
+            tail.answered(&IDLE[cut..]);
+            assert_eq!(tail.last, IDLE, "{cut}");
+        }
+    }
+}

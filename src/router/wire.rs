@@ -1,0 +1,86 @@
+//! Messages of the protocol, one at a time and bounded, until a session is a byte pipe.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// The longest message while logging in. A server's errors and settings are the longest there are.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// A stream, and what was read of it too early.
+pub(super) struct Wire<S> {
+    stream: S,
+    inbox: BytesMut,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, inbox: BytesMut::new() }
+    }
+
+    /// The next message: its kind, its length and its body, as they came.
+    pub(super) async fn message(&mut self) -> io::Result<BytesMut> {
+        loop {
+            if let Some(length) = message_length(&self.inbox)? {
+                return Ok(self.inbox.split_to(length));
+            }
+            self.inbox.reserve(1024);
+            if self.stream.read_buf(&mut self.inbox).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// The stream, and what was read of it and is not a message of the login.
+    pub(super) fn into_parts(self) -> (S, BytesMut) {
+        (self.stream, self.inbox)
+    }
+}
+
+/// The length of the message at the beginning, if all of it is there.
+fn message_length(inbox: &[u8]) -> io::Result<Option<usize>> {
+    let Some((mut header, _)) = inbox.split_at_checked(5) else { return Ok(None) };
+    header.advance(1);
+    let length = usize::try_from(header.get_u32()).unwrap_or(usize::MAX);
+    if !(4..MESSAGE_BYTES_MAX).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message of an impossible length"));
+    }
+    Ok((inbox.len() > length).then_some(length + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_come_whole_however_they_are_cut() {
+        let (near, far) = tokio::io::duplex(3);
+        let mut wire = Wire::new(near);
+        let sent: &[u8] = b"R\0\0\0\x08\0\0\0\x0aZ\0\0\0\x05Irest!";
+        let writer = tokio::spawn(async move {
+            let mut far = far;
+            far.write_all(sent).await.unwrap();
+        });
+        assert_eq!(wire.message().await.unwrap(), &sent[..9]);
+        assert_eq!(wire.message().await.unwrap(), &sent[9..15]);
+        assert_eq!(wire.message().await.unwrap_err().kind(), io::ErrorKind::InvalidData, "`rest!` has no length that could be");
+        writer.await.unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic_or_wait_for_too_much(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Ok(Some(length)) = message_length(&bytes) {
+                prop_assert!(length <= bytes.len() && length >= 5);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The way in to databases, with real clients and real servers behind it.
+
+mod hostile;
+mod sessions;
+mod states;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use gantry::{
+    ids::ProjectRef,
+    router::{self, Tls},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Socket, error::SqlState};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::support::{TestApp, machine::PATIENCE};
+
+/// Of every project that tests make.
+const PASSWORD: &str = "correct horse";
+
+/// An application with a router in front of its projects, and one project.
+struct Way {
+    app: TestApp,
+    project: ProjectRef,
+    address: SocketAddr,
+    /// The certificate of the authority that the router's is of.
+    authority: PathBuf,
+    router: JoinHandle<()>,
+    _tasks: JoinSet<()>,
+}
+
+impl Way {
+    async fn new() -> Self {
+        let app = TestApp::running().await;
+        let project = app.real_project().await;
+        Self::to(app, project).await
+    }
+
+    async fn to(app: TestApp, project: ProjectRef) -> Self {
+        let (tls, authority) = Tls::own_authority(app.machine.dir(), "example.test").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = tokio::spawn(router::run(app.app.clone(), listener, Some(tls)));
+        Self { app, project, address, authority, router, _tasks: JoinSet::new() }
+    }
+
+    /// How to log in to the project as `role`.
+    fn config(&self, role: &str) -> Config {
+        config(self.address, &format!("{role}.{}", self.project))
+    }
+
+    async fn connect(&self) -> Client {
+        connect(&self.config("postgres")).await.unwrap()
+    }
+
+    /// TLS that trusts the router's authority, and nobody else.
+    fn tls(&self) -> MakeRustlsConnect {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&self.authority).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth())
+    }
+
+    async fn raw(&self) -> Raw {
+        Raw(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// What a number in the metrics is.
+    fn metric(&self, line: &str) -> usize {
+        let text = self.app.app.metrics.render();
+        text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok()).unwrap_or_default()
+    }
+}
+
+fn config(address: SocketAddr, user: &str) -> Config {
+    let mut config = Config::new();
+    config.host("127.0.0.1").port(address.port()).user(user).password(PASSWORD).dbname("postgres");
+    config.connect_timeout(Duration::from_secs(20));
+    config
+}
+
+async fn connect(config: &Config) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = timeout(PATIENCE, config.connect(NoTls)).await.expect("it neither works nor fails")?;
+    drive(connection);
+    Ok(client)
+}
+
+fn drive<T>(connection: Connection<Socket, T>)
+where
+    Connection<Socket, T>: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
+{
+    tokio::spawn(connection);
+}
+
+/// The code and the message that a login is refused with.
+async fn refusal(config: &Config) -> (SqlState, String) {
+    let error = connect(config).await.err().unwrap_or_else(|| panic!("{config:?} is let in"));
+    let refusal = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
+    (refusal.code().clone(), refusal.message().to_owned())
+}
+
+async fn number(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// A connection whose bytes the test writes itself.
+struct Raw(TcpStream);
+
+impl Raw {
+    async fn send(&mut self, bytes: &[u8]) {
+        // It may be refused before all was sent.
+        let _ = self.0.write_all(bytes).await;
+    }
+
+    /// Everything until the router hangs up.
+    async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.expect("the router does not hang up");
+        rest
+    }
+
+    /// The SQLSTATE it is refused with, if it is told one.
+    async fn refused(&mut self) -> Option<String> {
+        let rest = self.rest().await;
+        assert!(rest.is_empty() || rest[0] == b'E', "{rest:?}");
+        rest.get(5..)?.split(|byte| *byte == 0).find_map(|field| Some(String::from_utf8(field.strip_prefix(b"C")?.to_vec()).unwrap()))
+    }
+}
+
+/// A start-up packet with these parameters.
+fn startup(parameters: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = vec![0, 3, 0, 0];
+    for text in parameters.iter().flat_map(|(name, value)| [name, value]) {
+        body.extend_from_slice(text.as_bytes());
+        body.push(0);
+    }
+    body.push(0);
+    packet(&body)
+}
+
+fn packet(body: &[u8]) -> Vec<u8> {
+    [&u32::try_from(body.len() + 4).unwrap().to_be_bytes(), body].concat()
+}
+
+/// The next notification of a connection.
+async fn notification<T>(connection: &mut Connection<Socket, T>) -> String
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    loop {
+        if let AsyncMessage::Notification(heard) = std::future::poll_fn(|cx| connection.poll_message(cx)).await.unwrap().unwrap() {
+            return heard.payload().to_owned();
+        }
+    }
+}
