@@ -11,6 +11,7 @@ use super::{
 use crate::{
     error::Credential,
     ids::{TokenId, UserId},
+    limits::Identifier,
     tokens::usage::Calls,
 };
 
@@ -24,7 +25,7 @@ pub enum Caller {
         /// What was wrong.
         credential: Credential,
     },
-    /// A user, through a personal access token.
+    /// A user, through a personal access token or signed in on the pages.
     User(User),
 }
 
@@ -35,9 +36,9 @@ pub struct User {
     pub id: UserId,
     /// The identifier other services know the user by.
     pub gotrue_id: Uuid,
-    /// The token that was sent.
-    pub token: TokenId,
-    /// What the token is limited to. Without it: a classic token, which is as good as its owner.
+    /// The token that was sent. None where the user is signed in on the pages.
+    pub token: Option<TokenId>,
+    /// What the token is limited to. Without it: a classic token or a session, which are as good as the user.
     pub grant: Option<Arc<Grant>>,
     /// What the token was used for lately, where that is noted.
     pub calls: Option<Arc<Calls>>,
@@ -47,6 +48,11 @@ impl User {
     /// Whether the token may be used on the subject at all, were it its owner's.
     pub fn sees(&self, subject: &Subject) -> bool {
         self.grant.as_ref().is_none_or(|grant| grant.sees(subject))
+    }
+
+    /// Under which name requests are counted.
+    pub fn identifier(&self) -> Identifier {
+        if self.token.is_some() { Identifier::User(self.id) } else { Identifier::Session(self.id) }
     }
 
     /// What the token reaches, if not everything its owner does.

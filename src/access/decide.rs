@@ -74,7 +74,7 @@ mod tests {
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 
     fn user() -> Caller {
-        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: TokenId(1), grant: None, calls: None })
+        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, calls: None })
     }
 
     fn nobody() -> Caller {

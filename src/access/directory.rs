@@ -94,7 +94,7 @@ macro_rules! token {
 impl Token {
     fn read(row: &Row) -> Result<Self, Error> {
         let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
-        let user = User { token: TokenId(row.get(0)), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant, calls: None };
+        let user = User { token: Some(TokenId(row.get(0))), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant, calls: None };
         Ok(Self { user, expires_at: row.get(3), used: AtomicU64::new(0) })
     }
 
@@ -256,7 +256,8 @@ impl Directory {
 
     /// Notes what a token was let in to, without making the request wait.
     pub fn note_call(&self, user: &User, operation: u16, case: Option<usize>) {
-        if let Some(noted) = user.calls.as_ref().and_then(|calls| calls.note(user.token, operation, case)) {
+        let noted = user.calls.as_ref().zip(user.token).and_then(|(calls, token)| calls.note(token, operation, case));
+        if let Some(noted) = noted {
             // A dropped note is made again when the token is next read from the database.
             let _ = self.calls.try_send(noted);
         }
@@ -269,7 +270,7 @@ impl Directory {
         // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
         if due && token.used.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // A dropped note costs a coarser "last used", never a request.
-            let _ = self.uses.try_send(token.user.token);
+            let _ = token.user.token.map(|token| self.uses.try_send(token));
         }
     }
 }

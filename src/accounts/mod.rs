@@ -1,9 +1,13 @@
-//! Users of the service.
+//! Users of the service, and how they sign in.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 pub mod api;
+pub mod links;
+pub mod passwords;
+pub mod sessions;
+pub mod sign_in;
 
 use crate::{
     clock::Entropy,

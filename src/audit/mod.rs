@@ -108,7 +108,7 @@ pub struct Entry {
     pub at: DateTime<Utc>,
     /// The user who did it.
     pub actor: Uuid,
-    /// The token it was done with.
+    /// The token it was done with; 0 if the user was signed in on the pages.
     pub token: i64,
     /// Where from.
     pub address: String,

@@ -30,6 +30,7 @@ pub struct Recorder {
     request_id: String,
     operation: &'static str,
     written: AtomicBool,
+    passed_on: AtomicBool,
 }
 
 impl Recorder {
@@ -41,7 +42,16 @@ impl Recorder {
             Subject::Project(project) => (Chain::Organization(project.organization), Some(project.reference.to_string())),
         };
         let request_id = request_id.to_owned();
-        Self { chain, subject, user: user.clone(), address, request_id, operation, written: AtomicBool::new(false) }
+        Self {
+            chain,
+            subject,
+            user: user.clone(),
+            address,
+            request_id,
+            operation,
+            written: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
+        }
     }
 
     /// Who does it.
@@ -73,10 +83,15 @@ impl Recorder {
         append(transaction, self.entry(Chain::Organization(organization), None, 200, now, None, Some(after))?).await
     }
 
+    /// Writes nothing: the request only asked another operation, which writes its own entry.
+    pub fn pass_on(&self) {
+        self.passed_on.store(true, Ordering::Release);
+    }
+
     /// Writes how the request ended, unless its handler wrote what it changed. A handler that wrote and failed after that took
     /// both back.
     pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
-        if status < 400 && self.written.load(Ordering::Acquire) {
+        if self.passed_on.load(Ordering::Acquire) || status < 400 && self.written.load(Ordering::Acquire) {
             return Ok(());
         }
         let status = i16::try_from(status).unwrap_or(i16::MAX);
@@ -105,7 +120,7 @@ impl Recorder {
             // What the database keeps, so that what is hashed is what is read back.
             at: now.trunc_subsecs(6),
             actor: self.user.gotrue_id,
-            token: self.user.token.0,
+            token: self.user.token.map_or(0, |token| token.0),
             address: self.address.to_string(),
             request_id: self.request_id.clone(),
             operation: self.operation.to_owned(),

@@ -4,10 +4,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{control::OpenControl, output::Output};
+use super::{control::OpenControl, output::Output, secret};
 use crate::{
     access::Role,
-    accounts::{self, Account},
+    accounts::{
+        self, Account, links, passwords,
+        sessions::{self, Ending, Secret},
+    },
     clock::{Clock, Entropy},
     config::ControlOptions,
     db::Db,
@@ -41,6 +44,25 @@ pub(super) enum User {
         /// Name shown to other members. Without it: what stands before the @.
         #[arg(long)]
         username: Option<String>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Give a user a password for the account pages. It is asked for, or read from standard input; sessions end.
+    SetPassword {
+        /// The user's address.
+        #[arg(long)]
+        email: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Make a link that signs a user in to the account pages, once, within 15 minutes.
+    SignInLink {
+        /// The user's address.
+        #[arg(long)]
+        email: String,
+        /// Where browsers find this server.
+        #[arg(long, default_value = "http://127.0.0.1:8080")]
+        url: String,
         #[command(flatten)]
         common: Common,
     },
@@ -94,13 +116,37 @@ impl Migrate {
 
 impl User {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self::Create { email, username, common } = self;
-        let user = OpenControl::with(&common.control, async |db| {
-            Ok(accounts::create(db, &Entropy::system(), &email, username.as_deref(), Clock::system().now()).await?)
-        })
-        .await?;
-        let value = json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
-        common.output.print(&value, || format!("Created the user {} ({}).", user.email, user.gotrue_id))
+        let (entropy, now) = (Entropy::system(), Clock::system().now());
+        match self {
+            Self::Create { email, username, common } => {
+                let user = OpenControl::with(&common.control, async |db| {
+                    Ok(accounts::create(db, &entropy, &email, username.as_deref(), now).await?)
+                })
+                .await?;
+                let value = json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
+                common.output.print(&value, || format!("Created the user {} ({}).", user.email, user.gotrue_id))
+            }
+            Self::SetPassword { email, common } => {
+                let password = secret::ask("New password")?;
+                OpenControl::with(&common.control, async |db| {
+                    let owner = user(db, &email).await?;
+                    passwords::set(db, &entropy, &owner, password, now).await?;
+                    Ok(sessions::end(db, owner.id, Ending::All, now).await?)
+                })
+                .await?;
+                common.output.print(&json!({ "email": email }), || format!("{email} has a new password, and is signed out everywhere."))
+            }
+            Self::SignInLink { email, url, common } => {
+                let link = Secret::generate(&entropy);
+                OpenControl::with(&common.control, async |db| {
+                    let owner = user(db, &email).await?;
+                    Ok(links::create(db, owner.id, &link, now).await?)
+                })
+                .await?;
+                let url = format!("{}{}", url.trim_end_matches('/'), links::path(&link));
+                common.output.print(&json!({ "email": email, "url": url }), || url.clone())
+            }
+        }
     }
 }
 

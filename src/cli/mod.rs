@@ -10,6 +10,7 @@ mod files;
 mod generate;
 mod limits;
 mod output;
+mod secret;
 mod serve;
 mod snippet;
 mod token;

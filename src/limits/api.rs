@@ -78,7 +78,7 @@ async fn standing(user: User, subject: Subject, app: App, Query(of): Query<Of>) 
         .zip(endpoints::all())
         .filter(|(_, endpoint)| can_count(endpoint, scope))
         .map(|(operation, endpoint)| {
-            let key = Key { identifier: super::Identifier::User(user.id), scope, operation };
+            let key = Key { identifier: user.identifier(), scope, operation };
             (*endpoint, key, app.limits.policy(operation, place))
         })
         .collect();

@@ -109,6 +109,8 @@ pub static UNCOUNTED: Limit = Limit { key: LimitKey::Uncounted, windows: &[per(1
 pub enum Identifier {
     /// A user, through any of their tokens.
     User(UserId),
+    /// A user, through any of their browser sessions: what programs use up leaves the pages alone.
+    Session(UserId),
     /// An unauthenticated client. IPv6 addresses count by /64, as one client is given at least that.
     Address(u64),
 }

@@ -140,6 +140,7 @@ pub(super) fn spelled(operation: &str, key: Key) -> String {
     // Writing to a string cannot fail.
     let _ = match key.identifier {
         Identifier::User(user) => write!(text, "/u{user}"),
+        Identifier::Session(user) => write!(text, "/s{user}"),
         Identifier::Address(address) => write!(text, "/a{address:x}"),
     };
     let _ = match key.scope {
@@ -176,8 +177,13 @@ pub(crate) mod tests {
 
     #[test]
     fn keys_are_spelled_apart() {
-        let identifiers =
-            [Identifier::User(UserId(1)), Identifier::User(UserId(11)), Identifier::Address(1), Identifier::Address(u64::MAX)];
+        let identifiers = [
+            Identifier::User(UserId(1)),
+            Identifier::User(UserId(11)),
+            Identifier::Session(UserId(1)),
+            Identifier::Address(1),
+            Identifier::Address(u64::MAX),
+        ];
         let scopes = [Scope::User, Scope::Unresolved, Scope::Organization(OrganizationId(1)), Scope::Project(ProjectId(1))];
         let mut seen = HashSet::new();
         for operation in ["a", "b"] {

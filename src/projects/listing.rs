@@ -35,7 +35,7 @@ pub(super) enum Audience {
 
 impl Audience {
     pub(super) fn of(user: &User) -> Self {
-        if user.grant.is_some() { Self::Token(user.token) } else { Self::User(user.id) }
+        user.token.filter(|_| user.grant.is_some()).map_or(Self::User(user.id), Self::Token)
     }
 }
 

@@ -59,6 +59,7 @@ impl Namer {
         let operation = self.operations.get(usize::from(key.operation)).copied().unwrap_or_else(|| u64::from(key.operation) << CODE_SHIFT);
         let (who, identifier) = match key.identifier {
             Identifier::User(user) => (0, user.0.cast_unsigned()),
+            Identifier::Session(user) => (8, user.0.cast_unsigned()),
             Identifier::Address(address) => (1, address),
         };
         let (what, scope) = match key.scope {
@@ -99,7 +100,8 @@ mod tests {
     #[test]
     fn every_part_of_a_key_is_in_its_name() {
         let namer = Namer::new([7; 32], &["a", "b"]);
-        let identifiers = (0..10).flat_map(|n| [Identifier::User(UserId(n)), Identifier::Address(n.cast_unsigned())]);
+        let identifiers =
+            (0..10).flat_map(|n| [Identifier::User(UserId(n)), Identifier::Session(UserId(n)), Identifier::Address(n.cast_unsigned())]);
         let scopes = (0..10).flat_map(|n| [Scope::Organization(OrganizationId(n)), Scope::Project(ProjectId(n))]);
         let scopes: Vec<_> = scopes.chain([Scope::User, Scope::Unresolved]).collect();
         let keys: Vec<_> = identifiers

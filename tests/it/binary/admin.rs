@@ -1,5 +1,7 @@
 //! The operator's commands, beside a running server and without one.
 
+use std::{io::Write, process::Stdio};
+
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -55,6 +57,31 @@ fn commands_work_beside_a_server_and_without_one() {
     assert_eq!(gantry.get("/v1/profile").expect(401)["message"], "Unauthorized", "at the very next request");
     assert_eq!(machine.json(&["token", "list", "--email", "bob@example.com"]), json!([]));
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+}
+
+#[test]
+fn a_password_is_read_from_standard_input_only() {
+    let machine = Machine::new();
+    machine.json(&["user", "create", "--email", "ada@example.com"]);
+    let set = |password: &str| {
+        let mut command = machine.command(&["user", "set-password", "--email", "ada@example.com"]);
+        let command = command.env("GANTRY_DATA_DIR", machine.data()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let good = set("violin fjord lantern 9\n");
+    assert!(good.status.success() && good.stdout.starts_with(b"ada@example.com has a new password"), "{good:?}");
+    for (weak, said) in [("hunter2\n", "Use 8 to 256 characters."), ("password1\n", "too easy to guess"), ("", "no line")] {
+        let refused = set(weak);
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && text.contains(said) && (weak.is_empty() || !text.contains(weak.trim())), "{text}");
+    }
+    assert!(!machine.run(&["user", "set-password", "--email", "ada@example.com", "--password", "x"]).status.success());
+
+    let link = machine.json(&["user", "sign-in-link", "--email", "ada@example.com", "--url", "https://gantry.example/"]);
+    let code = link["url"].as_str().unwrap().strip_prefix("https://gantry.example/sign-in/link/").unwrap();
+    assert_eq!(code.len(), 64, "{link}");
 }
 
 #[test]

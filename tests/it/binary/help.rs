@@ -11,13 +11,15 @@ fn said(arguments: &[&str]) -> String {
 
 #[test]
 fn every_command_explains_itself() {
-    let commands: [&[&str]; 19] = [
+    let commands: [&[&str]; 21] = [
         &[],
         &["dev"],
         &["serve"],
         &["migrate"],
         &["user"],
         &["user", "create"],
+        &["user", "set-password"],
+        &["user", "sign-in-link"],
         &["org"],
         &["org", "create"],
         &["member"],

@@ -66,12 +66,12 @@ impl World {
         let (db, now) = (&self.app.app.db, dawn());
         let stored = scoped::create(db, actor.user, "matrix", &minted, now, now + TimeDelta::days(300), &grant).await.unwrap();
         let user =
-            User { id: actor.user, gotrue_id: actor.gotrue_id, token: TokenId(stored.id), grant: Some(Arc::new(grant)), calls: None };
+            User { id: actor.user, gotrue_id: actor.gotrue_id, token: Some(TokenId(stored.id)), grant: Some(Arc::new(grant)), calls: None };
         Holder { token: minted.expose().to_owned(), user, role }
     }
 
     fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
-        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: actor.token_id, grant: None, calls: None };
+        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, calls: None };
         Holder { token: actor.token.clone(), user, role }
     }
 
