@@ -28,7 +28,7 @@ use gantry::{
     organizations,
     projects::pool::Wanted,
     sealing::SealingKey,
-    tokens,
+    tokens, web,
 };
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::service_fn};
@@ -122,7 +122,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
     shut(&app).await?;
 
     let list: Vec<_> = endpoints::all().iter().map(|endpoint| if endpoint.id == IN_PLACE_OF { &GATE } else { *endpoint }).collect();
-    let api = Api::new(&app, &list, &endpoints::UNKNOWN);
+    let api = Api::new(&app, &list, &endpoints::UNKNOWN, &web::served());
     let whole = |name| Server::gantry(name, api.clone());
     let mut contests = [
         Contest::new("bare hyper", Server::hyper()?, "/", &["200"], &callers),

@@ -12,7 +12,7 @@ use crate::{
     db::Db,
     endpoints,
     error::Error,
-    http::{Api, Links, Transport},
+    http::{Api, Endpoint, Links, Transport},
     ids::TokenId,
     jit,
     limits::{self, Limits, Memory, Shared},
@@ -27,6 +27,7 @@ use crate::{
     sealing::SealingKey,
     telemetry::{self, Metrics},
     tokens::{last_used, usage},
+    web,
 };
 
 /// What the operator decided, as requests see it.
@@ -118,7 +119,7 @@ impl App {
         let directory = Directory::new(db.clone(), clock.clone(), sender, noted);
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
-        let operations = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]).map(|endpoint| (endpoint.id, endpoint.limit));
+        let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let lease = Lease::new(&entropy);
         let inner = Inner {
             settings,
@@ -142,12 +143,18 @@ impl App {
 
     /// Ids of all operations, in the order of their numbers: those of counters and metrics.
     pub fn operations() -> Vec<&'static str> {
-        endpoints::all().iter().map(|endpoint| endpoint.id).chain([endpoints::UNKNOWN.id]).collect()
+        Self::numbered().map(|endpoint| endpoint.id).collect()
     }
 
-    /// The API.
+    /// Operations of the API and pages, as [`Api::new`] numbers them.
+    fn numbered() -> impl Iterator<Item = &'static Endpoint> {
+        let programs = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]);
+        programs.chain(web::pages().iter().copied()).chain([&web::LOST])
+    }
+
+    /// The API, and the pages beside it.
     pub fn api(&self) -> Api {
-        Api::new(self, endpoints::all(), &endpoints::UNKNOWN)
+        Api::new(self, endpoints::all(), &endpoints::UNKNOWN, &web::served())
     }
 }
 

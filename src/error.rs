@@ -83,6 +83,8 @@ pub enum Denial {
     UnscopedOnly,
     /// The request came over plain HTTP.
     InsecureTransport,
+    /// A form that no page of this server made for this session, or not lately.
+    ForeignForm,
 }
 
 /// A fault with what was being done when it happened. Only for the log.
@@ -206,6 +208,7 @@ impl Error {
             Self::Forbidden(Denial::InsecureTransport) => {
                 "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
             }
+            Self::Forbidden(Denial::ForeignForm) => "This form is out of date. Load the page again, and send it from there.".into(),
             Self::NotFound => "Not Found".into(),
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),

@@ -7,6 +7,7 @@
 //! - [`access`]: who calls and what they may do; [`limits`]: how often; [`tokens`], [`accounts`]: with what
 //! - [`organizations`], [`projects`], [`keys`], [`snippets`], [`database`], [`jit`],
 //!   [`mod@reference`]: the operations
+//! - [`web`]: the account pages, which are clients of the operations
 //! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
@@ -39,3 +40,4 @@ pub mod sealing;
 pub mod snippets;
 pub mod telemetry;
 pub mod tokens;
+pub mod web;

@@ -11,7 +11,12 @@ use super::{
     files::DevFiles,
     serve::{self, Clusters, Reached, Running},
 };
-use crate::{accounts, config::Config, organizations, tokens};
+use crate::{
+    accounts::{self, links, sessions::Secret},
+    config::Config,
+    ids::UserId,
+    organizations, tokens,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Dev {
@@ -30,6 +35,8 @@ const SPARE_CLUSTERS: u16 = 1;
 struct Start {
     token: SecretString,
     organization: String,
+    /// Whose the token is.
+    owner: UserId,
     /// Whether the token was made just now.
     fresh: bool,
 }
@@ -54,7 +61,8 @@ async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_
     let url = format!("{scheme}://{}", running.address);
     let start = begin(running, files).await?;
     files.write(&url, &start.token, &start.organization, project_domain)?;
-    greet(running, files, &url, &start);
+    let link = sign_in_link(running, &start, &url).await?;
+    greet(running, files, &url, &start, &link);
     running.wait().await;
     anstream::eprintln!("\nStopping …");
     Ok(())
@@ -64,9 +72,10 @@ async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_
 async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
-        && app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into(), app.clock.ticks()).await?.is_some()
+        && let Some(user) =
+            app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into(), app.clock.ticks()).await?
     {
-        return Ok(Start { token, organization, fresh: false });
+        return Ok(Start { token, organization, owner: user.id, fresh: false });
     }
     let now = app.clock.now();
     let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
@@ -80,10 +89,17 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     };
     let minted = tokens::mint_classic(&app.entropy);
     tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None).await.context("making the first token")?;
-    Ok(Start { token: minted.token, organization: organization.slug().to_string(), fresh: true })
+    Ok(Start { token: minted.token, organization: organization.slug().to_string(), owner: owner.id, fresh: true })
 }
 
-fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start) {
+/// The first visit of the pages needs no password.
+async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
+    let (app, link) = (&running.app, Secret::generate(&running.app.entropy));
+    links::create(&app.db, start.owner, &link, app.clock.now()).await?;
+    Ok(format!("{url}{}", links::path(&link)))
+}
+
+fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &str) {
     let bold = anstyle::Style::new().bold();
     let (env, profile) = (files.env(), files.profile());
     let (env, profile) = (quoted(&env), quoted(&profile));
@@ -96,6 +112,7 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start) {
          \n  API         {url}\
          \n  Reference   {url}/docs\
          \n  Databases   {databases}\
+         \n  Pages       {link}  (signs you in, once, within 15 minutes)\
          \n  Token       {token}\
          \n  Variables   . {env}\
          \n  CLI         export SUPABASE_PROFILE={profile} SUPABASE_ACCESS_TOKEN=$GANTRY_TOKEN\n\

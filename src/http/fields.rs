@@ -19,7 +19,7 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const IETF_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const IETF: HeaderName = HeaderName::from_static("ratelimit");
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
 
 /// The head of a usual answer, its values still empty. To copy it costs a quarter of inserting each field, for which its

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::{
     asked::Asked,
     endpoint::{Access, Effect, Endpoint, Handle, Mounted, Verb},
+    face::{Asking, Face, OnBehalf, Presented, Refused},
     fields::{self, RequestId, Told},
     input::{Call, Payload},
     named::{self, Named},
@@ -28,6 +29,7 @@ use super::{
 };
 use crate::{
     access::{AnyOf, Caller, Standing, Subject, decide},
+    accounts::sessions,
     app::App,
     audit::Recorder,
     clock::Ticks,
@@ -41,6 +43,13 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
+/// How programs are met.
+pub(super) static PROGRAMS: Face = Face {
+    presented: |headers, _| tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)).map(Presented::Token),
+    refuse: respond::error,
+    asks: false,
+};
+
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
     app: App,
@@ -49,12 +58,26 @@ pub(super) struct Guarded {
     names: named::Place,
     handle: Handle,
     effect: Effect,
+    face: &'static Face,
 }
 
 impl Guarded {
-    pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16) -> Self {
+    pub(super) fn new(app: App, endpoint: &'static Endpoint, operation: u16, face: &'static Face) -> Self {
         let Mounted { handle, effect, .. } = (endpoint.handler)();
-        Self { app, endpoint, operation, names: named::Place::of(endpoint), handle, effect }
+        Self { app, endpoint, operation, names: named::Place::of(endpoint), handle, effect, face }
+    }
+
+    /// Whether its handler may ask other operations.
+    pub(super) fn asks(&self) -> bool {
+        self.face.asks
+    }
+
+    fn refuse(&self, error: Error, arrival: &Arrival, request_id: &str) -> Response {
+        if arrival.on_behalf.is_some() {
+            return respond::within(error);
+        }
+        let Arrival { method, uri, .. } = arrival;
+        (self.face.refuse)(&error, &Refused { method, uri, request_id, operation: self.endpoint.id })
     }
 }
 
@@ -66,6 +89,10 @@ pub(super) struct Arrival {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) payload: Payload,
+    /// For whom another operation asks.
+    pub(super) on_behalf: Option<OnBehalf>,
+    /// For a handler that asks others.
+    pub(super) asking: Option<Asking>,
 }
 
 /// What became known on the way, for the headers.
@@ -88,7 +115,8 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     let Guarded { app, endpoint, operation, .. } = guarded;
     let started = app.clock.ticks();
     let request_id = RequestId::of(&arrival.headers, &app.entropy);
-    let peer = app.settings.transport.peer(arrival.socket, &arrival.headers);
+    let peer = arrival.on_behalf.as_ref().map(|by| by.peer);
+    let peer = peer.unwrap_or_else(|| app.settings.transport.peer(arrival.socket, &arrival.headers));
     let mut trail = Trail::default();
 
     let outcome = {
@@ -104,7 +132,7 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
         Ok(Err(panic)) => Err(panicked(panic.as_ref())),
         Err(_) => Err(Error::TimedOut(TIMEOUT)),
     };
-    let mut response = outcome.unwrap_or_else(|error| respond::error(&error, arrival.uri.path(), request_id.as_str(), endpoint.id));
+    let mut response = outcome.unwrap_or_else(|error| guarded.refuse(error, arrival, request_id.as_str()));
 
     if let Some(recorder) = trail.recorder.take()
         && let Err(error) = Box::pin(recorder.finish(&app.db, response.status().as_u16(), app.clock.now())).await
@@ -140,7 +168,10 @@ async fn admit(
 ) -> Result<Response, Error> {
     let Guarded { app, endpoint, operation, handle, effect, .. } = guarded;
     Transport::require_secure(peer)?;
-    let caller = identify(app, &arrival.headers, peer, started).await?;
+    let caller = match &arrival.on_behalf {
+        Some(by) => Caller::User(by.user.clone()),
+        None => identify(guarded, &arrival.headers, peer, started).await?,
+    };
     trail.user = caller.user().map(|user| user.gotrue_id);
 
     let named = named(guarded, arrival, &caller).await;
@@ -169,6 +200,8 @@ async fn admit(
     }
     handle(Call {
         app: app.clone(),
+        asking: arrival.asking.take().map(|asking| Asking { request_id: request_id.as_str().into(), ..asking }),
+        peer,
         caller,
         subject,
         standing,
@@ -197,15 +230,15 @@ fn may_change(endpoint: &Endpoint, effect: Effect, asked: &Asked<'_>) -> bool {
 }
 
 /// Who sent the request. A credential that does not hold leaves nobody, who is counted by address.
-async fn identify(app: &App, headers: &HeaderMap, peer: Peer, now: Ticks) -> Result<Caller, Error> {
+async fn identify(guarded: &Guarded, headers: &HeaderMap, peer: Peer, now: Ticks) -> Result<Caller, Error> {
+    let Guarded { app, face, .. } = guarded;
     let nobody = |credential| Caller::Nobody { address: peer.address, credential };
-    match tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)) {
-        Err(credential) => Ok(nobody(credential)),
-        Ok(digest) => {
-            let user = app.directory.user(&digest, peer.address, now).await?;
-            Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
-        }
-    }
+    let user = match (face.presented)(headers, peer) {
+        Err(credential) => return Ok(nobody(credential)),
+        Ok(Presented::Token(digest)) => app.directory.user(&digest, peer.address, now).await?,
+        Ok(Presented::Session(digest)) => Box::pin(sessions::user(&app.db, &digest, app.clock.now())).await?,
+    };
+    Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
 }
 
 /// Reads the body if what the request needs depends on it. One that cannot be read counts as empty, and is refused after
@@ -290,7 +323,7 @@ impl Meter<'_> {
     async fn take(&mut self, scope: Scope, place: Place) -> Result<Taken, Error> {
         let Guarded { app, operation, .. } = self.guarded;
         let identifier = match self.caller {
-            Caller::User(user) => Identifier::User(user.id),
+            Caller::User(user) => user.identifier(),
             Caller::Nobody { address, .. } => Identifier::address(*address),
         };
         let key = Key { identifier, scope, operation: *operation };

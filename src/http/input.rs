@@ -11,7 +11,14 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::{body, endpoint::Endpoint, openapi::Described, router::placeholder};
+use super::{
+    body,
+    endpoint::Endpoint,
+    face::{Asking, OnBehalf},
+    openapi::Described,
+    router::placeholder,
+    transport::Peer,
+};
 use crate::{
     access::{Caller, Organization, Project, Standing, Subject, User},
     app::App,
@@ -22,6 +29,8 @@ use crate::{
 /// A request that the guard let through: the caller is known, counted and permitted.
 pub struct Call {
     pub(super) app: App,
+    pub(super) asking: Option<Asking>,
+    pub(super) peer: Peer,
     pub(super) caller: Caller,
     pub(super) subject: Subject,
     pub(super) standing: Standing,
@@ -49,6 +58,48 @@ impl Call {
     /// What the path has in the place of `{name}`.
     pub fn placeholder(&self, name: &str) -> Option<&str> {
         placeholder(self.endpoint, self.uri.path(), name)
+    }
+
+    /// Where it came from.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// What was asked for.
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// As they were sent.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// Who asked.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Ties it to its lines in the log. Empty for an operation that asks no others.
+    pub fn request_id(&self) -> &str {
+        self.asking.as_ref().map_or("", |asking| &asking.request_id)
+    }
+
+    /// Writes the audit log, if it may change something.
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.recorder.clone()
+    }
+
+    /// The whole body, within its bound.
+    pub async fn body(&mut self) -> Result<Bytes, Error> {
+        self.body.read().await
+    }
+
+    /// A way to ask other operations as who asked this one.
+    pub fn asking(&self) -> Result<Asking, Error> {
+        let asking = self.asking.clone().ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
+        let on_behalf = self.caller.user().map(|user| OnBehalf { user: user.clone(), peer: self.peer });
+        Ok(Asking { on_behalf, ..asking })
     }
 }
 

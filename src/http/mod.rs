@@ -3,6 +3,7 @@
 mod asked;
 mod body;
 pub mod endpoint;
+mod face;
 mod fields;
 mod guard;
 pub mod input;
@@ -10,15 +11,16 @@ mod named;
 mod openapi;
 pub mod output;
 mod rehearse;
-mod respond;
+pub(crate) mod respond;
 mod router;
 mod transport;
 
 pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
+pub use face::{Asking, Face, OnBehalf, Presented, Refused};
 pub use input::{Call, IdempotencyKey, Input, Json, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Begun, Created, Done, Lines, Output, Rows, Written};
 pub use rehearse::{Imagined, Rehearsal, rehearse};
-pub use router::{Api, placeholders};
+pub use router::{Api, Served, placeholders};
 pub use transport::{ClientHeader, Peer, Transport};

@@ -1,22 +1,40 @@
 //! The one place that turns an error into a response.
 
+use std::sync::Arc;
+
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::Response,
 };
 use serde_json::{Value, json};
 
-use super::output;
+use super::{face::Refused, output};
 use crate::error::{Denial, Error};
 
-/// The response to an error of an operation whose path is `path`. Logs a fault of ours, once, with its request id.
-pub(super) fn error(error: &Error, path: &str, request_id: &str, operation: &str) -> Response {
+/// Logs a fault of ours, once, with its request id.
+pub(crate) fn log(error: &Error, refused: &Refused<'_>) {
     if let Error::Internal(report) = error {
-        tracing::error!(request_id, operation, error = %report, "the operation failed");
+        tracing::error!(request_id = refused.request_id, operation = refused.operation, error = %report, "the operation failed");
     }
-    let code = error.code();
-    let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = output::json(status, &body(error, path.starts_with("/v2/"), request_id));
+}
+
+/// Status of the answer to an error.
+pub(crate) fn status(error: &Error) -> StatusCode {
+    StatusCode::from_u16(error.code().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The answer to an operation of this process, which reads the error itself.
+pub(super) fn within(error: Error) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status(&error);
+    response.extensions_mut().insert(Arc::new(error));
+    response
+}
+
+/// The answer to a program.
+pub(super) fn error(error: &Error, refused: &Refused<'_>) -> Response {
+    log(error, refused);
+    let mut response = output::json(status(error), &body(error, refused.uri.path().starts_with("/v2/"), refused.request_id));
     match error {
         Error::Unauthenticated(_) => {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

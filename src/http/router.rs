@@ -13,7 +13,7 @@ use std::{
 use axum::{
     BoxError,
     body::{Body, HttpBody},
-    http::{Method, Request, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts},
     response::Response,
 };
 use bytes::Bytes;
@@ -21,10 +21,17 @@ use tower::Service;
 
 use super::{
     endpoint::{Endpoint, Verb},
-    guard::{self, Arrival, Guarded},
+    face::{Asking, Face, OnBehalf},
+    fields,
+    guard::{self, Arrival, Guarded, PROGRAMS},
     input::Payload,
 };
-use crate::app::App;
+use crate::{
+    app::App,
+    error::{Credential, Error},
+};
+
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// Names of the `{placeholders}` of a path.
 pub fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
@@ -83,14 +90,41 @@ pub struct Api {
 struct Routes {
     paths: matchit::Router<Vec<(Verb, Arc<Guarded>)>>,
     unknown: Arc<Guarded>,
+    lost: Arc<Guarded>,
+}
+
+/// What one kind of client is served.
+pub struct Served<'a> {
+    /// How it is met.
+    pub face: &'static Face,
+    /// What it can ask.
+    pub endpoints: &'a [&'static Endpoint],
+    /// What answers everything else.
+    pub unknown: &'static Endpoint,
 }
 
 impl Api {
-    /// Serves `endpoints`, and `unknown` for everything else, to this machine.
+    /// Serves programs and browsers on this machine.
     ///
-    /// An operation's counter has the number of its place in the list; `unknown` has the number after the last.
-    pub fn new(app: &App, endpoints: &[&'static Endpoint], unknown: &'static Endpoint) -> Self {
-        Self { routes: Arc::new(Routes::new(app, endpoints, unknown)), client: Ipv4Addr::LOCALHOST.into() }
+    /// An operation's counter has the number of its place in the list; `unknown` has the number after the last, and pages
+    /// have those that follow.
+    pub fn new(app: &App, endpoints: &[&'static Endpoint], unknown: &'static Endpoint, pages: &Served<'_>) -> Self {
+        let programs = Served { face: &PROGRAMS, endpoints, unknown };
+        Self { routes: Arc::new(Routes::new(app, &programs, pages)), client: Ipv4Addr::LOCALHOST.into() }
+    }
+
+    /// Sends a request from one operation to another, on behalf of who asked the first.
+    fn serve(&self, request: Request<Body>, on_behalf: Option<OnBehalf>) -> impl Future<Output = Response> + Send + use<> {
+        let guarded = self.routes.find(request.method(), request.uri().path(), request.headers()).clone();
+        let asking = guarded.asks().then(|| Asking { api: self.clone(), request_id: Box::default(), on_behalf: None });
+        let (Parts { method, uri, headers, .. }, body) = request.into_parts();
+        let head = method == Method::HEAD;
+        let payload = Payload::Pending(body);
+        let mut arrival = Arrival { socket: self.client, method, uri, headers, payload, on_behalf, asking };
+        async move {
+            let response = guard::serve(&guarded, &mut arrival).await;
+            if head { without_body(response) } else { response }
+        }
     }
 
     /// The same for a client, or a proxy, of this address.
@@ -101,18 +135,24 @@ impl Api {
 }
 
 impl Routes {
-    fn new(app: &App, endpoints: &[&'static Endpoint], unknown: &'static Endpoint) -> Self {
-        let guarded = |operation: usize, endpoint: &'static Endpoint| {
-            let operation = u16::try_from(operation).unwrap_or(u16::MAX);
-            Arc::new(Guarded::new(app.clone(), endpoint, operation))
+    fn new(app: &App, programs: &Served<'_>, pages: &Served<'_>) -> Self {
+        let mut number = 0;
+        let mut guarded = |endpoint: &'static Endpoint, face: &'static Face| {
+            let guarded = Arc::new(Guarded::new(app.clone(), endpoint, number, face));
+            number += 1;
+            guarded
         };
         let mut operations: BTreeMap<&str, Vec<(Verb, Arc<Guarded>)>> = BTreeMap::new();
-        for (operation, endpoint) in endpoints.iter().enumerate() {
-            let guarded = guarded(operation, endpoint);
-            for path in std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied()) {
-                operations.entry(path).or_default().push((endpoint.method, guarded.clone()));
+        let mut serve = |served: &Served<'_>| {
+            for endpoint in served.endpoints {
+                let guarded = guarded(endpoint, served.face);
+                for path in std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied()) {
+                    operations.entry(path).or_default().push((endpoint.method, guarded.clone()));
+                }
             }
-        }
+            guarded(served.unknown, served.face)
+        };
+        let (unknown, lost) = (serve(programs), serve(pages));
         let mut paths = matchit::Router::new();
         for (path, operations) in operations {
             if let Err(error) = paths.insert(path, operations) {
@@ -120,12 +160,16 @@ impl Routes {
                 tracing::error!(path, %error, "a path cannot be served");
             }
         }
-        Self { paths, unknown: guarded(endpoints.len(), unknown) }
+        Self { paths, unknown, lost }
     }
 
     /// GET also answers HEAD, unless the path has a HEAD of its own.
-    fn find(&self, method: &Method, path: &str) -> &Arc<Guarded> {
-        let Ok(found) = self.paths.at(path) else { return &self.unknown };
+    fn find(&self, method: &Method, path: &str, headers: &HeaderMap) -> &Arc<Guarded> {
+        let Ok(found) = self.paths.at(path) else {
+            // Somebody follows a link, and should not have to read JSON.
+            let navigates = headers.get(FETCH_MODE).is_some_and(|mode| mode == "navigate");
+            return if navigates { &self.lost } else { &self.unknown };
+        };
         let by = |wanted: Verb| found.value.iter().find(|(verb, _)| *verb == wanted).map(|(_, guarded)| guarded);
         let operation = match Verb::of(method) {
             Some(Verb::Head) => by(Verb::Head).or_else(|| by(Verb::Get)),
@@ -177,15 +221,24 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let guarded = self.routes.find(request.method(), request.uri().path()).clone();
-        let (Parts { method, uri, headers, .. }, body) = request.into_parts();
-        let head = method == Method::HEAD;
-        let payload = Payload::Pending(if body.is_end_stream() { Body::empty() } else { Body::new(body) });
-        let mut arrival = Arrival { socket: self.client, method, uri, headers, payload };
-        Box::pin(async move {
-            let response = guard::serve(&guarded, &mut arrival).await;
-            Ok(if head { without_body(response) } else { response })
-        })
+        let body = |body: B| if body.is_end_stream() { Body::empty() } else { Body::new(body) };
+        let answer = self.serve(request.map(body), None);
+        Box::pin(async move { Ok(answer.await) })
+    }
+}
+
+impl Asking {
+    /// The other operation's answer, whoever serves it. Its errors are those it gave, not yet written for anybody.
+    pub async fn ask(&self, mut request: Request<Body>) -> Result<Response, Error> {
+        // Without somebody on whose behalf, it would be asked as a program of this machine's would.
+        let Some(by) = &self.on_behalf else { return Err(Error::Unauthenticated(Credential::Missing)) };
+        // The entries of both in the log belong together.
+        request.headers_mut().extend(HeaderValue::try_from(&*self.request_id).map(|id| (fields::REQUEST_ID, id)));
+        let mut response = self.api.serve(request, Some(by.clone())).await;
+        match response.extensions_mut().remove::<Arc<Error>>().and_then(Arc::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(response),
+        }
     }
 }
 

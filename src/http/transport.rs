@@ -57,6 +57,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// Whether the client's own hop was HTTPS, or never left this machine.
     pub secure: bool,
+    /// Whether it was HTTPS.
+    pub https: bool,
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -67,11 +69,12 @@ impl Transport {
     pub fn peer(&self, socket: IpAddr, headers: &HeaderMap) -> Peer {
         let socket = socket.to_canonical();
         if !self.trusts(socket) {
-            return Peer { address: socket, secure: self.tls || socket.is_loopback() };
+            return Peer { address: socket, secure: self.tls || socket.is_loopback(), https: self.tls };
         }
         let (address, proto) = self.client_behind(socket, headers);
         let proto = proto.or_else(|| headers.get(FORWARDED_PROTO)?.to_str().ok());
-        Peer { address, secure: self.tls || proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https")) }
+        let https = self.tls || proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+        Peer { address, secure: https, https }
     }
 
     /// Refuses a request that crossed a network in the clear (specification §5.1).
@@ -190,7 +193,7 @@ mod tests {
                 headers.append(header::FORWARDED, line.parse().unwrap());
             }
             let peer = trusting("Forwarded").peer("10.0.0.1".parse().unwrap(), &headers);
-            assert_eq!(peer, Peer { address: address.parse().unwrap(), secure }, "{lines:?}");
+            assert_eq!(peer, Peer { address: address.parse().unwrap(), secure, https: secure }, "{lines:?}");
         }
     }
 

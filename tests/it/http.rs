@@ -7,6 +7,7 @@ use gantry::{
     error::Error,
     http::{Access, Api, Done, Endpoint, Tag, Transport, Verb, mount},
     limits::STANDARD,
+    web,
 };
 use serde_json::json;
 
@@ -203,7 +204,7 @@ async fn panics() -> Result<Done, Error> {
 #[tokio::test]
 async fn a_panic_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
-    let api = Api::new(&app.app, &[&PANICS], &endpoints::UNKNOWN);
+    let api = Api::new(&app.app, &[&PANICS], &endpoints::UNKNOWN, &web::served());
     let answer = Call::new(api.clone(), "GET", "/panics").as_(&app.owner).header("x-request-id", "abc").send().await.expect(500);
     assert_eq!(answer.json(), json!({"message": "Internal Server Error", "errorEventId": "abc"}));
     assert_eq!((answer.quota.limit, answer.quota.remaining), (120, 119));

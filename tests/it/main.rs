@@ -27,4 +27,5 @@ mod support;
 mod tidy;
 mod tokens;
 mod types;
+mod web;
 mod webhooks;

@@ -136,6 +136,11 @@ fn only_the_guard_reads_credentials() {
 }
 
 #[test]
+fn only_one_file_reads_cookies() {
+    no_breach(&mentions(&in_src(), &["header::COOKIE"], &["src/web/cookie.rs"]));
+}
+
+#[test]
 fn only_listed_files_sleep_or_read_the_environment() {
     let places = |list: &'static [(&str, &str)]| list.iter().map(|(place, _)| *place).collect::<Vec<_>>();
     no_breach(&mentions(&rust(), SLEEP, &places(SLEEPS)));

@@ -35,6 +35,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
     let url = format!("http://{}", first.address);
     assert_eq!(field(&first.greeting, "API"), url);
     assert!(field(&first.greeting, "Token").starts_with(&first.token), "{:?}", first.greeting);
+    assert!(field(&first.greeting, "Pages").starts_with(&format!("{url}/sign-in/link/")), "{:?}", first.greeting);
     assert!(field(&first.greeting, "CLI").contains(profile.to_str().unwrap()), "{:?}", first.greeting);
     let text = fs::read_to_string(&env).unwrap();
     assert_eq!(text, format!("GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={}\n", first.token, first.organization));

@@ -1,0 +1,99 @@
+//! One's own account: who one is here, and the password.
+
+use askama::Template;
+use axum::http::StatusCode;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+use super::{
+    Answer, Form, Frame, Visitor, page,
+    words::{self, Moment},
+};
+use crate::{
+    accounts::{
+        passwords,
+        sessions::{self, Ending},
+        sign_in::{self, Outcome},
+    },
+    error::Error,
+    http::{Access, Endpoint, Verb, mount},
+};
+
+pub(super) static ACCOUNT: Endpoint = page("page-account", "Account", Verb::Get, "/account", Access::Caller, || mount(account));
+pub(super) static SET_PASSWORD: Endpoint =
+    page("page-set-password", "Change the password", Verb::Post, "/account/password", Access::Caller, || mount(set_password));
+
+#[derive(Template)]
+#[template(path = "account.html")]
+struct AccountPage {
+    frame: Frame,
+    email: String,
+    username: String,
+    id: String,
+    /// When the password was changed, if there is one.
+    changed: Option<Moment>,
+    wrong: Wrong,
+}
+
+/// What is wrong with the fields, when the form is shown again.
+#[derive(Default)]
+struct Wrong {
+    current: Option<String>,
+    password: Option<String>,
+    again: Option<String>,
+}
+
+async fn account(visitor: Visitor) -> Result<Answer, Error> {
+    show(&visitor, StatusCode::OK, Wrong::default()).await
+}
+
+async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Answer, Error> {
+    let now = visitor.app.clock.now();
+    let changed = passwords::changed_at(&visitor.app.db, visitor.user.id).await?.map(|at| Moment::new(at, now));
+    let account = visitor.account.clone();
+    let page = AccountPage {
+        frame: visitor.frame().of("/account"),
+        email: account.email,
+        username: account.username,
+        id: account.gotrue_id.to_string(),
+        changed,
+        wrong,
+    };
+    Ok(Answer::page(&page)?.status(status))
+}
+
+#[derive(Deserialize)]
+struct NewPassword {
+    #[serde(default)]
+    current: SecretString,
+    password: SecretString,
+    again: SecretString,
+}
+
+/// Whoever knows the password may change it; whoever has none may set one. Every other session ends.
+async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result<Answer, Error> {
+    let (app, again) = (&visitor.app, |wrong| show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wrong));
+    if form.password.expose_secret() != form.again.expose_secret() {
+        return again(Wrong { again: Some("The two are not the same.".to_owned()), ..Wrong::default() }).await;
+    }
+    if passwords::changed_at(&app.db, visitor.user.id).await?.is_some() {
+        let (email, address) = (&visitor.account.email, visitor.peer.address);
+        let wrong = match sign_in::try_password(&app.db, email, form.current, address, app.clock.now()).await? {
+            Outcome::Right(_) => None,
+            Outcome::Wrong => Some("This is not your password.".to_owned()),
+            Outcome::Held(wait) => Some(words::held(wait)),
+        };
+        if wrong.is_some() {
+            return again(Wrong { current: wrong, ..Wrong::default() }).await;
+        }
+    }
+    match passwords::set(&app.db, &app.entropy, &visitor.account, form.password, app.clock.now()).await {
+        Ok(()) => {}
+        Err(Error::Invalid { problem, .. }) => {
+            return again(Wrong { password: Some(problem.into_owned()), ..Wrong::default() }).await;
+        }
+        Err(error) => return Err(error),
+    }
+    sessions::end(&app.db, visitor.user.id, Ending::Others(&visitor.secret.digest()), app.clock.now()).await?;
+    Answer::to("/account?done=password")
+}

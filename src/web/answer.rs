@@ -1,0 +1,85 @@
+//! What pages answer: a page, or the way to one; always with the headers that keep it safe.
+
+use askama::Template;
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::Response,
+};
+
+use crate::{
+    error::{Context, Error},
+    http::{Described, Output},
+};
+
+/// Only our own files; nothing inline, nothing framed, and forms lead nowhere else.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+/// On every page and redirect.
+const HEADERS: [(HeaderName, &str); 7] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+];
+
+/// What a page answers.
+pub struct Answer(Response);
+
+impl Answer {
+    /// A page.
+    pub fn page(template: &impl Template) -> Result<Self, Error> {
+        let html = template.render().context("writing a page")?;
+        let mut answer = Self::plain(StatusCode::OK, html.into());
+        answer.0.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        Ok(answer)
+    }
+
+    /// The way to a page of ours: what a form answers when it did something, so that loading again does nothing twice.
+    pub fn to(path: &str) -> Result<Self, Error> {
+        let mut answer = Self::plain(StatusCode::SEE_OTHER, Body::empty());
+        answer.0.headers_mut().insert(header::LOCATION, HeaderValue::try_from(path).context("naming a page")?);
+        Ok(answer)
+    }
+
+    /// The same with another status: a form that is shown again says why.
+    #[must_use]
+    pub fn status(mut self, status: StatusCode) -> Self {
+        *self.0.status_mut() = status;
+        self
+    }
+
+    /// The same with another header.
+    #[must_use]
+    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.0.headers_mut().append(name, value);
+        self
+    }
+
+    fn plain(status: StatusCode, body: Body) -> Self {
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        protect(response.headers_mut());
+        Self(response)
+    }
+}
+
+fn protect(headers: &mut HeaderMap) {
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
+impl Output for Answer {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        self.0
+    }
+}

@@ -1,0 +1,89 @@
+//! Style sheet, scripts and icon, embedded under names that change with what is in them.
+
+use std::sync::LazyLock;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use sha2::{Digest, Sha256};
+
+use super::page;
+use crate::{
+    error::Error,
+    http::{Access, Call, Described, Endpoint, Input, Output, Verb, mount},
+    limits::{Limit, LimitKey, per},
+};
+
+/// A page has three files, which a browser asks for once.
+static FILES: Limit = Limit { key: LimitKey::Path, windows: &[per(1_000, 60)] };
+
+pub(super) static ASSET: Endpoint =
+    Endpoint { limit: &FILES, ..page("page-asset", "A file of the pages", Verb::Get, "/assets/{file}", Access::Public, || mount(asset)) };
+
+/// An embedded file.
+struct File {
+    name: String,
+    content_type: &'static str,
+    bytes: &'static [u8],
+}
+
+impl File {
+    fn new(stem: &str, ending: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
+        let digest = Sha256::digest(bytes);
+        Self { name: format!("{stem}-{}.{ending}", hex::encode(&digest[..6])), content_type, bytes }
+    }
+}
+
+/// Paths of the files, for templates.
+pub(super) struct Assets {
+    pub(super) style: String,
+    pub(super) script: String,
+    pub(super) htmx: String,
+    pub(super) icon: String,
+    files: [File; 4],
+}
+
+pub(super) static ASSETS: LazyLock<Assets> = LazyLock::new(|| {
+    let script = "text/javascript; charset=utf-8";
+    let files = [
+        File::new("gantry", "css", "text/css; charset=utf-8", include_bytes!("../../static/web/gantry.css")),
+        File::new("gantry", "js", script, include_bytes!("../../static/web/gantry.js")),
+        File::new("htmx-2.0.11", "js", script, include_bytes!("../../static/web/htmx.min.js")),
+        File::new("icon", "svg", "image/svg+xml", include_bytes!("../../static/web/icon.svg")),
+    ];
+    let [style, script, htmx, icon] = files.each_ref().map(|file| format!("/assets/{}", file.name));
+    Assets { style, script, htmx, icon, files }
+});
+
+struct FileName(String);
+
+impl Input for FileName {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        call.placeholder("file").map(|name| Self(name.to_owned())).ok_or(Error::NotFound)
+    }
+}
+
+async fn asset(FileName(name): FileName) -> Result<Found, Error> {
+    ASSETS.files.iter().find(|file| file.name == name).map(Found).ok_or(Error::NotFound)
+}
+
+struct Found(&'static File);
+
+impl Output for Found {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = Response::new(Body::from(self.0.bytes));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.0.content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}

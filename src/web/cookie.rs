@@ -1,0 +1,73 @@
+//! The session's cookie. Nothing else reads or sets one.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+
+use crate::{
+    accounts::sessions::{self, Secret},
+    error::{Context, Credential, Error},
+    http::{Peer, Presented},
+};
+
+/// Over HTTPS a browser accepts the name only from this very host, and sends it back to no other.
+const SECURE: &str = "__Host-gantry";
+/// On this machine without HTTPS, where browsers do not take the other.
+const LOCAL: &str = "gantry";
+
+fn name(peer: Peer) -> &'static str {
+    if peer.https { SECURE } else { LOCAL }
+}
+
+/// The session a request brings.
+pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<Secret> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
+    let mut ours = cookies.filter_map(|cookie| cookie.trim().strip_prefix(name(peer))?.strip_prefix('='));
+    ours.next().and_then(Secret::parse)
+}
+
+/// What says who sent a request.
+pub(super) fn presented(headers: &HeaderMap, peer: Peer) -> Result<Presented, Credential> {
+    secret(headers, peer).map(|secret| Presented::Session(secret.digest())).ok_or(Credential::Missing)
+}
+
+/// Sets the cookie.
+pub(super) fn set(secret: &Secret, peer: Peer) -> Result<HeaderValue, Error> {
+    written(peer, secret.expose(), sessions::LIFE.num_seconds())
+}
+
+/// Takes it away.
+pub(super) fn clear(peer: Peer) -> Result<HeaderValue, Error> {
+    written(peer, "", 0)
+}
+
+fn written(peer: Peer, value: &str, max_age: i64) -> Result<HeaderValue, Error> {
+    let secure = if peer.https { "; Secure" } else { "" };
+    let text = format!("{}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax{secure}", name(peer));
+    let mut value = HeaderValue::try_from(text).context("writing a cookie")?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Entropy;
+
+    fn peer(https: bool) -> Peer {
+        Peer { address: [127, 0, 0, 1].into(), secure: true, https }
+    }
+
+    #[test]
+    fn what_is_set_is_read_again_and_only_over_the_same_transport() {
+        let secret = Secret::generate(&Entropy::seeded(7));
+        for https in [true, false] {
+            let set = set(&secret, peer(https)).unwrap().to_str().unwrap().to_owned();
+            assert!(set.contains("; Path=/;") && set.contains("; HttpOnly; SameSite=Lax") && !set.contains("Domain"), "{set}");
+            assert_eq!((set.starts_with("__Host-"), set.ends_with("; Secure")), (https, https));
+            let mut headers = HeaderMap::new();
+            headers.append(header::COOKIE, "gantryx=1; other=2".parse().unwrap());
+            headers.append(header::COOKIE, format!("a=b;  {}", set.split(';').next().unwrap()).parse().unwrap());
+            assert_eq!(super::secret(&headers, peer(https)).unwrap().digest(), secret.digest());
+            assert!(super::secret(&headers, peer(!https)).is_none());
+        }
+    }
+}

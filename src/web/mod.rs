@@ -1,0 +1,84 @@
+//! The account pages: server-rendered, and whole without JavaScript.
+//!
+//! A page is an [`Endpoint`] like an operation of the API, so the same guard counts, decides, records and bounds it; only
+//! its [`Face`] differs: a session says who asks, and errors are pages. What a page shows or does it asks of the API's
+//! operations in this process ([`Visitor::get`] and its siblings), as the visitor. So it has no rules of its own, and can
+//! do nothing that the API would refuse. Only what is about the session itself is done here.
+//!
+//! A new page is a template, a struct for it, a handler, and a line in [`PAGES`]:
+//!
+//! - it takes a [`Visitor`], and answers [`Answer::page`];
+//! - a form posts to an endpoint that takes a [`Form`], which checks that one of our pages made it, and answers
+//!   [`Answer::to`] the page that shows the outcome.
+
+mod account;
+mod answer;
+mod assets;
+mod cookie;
+mod errors;
+mod form;
+mod home;
+mod next;
+mod sessions;
+mod sign_in;
+mod visitor;
+mod words;
+
+pub use answer::Answer;
+pub use form::{Form, OpenForm};
+pub use visitor::{Frame, Visitor};
+
+use crate::{
+    error::Error,
+    http::{Access, Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+    limits::STANDARD,
+};
+
+/// How browsers are met.
+static FACE: Face = Face { presented: cookie::presented, refuse: errors::refuse, asks: true };
+
+/// Every page, form and file.
+static PAGES: &[&Endpoint] = &[
+    &home::HOME,
+    &sign_in::SHOW,
+    &sign_in::SUBMIT,
+    &sign_in::SHOW_LINK,
+    &sign_in::USE_LINK,
+    &sign_in::SIGN_OUT,
+    &account::ACCOUNT,
+    &account::SET_PASSWORD,
+    &sessions::LIST,
+    &sessions::END_ONE,
+    &sessions::END_ALL,
+    &assets::ASSET,
+];
+
+/// Where a browser goes that follows a link to nothing. The address alone leads to the first page: programs that ask for
+/// it are told, as ever, that it is no operation.
+pub static LOST: Endpoint = page("page-lost", "Nothing", Verb::Get, "/", Access::Public, || mount(lost));
+
+async fn lost(RequestLine { path, .. }: RequestLine) -> Result<Answer, Error> {
+    if path == "/" { Answer::to(next::HOME) } else { Err(Error::NotFound) }
+}
+
+/// Every page, in the order of their numbers.
+pub fn pages() -> &'static [&'static Endpoint] {
+    PAGES
+}
+
+/// What browsers are served.
+pub fn served() -> Served<'static> {
+    Served { face: &FACE, endpoints: PAGES, unknown: &LOST }
+}
+
+/// A page, or what a form does. `Access::Caller` is whoever is signed in.
+const fn page(
+    id: &'static str,
+    summary: &'static str,
+    method: Verb,
+    path: &'static str,
+    access: Access,
+    handler: fn() -> Mounted,
+) -> Endpoint {
+    Endpoint { id, summary, tag: Tag::Gantry, method, path, aliases: &[], access, limit: &STANDARD, handler }
+}

@@ -1,0 +1,169 @@
+//! Signing in, with a password or a link, and out again.
+
+use std::net::IpAddr;
+
+use askama::Template;
+use axum::http::{HeaderValue, StatusCode, header};
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use super::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words};
+use crate::{
+    access::{Subject, User},
+    accounts::{
+        self, links,
+        sessions::{self, Ending, Secret},
+        sign_in::{self, Outcome},
+    },
+    app::App,
+    audit::Recorder,
+    error::Error,
+    http::{Access, Call, Described, Endpoint, Input, Peer, Verb, mount},
+    ids::UserId,
+};
+
+pub(super) static SHOW: Endpoint = page("page-sign-in", "Sign in", Verb::Get, "/sign-in", Access::Public, || mount(show));
+pub(super) static SUBMIT: Endpoint =
+    page("page-sign-in-submit", "Sign in with a password", Verb::Post, "/sign-in", Access::Public, || mount(submit));
+pub(super) static SHOW_LINK: Endpoint =
+    page("page-sign-in-link", "Sign in with a link", Verb::Get, "/sign-in/link/{link}", Access::Public, || mount(show_link));
+pub(super) static USE_LINK: Endpoint =
+    page("page-sign-in-link-submit", "Use a link", Verb::Post, "/sign-in/link/{link}", Access::Public, || mount(use_link));
+pub(super) static SIGN_OUT: Endpoint = page("page-sign-out", "Sign out", Verb::Post, "/sign-out", Access::Caller, || mount(sign_out));
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignIn {
+    frame: Frame,
+    next: String,
+    email: String,
+    problem: Option<String>,
+    /// After signing out everywhere, or here.
+    out: Option<&'static str>,
+}
+
+#[derive(Template)]
+#[template(path = "sign_in_link.html")]
+struct SignInLink {
+    frame: Frame,
+    email: String,
+}
+
+/// Who came to sign in: the browser, and the session it has already.
+struct Newcomer {
+    app: App,
+    peer: Peer,
+    user_agent: String,
+    query: Vec<(String, String)>,
+    signed_in: Option<User>,
+    before: Option<Secret>,
+    link: Option<Secret>,
+    request_id: String,
+}
+
+impl Input for Newcomer {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let app = App::take(call).await?;
+        let user_agent = call.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        Ok(Self {
+            app,
+            peer: call.peer(),
+            user_agent: user_agent.unwrap_or_default().to_owned(),
+            query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()).into_owned().collect(),
+            signed_in: call.caller().user().cloned(),
+            before: cookie::secret(call.headers(), call.peer()),
+            link: call.placeholder("link").and_then(Secret::parse),
+            request_id: call.request_id().to_owned(),
+        })
+    }
+}
+
+impl Newcomer {
+    fn asked(&self, name: &str) -> &str {
+        self.query.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    fn address(&self) -> IpAddr {
+        self.peer.address
+    }
+
+    /// Ends the session that the browser had, writes down that there is a new one, and hands it over.
+    async fn welcome(&self, user: UserId, session: &Secret, operation: &'static str, next: &str) -> Result<Answer, Error> {
+        let Self { app, .. } = self;
+        if let (Some(before), Some(signed_in)) = (&self.before, &self.signed_in) {
+            sessions::end(&app.db, signed_in.id, Ending::This(&before.digest()), app.clock.now()).await?;
+        }
+        let gotrue_id = accounts::by_id(&app.db, user).await?.gotrue_id;
+        let user = User { id: user, gotrue_id, token: None, grant: None, calls: None };
+        let recorder = Recorder::new(&user, &Subject::Account, self.address(), &self.request_id, operation);
+        recorder.finish(&app.db, StatusCode::SEE_OTHER.as_u16(), app.clock.now()).await?;
+        Ok(Answer::to(next::safe(next))?.with(header::SET_COOKIE, cookie::set(session, self.peer)?))
+    }
+}
+
+async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
+    let next = next::safe(newcomer.asked("next"));
+    if newcomer.signed_in.is_some() {
+        return Answer::to(next);
+    }
+    let out = match newcomer.asked("done") {
+        "out" => Some("You are signed out."),
+        "everywhere" => Some("You are signed out everywhere."),
+        _ => None,
+    };
+    Answer::page(&SignIn { frame: Frame::anonymous(), next: next.to_owned(), email: String::new(), problem: None, out })
+}
+
+#[derive(Deserialize)]
+struct Credentials {
+    email: String,
+    password: SecretString,
+    #[serde(default)]
+    next: String,
+}
+
+async fn submit(newcomer: Newcomer, OpenForm(form): OpenForm<Credentials>) -> Result<Answer, Error> {
+    let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
+    let Credentials { email, password, next } = form;
+    let now = app.clock.now();
+    let (problem, status, wait) = match sign_in::try_password(&app.db, &email, password, newcomer.address(), now).await? {
+        Outcome::Right(user) => {
+            sessions::begin(&app.db, user, &session, newcomer.address(), &newcomer.user_agent, now).await?;
+            return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
+        }
+        Outcome::Wrong => ("Email address and password do not belong together.".to_owned(), StatusCode::UNPROCESSABLE_ENTITY, None),
+        Outcome::Held(wait) => (words::held(wait), StatusCode::TOO_MANY_REQUESTS, Some(words::whole_secs(wait))),
+    };
+    let next = next::safe(&next).to_owned();
+    let page = SignIn { frame: Frame::anonymous(), next, email, problem: Some(problem), out: None };
+    let answer = Answer::page(&page)?.status(status);
+    Ok(match wait {
+        Some(secs) => answer.with(header::RETRY_AFTER, HeaderValue::from(secs)),
+        None => answer,
+    })
+}
+
+async fn show_link(newcomer: Newcomer) -> Result<Answer, Error> {
+    let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
+    let owner = links::owner(&newcomer.app.db, &link.digest(), newcomer.app.clock.now()).await?;
+    Answer::page(&SignInLink { frame: Frame::anonymous(), email: owner.email })
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+async fn use_link(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Result<Answer, Error> {
+    let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
+    let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
+    let browser = (newcomer.address(), newcomer.user_agent.as_str());
+    let user = links::redeem(&app.db, &link.digest(), &session, browser, app.clock.now()).await?;
+    newcomer.welcome(user, &session, USE_LINK.id, next::HOME).await
+}
+
+async fn sign_out(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
+    let digest = visitor.secret.digest();
+    sessions::end(&visitor.app.db, visitor.user.id, Ending::This(&digest), visitor.app.clock.now()).await?;
+    Ok(Answer::to("/sign-in?done=out")?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+}

@@ -1,0 +1,145 @@
+//! Who looks at a page, and how pages ask the API on their behalf.
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Method, Request, header},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    assets::{ASSETS, Assets},
+    cookie,
+};
+use crate::{
+    access::User,
+    accounts::{self, Account, sessions::Secret},
+    app::App,
+    error::{Context, Credential, Error},
+    http::{Asking, Call, Described, Input, Peer},
+};
+
+/// Largest answer of an operation that a page reads, in bytes.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Somebody who is signed in, on a page that the guard let through.
+pub struct Visitor {
+    /// Whom operations are asked for.
+    pub user: User,
+    /// Their account.
+    pub account: Account,
+    /// The application.
+    pub app: App,
+    /// Where the request came from.
+    pub peer: Peer,
+    /// What the session's cookie holds.
+    pub secret: Secret,
+    path: String,
+    done: Option<String>,
+    asking: Asking,
+    recorder: Option<std::sync::Arc<crate::audit::Recorder>>,
+}
+
+impl Input for Visitor {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let (user, app) = (User::take(call).await?, App::take(call).await?);
+        let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Unauthenticated(Credential::Missing))?;
+        let account = accounts::by_id(&app.db, user.id).await?;
+        let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
+        let done = query.find(|(name, _)| name == "done").map(|(_, what)| what.into_owned());
+        let (path, asking, recorder) = (call.uri().path().to_owned(), call.asking()?, call.recorder());
+        Ok(Self { user, account, app, peer: call.peer(), secret, path, done, asking, recorder })
+    }
+}
+
+impl Visitor {
+    /// What every page of theirs has around it.
+    pub fn frame(&self) -> Frame {
+        Frame {
+            assets: &ASSETS,
+            signed_in: Some(SignedIn {
+                email: self.account.email.clone(),
+                username: self.account.username.clone(),
+                form_token: self.secret.form_token(),
+            }),
+            path: self.path.clone(),
+            done: self.done.clone(),
+        }
+    }
+
+    /// What an operation answers to a GET of this path.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    /// What an operation answers that changes something, and that writes its own entry of the audit log.
+    pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, Error> {
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
+            recorder.pass_on();
+        }
+        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
+        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
+        let answer = self.asking.ask(request.body(body).context("asking an operation")?).await?;
+        let bytes = to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")?;
+        // Some answer nothing at all.
+        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(bytes).context("understanding an operation's answer")
+    }
+}
+
+/// What `templates/layout.html` puts around a page.
+pub struct Frame {
+    pub(super) assets: &'static Assets,
+    pub(super) signed_in: Option<SignedIn>,
+    path: String,
+    done: Option<String>,
+}
+
+/// Whose page it is.
+pub(super) struct SignedIn {
+    pub(super) email: String,
+    pub(super) username: String,
+    pub(super) form_token: String,
+}
+
+impl SignedIn {
+    pub(super) fn initial(&self) -> String {
+        self.username.chars().next().map(|first| first.to_uppercase().collect()).unwrap_or_default()
+    }
+}
+
+impl Frame {
+    /// Around a page for anybody.
+    pub fn anonymous() -> Self {
+        Self { assets: &ASSETS, signed_in: None, path: String::new(), done: None }
+    }
+
+    /// Around a form that is shown again in the place of the page at `path`.
+    #[must_use]
+    pub fn of(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    /// The field that every form has.
+    pub(super) fn form_token(&self) -> &str {
+        self.signed_in.as_ref().map_or("", |signed_in| &signed_in.form_token)
+    }
+
+    /// Whether the page is this one.
+    pub(super) fn at(&self, path: &str) -> bool {
+        self.path == path
+    }
+
+    /// Whether it is this one, or one below it.
+    pub(super) fn within(&self, path: &str) -> bool {
+        self.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// What the form before did, if it is one of these words: a page writes its own sentence for each.
+    pub(super) fn done(&self, what: &str) -> bool {
+        self.done.as_deref() == Some(what)
+    }
+}

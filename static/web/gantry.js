@@ -1,0 +1,41 @@
+// What pages gain from JavaScript beyond htmx. Everything works without.
+'use strict';
+// A menu closes when its work is done elsewhere.
+const menus = () => document.querySelectorAll('details.menu[open]');
+addEventListener('click', (event) => {
+  for (const menu of menus()) if (!menu.contains(event.target)) menu.open = false;
+});
+addEventListener('keydown', (event) => {
+  if (event.key !== 'Escape') return;
+  for (const menu of menus()) {
+    menu.open = false;
+    menu.querySelector('summary').focus();
+  }
+});
+// One press is one form.
+addEventListener('submit', (event) => {
+  const form = event.target;
+  if (form.dataset.sent && !form.hasAttribute('hx-post')) event.preventDefault();
+  form.dataset.sent = 'yes';
+});
+addEventListener('pageshow', (event) => {
+  if (event.persisted) location.reload();
+});
+// What htmx cannot show in place is shown as the page it is.
+for (const trouble of ['htmx:responseError', 'htmx:sendError']) {
+  addEventListener(trouble, (event) => event.detail.elt.closest('form')?.submit());
+}
+addEventListener('htmx:beforeSwap', (event) => {
+  const { pathname } = new URL(event.detail.xhr.responseURL || location.href);
+  if (pathname === '/sign-in') {
+    event.detail.shouldSwap = false;
+    location.assign(`/sign-in?next=${encodeURIComponent(location.pathname)}`);
+  }
+});
+addEventListener('htmx:afterSwap', (event) => {
+  const status = document.querySelector('[role=status]');
+  if (status) {
+    status.tabIndex = -1;
+    status.focus();
+  }
+});

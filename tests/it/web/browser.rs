@@ -1,0 +1,169 @@
+//! A browser without JavaScript: keeps cookies, sends forms as pages made them, and looks at every answer's headers.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, Request, StatusCode},
+};
+use gantry::{
+    accounts::{self, passwords},
+    http::Api,
+};
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+use crate::support::{Actor, Node, TestApp};
+
+pub(super) const PASSWORD: &str = "violin fjord lantern 9";
+const HOST: &str = "gantry.test";
+
+/// One browser, of one person.
+pub(super) struct Browser {
+    api: Api,
+    pub(super) cookies: BTreeMap<String, String>,
+    /// What it says about where a form is from.
+    pub(super) origin: Option<(&'static str, String)>,
+}
+
+/// A page, or the way to one.
+pub(super) struct Seen {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) html: String,
+}
+
+impl Seen {
+    #[track_caller]
+    pub(super) fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{:?} {}", self.headers, self.html);
+        self
+    }
+
+    #[track_caller]
+    pub(super) fn leads_to(self, path: &str) -> Self {
+        let seen = self.expect(303);
+        assert_eq!(seen.header("location"), Some(path));
+        seen
+    }
+
+    #[track_caller]
+    pub(super) fn says(self, text: &str) -> Self {
+        assert!(self.html.contains(text), "no {text:?} in {}", self.html);
+        self
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// What the page's forms carry.
+    pub(super) fn form_token(&self) -> String {
+        let (_, rest) = self.html.split_once("name=\"form_token\" value=\"").expect("a form");
+        rest.split('"').next().unwrap().to_owned()
+    }
+}
+
+impl Browser {
+    pub(super) fn new(node: &Node) -> Self {
+        let origin = Some(("origin", format!("http://{HOST}")));
+        Self { api: node.app.api(), cookies: BTreeMap::new(), origin }
+    }
+
+    pub(super) fn from(mut self, address: &str) -> Self {
+        self.api = self.api.of(address.parse().unwrap());
+        self
+    }
+
+    /// The same person's browser, at another node.
+    pub(super) fn at(&self, node: &Node) -> Self {
+        Self { api: node.app.api(), cookies: self.cookies.clone(), origin: self.origin.clone() }
+    }
+
+    pub(super) async fn get(&mut self, path: &str) -> Seen {
+        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(super) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let mut request = Request::post(path).header("content-type", "application/x-www-form-urlencoded");
+        if let Some((name, value)) = &self.origin {
+            request = request.header(*name, value);
+        }
+        self.send(request.body(body.into()).unwrap()).await
+    }
+
+    /// Sends a form of the page at `at`.
+    pub(super) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
+        let token = self.get(at).await.expect(200).form_token();
+        let fields: Vec<_> = [("form_token", token.as_str())].into_iter().chain(fields.iter().copied()).collect();
+        self.post(path, &fields).await
+    }
+
+    pub(super) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
+        self.post("/sign-in", &[("email", email), ("password", password), ("next", "/projects")]).await
+    }
+
+    pub(super) async fn send(&mut self, mut request: Request<Body>) -> Seen {
+        let headers = request.headers_mut();
+        headers.insert("host", HOST.parse().unwrap());
+        headers.insert("sec-fetch-mode", "navigate".parse().unwrap());
+        headers.insert("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0".parse().unwrap());
+        for (name, value) in &self.cookies {
+            headers.append("cookie", format!("{name}={value}").parse().unwrap());
+        }
+        let (parts, body) = self.api.clone().oneshot(request).await.unwrap().into_parts();
+        let html = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        let seen = Seen { status: parts.status, headers: parts.headers, html };
+        for set in seen.headers.get_all("set-cookie") {
+            let (name, value) = set.to_str().unwrap().split(';').next().unwrap().split_once('=').unwrap();
+            match value {
+                "" => self.cookies.remove(name),
+                value => self.cookies.insert(name.to_owned(), value.to_owned()),
+            };
+        }
+        check_headers(&seen);
+        seen
+    }
+}
+
+/// What holds for every page, form and redirect.
+fn check_headers(seen: &Seen) {
+    if seen.header("content-type").is_some_and(|kind| !kind.starts_with("text/html")) {
+        return;
+    }
+    let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                  form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+    for (name, value) in [
+        ("content-security-policy", policy),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "same-origin"),
+        ("x-content-type-options", "nosniff"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cache-control", "no-store"),
+    ] {
+        assert_eq!(seen.header(name), Some(value), "{name} of {} {}", seen.status, seen.html);
+    }
+    assert!(seen.headers.contains_key("permissions-policy"));
+    for inline in ["<style", " style=", "<script>", "javascript:", " onclick=", " hx-on"] {
+        assert!(!seen.html.contains(inline), "{inline} in {}", seen.html);
+    }
+}
+
+pub(super) fn email(name: &str) -> String {
+    format!("{name}@example.com")
+}
+
+/// Gives an actor the password.
+pub(super) async fn give_password(app: &TestApp, actor: &Actor) {
+    let owner = accounts::by_id(&app.app.db, actor.user).await.unwrap();
+    passwords::set(&app.app.db, &app.app.entropy, &owner, PASSWORD.into(), app.clock.now()).await.unwrap();
+}
+
+/// Olga's browser, signed in.
+pub(super) async fn olga(app: &TestApp) -> Browser {
+    give_password(app, &app.owner).await;
+    let mut browser = Browser::new(&app.node);
+    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+}
