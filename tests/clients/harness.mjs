@@ -33,8 +33,9 @@ export async function start() {
   const log = [];
   createInterface({ input: child.stderr }).on('line', (line) => log.push(line));
   const ended = new Promise((resolve) => child.once('exit', resolve));
+  const said = [];
   const ready = new Promise((resolve, reject) => {
-    createInterface({ input: child.stdout }).on('line', (line) => line.startsWith('Ctrl-C') && resolve());
+    createInterface({ input: child.stdout }).on('line', (line) => said.push(line) && line.startsWith('Ctrl-C') && resolve());
     ended.then((code) => reject(new Error(`gantry ended with ${code}:\n${log.join('\n')}`)));
   });
   const stop = async () => {
@@ -58,6 +59,8 @@ export async function start() {
     organization: variables.GANTRY_ORG,
     data,
     profile: join(data, 'profile.yaml'),
+    // Signs the first user in to the pages, once.
+    signIn: said.map((line) => /^ +Pages +(\S+)/.exec(line)?.[1]).find(Boolean),
     home: join(dir, 'home'),
     work: join(dir, 'work'),
     log,

@@ -4,6 +4,7 @@ import cli from './cli.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
+import pages from './pages.mjs';
 import python from './python.mjs';
 import scoped from './scoped.mjs';
 import types from './types.mjs';
@@ -15,6 +16,7 @@ const suites = {
   // What assistants that were set up a year ago still run.
   'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
   js,
+  pages,
   python,
   scoped,
   types,

@@ -1,0 +1,128 @@
+// The account pages in Chromium: a first visit, signing in with and without JavaScript, and how every state looks.
+import assert from 'node:assert/strict';
+import { browser, look } from './browser.mjs';
+import { call } from './harness.mjs';
+
+const EMAIL = 'owner@example.com';
+const PASSWORD = 'violin fjord lantern 9';
+
+async function signIn(page, password = PASSWORD) {
+  await page.getByLabel('Email address').fill(EMAIL);
+  await page.getByLabel('Password', { exact: true }).fill(password);
+  await page.getByRole('button', { name: 'Sign in' }).click();
+}
+
+async function setPassword(page, current, password, again = password) {
+  if (current) await page.getByLabel('Current password').fill(current);
+  await page.getByLabel('New password', { exact: true }).fill(password);
+  await page.getByLabel('New password, again').fill(again);
+  await page.getByRole('button', { name: /^(Set|Change) password$/ }).click();
+}
+
+const heading = (page, name) => page.getByRole('heading', { name, exact: true }).waitFor();
+
+export default async function pages(server, tally) {
+  const chrome = await browser(server);
+  const page = await chrome.open();
+  try {
+    await tally.scenario('pages: the first visit needs no password, and sets one', async () => {
+      await page.goto(server.signIn);
+      await look(page, 'link');
+      await page.getByRole('button', { name: 'Sign in' }).click();
+      await heading(page, 'Projects');
+      await look(page, 'home-empty');
+      await page.goto('/account');
+      await look(page, 'account-without-password');
+      await setPassword(page, undefined, 'password');
+      await page.getByText('too easy to guess').waitFor();
+      await look(page, 'account-weak-password');
+      await setPassword(page, undefined, PASSWORD);
+      await page.getByRole('status').waitFor();
+      await look(page, 'account-password-set');
+      await page.goto(server.signIn);
+      await heading(page, 'There is nothing here');
+      await look(page, 'error-404');
+    });
+
+    await tally.scenario('pages: projects are shown with their state', async () => {
+      for (const name of ['Production', 'A staging project with a long name that has to be wrapped somewhere']) {
+        const created = await call(server, 'POST', '/v1/projects', { name, organization_slug: server.organization, db_pass: PASSWORD });
+        assert.equal(created.status, 201);
+      }
+      await page.goto('/');
+      assert.equal(new URL(page.url()).pathname, '/projects');
+      await page.getByText('Production').waitFor();
+      // As it looks when nothing is on its way any more.
+      while (await page.getByText('Starting').count() > 0) await page.reload();
+      await look(page, 'home');
+      await page.locator('summary').click();
+      await page.getByRole('button', { name: 'Sign out' }).waitFor();
+      await look(page, 'menu');
+      await page.keyboard.press('Escape');
+      assert.equal(await page.getByRole('button', { name: 'Sign out' }).isVisible(), false);
+    });
+
+    for (const javaScriptEnabled of [true, false]) {
+      const how = javaScriptEnabled ? 'with JavaScript' : 'without JavaScript';
+      await tally.scenario(`pages: signing in, and ending another session, ${how}`, async () => {
+        const other = await chrome.open({ javaScriptEnabled });
+        await other.goto('/account/sessions');
+        if (javaScriptEnabled) await look(other, 'sign-in');
+        await signIn(other, 'a wrong one');
+        await other.getByRole('alert').waitFor();
+        if (javaScriptEnabled) await look(other, 'sign-in-wrong');
+        await signIn(other);
+        await heading(other, 'Sessions');
+        assert.equal(new URL(other.url()).pathname, '/account/sessions');
+        if (javaScriptEnabled) await look(other, 'sessions');
+        await other.getByRole('button', { name: /^End the session/ }).first().click();
+        await other.getByText('That session is ended.').waitFor();
+        if (javaScriptEnabled) await look(other, 'sessions-ended');
+        await page.goto('/account');
+        await heading(page, 'Sign in to Gantry');
+        await signIn(page);
+        await heading(page, 'Account');
+        await other.getByRole('button', { name: 'Sign out everywhere' }).click();
+        await other.getByText('You are signed out everywhere.').waitFor();
+        if (javaScriptEnabled) await look(other, 'sign-in-out');
+        await page.goto('/account');
+        await signIn(page);
+        await heading(page, 'Account');
+      });
+    }
+
+    await tally.scenario('pages: the keyboard alone is enough to sign in, and the focus shows', async () => {
+      const other = await chrome.open();
+      await other.goto('/sign-in');
+      await other.keyboard.type(EMAIL);
+      await other.keyboard.press('Tab');
+      await other.keyboard.type(PASSWORD);
+      await other.keyboard.press('Enter');
+      await heading(other, 'Projects');
+      await other.keyboard.press('Tab');
+      const skip = await other.evaluate('[document.activeElement.className, getComputedStyle(document.activeElement).outlineStyle]');
+      assert.deepEqual(skip, ['skip', 'solid']);
+      await other.keyboard.press('Enter');
+      assert.equal(await other.evaluate('document.activeElement.id'), 'main');
+    });
+
+    await tally.scenario('pages: forced colours and text of twice the size leave nothing out', async () => {
+      const other = await chrome.open({ forcedColors: 'active', viewport: { width: 640, height: 400 } });
+      await other.goto('/sign-in');
+      await signIn(other);
+      await heading(other, 'Projects');
+      await other.goto('/account/sessions');
+      await look(other, 'forced-colors');
+    });
+
+    await tally.scenario('pages: too many attempts have to wait', async () => {
+      const other = await chrome.open();
+      await other.goto('/sign-in');
+      for (let tries = 0; tries < 7; tries += 1) await signIn(other, 'a wrong one');
+      await other.getByText('Too many attempts').waitFor();
+      await look(other, 'sign-in-held');
+    });
+  } finally {
+    await chrome.close();
+  }
+}
