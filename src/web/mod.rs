@@ -5,7 +5,7 @@
 //! operations in this process ([`Visitor::get`] and its siblings), as the visitor. So it has no rules of its own, and can
 //! do nothing that the API would refuse. Only what is about the session itself is done here.
 //!
-//! A new page is a template, a struct for it, a handler, and a line in [`PAGES`]:
+//! A new page is a template, a struct for it, a handler, and a line in `PAGES`:
 //!
 //! - it takes a [`Visitor`], and answers [`Answer::page`];
 //! - a form posts to an endpoint that takes a [`Form`], which checks that one of our pages made it, and answers
