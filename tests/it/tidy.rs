@@ -23,6 +23,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("src/limits/overrides.rs", "a pause before a failed reading is tried again"),
     ("src/limits/postgres.rs", "a pause before a connection is made again; dead counters are looked for now and then"),
     ("src/limits/redis.rs", "a pause before a connection is made again"),
+    ("src/projects/lease.rs", "a lease is renewed, and looked for, every so often"),
     ("src/tokens/last_used.rs", "uses are gathered for a time"),
     ("src/tokens/usage.rs", "calls are gathered for a time"),
     ("tests/it/access.rs", "nothing here hears another node's notification arrive"),
