@@ -75,6 +75,10 @@ pub async fn run(app: App) {
 
 /// Works on every running server of this node that needs it, and returns how long until one may need it again.
 async fn pass(app: &App) -> Result<Option<Duration>, Error> {
+    if !app.lease.leads() {
+        // Whoever gets the lease is woken.
+        return Ok(None);
+    }
     let now = app.clock.now();
     let mut servers: BTreeMap<ProjectId, Vec<Login>> = BTreeMap::new();
     for login in logins(app, None).await? {

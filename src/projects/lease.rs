@@ -130,6 +130,7 @@ pub async fn run(app: App) {
                 tracing::info!("this process acts on the clusters of its data folder");
                 app.reconciler.wake();
                 app.pool.wake();
+                app.jit.wake();
             }
             _ => {}
         }

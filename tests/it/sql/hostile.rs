@@ -173,7 +173,7 @@ async fn the_owner_gets_out_of_neither_its_role_nor_its_database() {
         "create event trigger e on ddl_command_start execute function now()",
         "create subscription s connection 'host=127.0.0.1' publication p",
         "select pg_reload_conf()",
-        "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'supabase_admin' or backend_type = 'checkpointer'",
+        "select from pg_stat_activity where (usename = 'supabase_admin' or backend_type = 'checkpointer') and pg_terminate_backend(pid)",
         "update pg_catalog.pg_authid set rolsuper = true",
         "select * from pg_catalog.pg_authid",
         "drop role supabase_admin",
