@@ -105,7 +105,7 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     let (env, profile) = (quoted(&env), quoted(&profile));
     let token = if start.fresh { format!("{}  (shown once; kept in {env})", start.token.expose_secret()) } else { format!("in {env}") };
     let bearer = if start.fresh { start.token.expose_secret().to_owned() } else { format!("$(. {env}; echo $GANTRY_TOKEN)") };
-    let engine = running.app.clusters.engine().text();
+    let engine = running.app.clusters.engines().default_engine().text();
     let databases = databases(running);
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\

@@ -6,6 +6,7 @@ mod check;
 mod control;
 mod databases;
 mod dev;
+mod engine;
 mod files;
 mod generate;
 mod limits;
@@ -64,6 +65,9 @@ enum Command {
     Limits(limits::Limits),
     /// Write the files that derive from the code: the OpenAPI document, tables and requests.
     Generate(generate::Generate),
+    /// List and install PostgreSQL versions.
+    #[command(subcommand)]
+    Engine(engine::Engine),
     /// Look whether this machine has what Gantry needs.
     Check(check::Check),
     /// Become a PostgreSQL server: how Gantry starts servers. Not for people.
@@ -104,6 +108,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
         Command::Generate(generate) => generate.run(),
+        Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
         Command::Launch(_) => anyhow::bail!("launched before the runtime started"),

@@ -29,7 +29,7 @@ use super::databases::{Choice, Databases};
 use crate::{
     app::{App, Settings},
     clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, sandbox_available, server::Host},
+    clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
     http::{Api, Links, Transport},
@@ -130,7 +130,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let mut databases = Databases::bind(&config, choice)?;
     let tls = tls(&config)?;
 
-    let engine = Engine::find(config.control.postgres_bin.as_deref())?;
+    let engines = engines(&config)?;
     let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
     if !launcher.sandbox {
         tracing::warn!("clusters run without the Landlock sandbox: a project's SQL can reach files of its user id");
@@ -142,7 +142,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     };
     let home = Arc::new(home);
     databases.certify(&config, &home)?;
-    let host = Host { engine, launcher };
+    let host = Host { engine: engines.fitting(&home.control_data()).clone(), launcher };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
         (Db::new(url.expose_secret().parse().context("--database-url is not a PostgreSQL URL")?)?, None)
@@ -157,7 +157,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         };
         let settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-        let clusters = Embedded::open(home.clone(), host, entropy.clone());
+        let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines);
         clusters.prepare().await?;
         let reflink = clusters.shares_blocks().await?;
         tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
@@ -270,6 +270,18 @@ fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
         .context("the certificate and the key do not fit")?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(RustlsConfig::from_config(Arc::new(server))))
+}
+
+/// What projects can have. Without a sandbox an owner's role must stay inside by itself, unless the operator says otherwise.
+fn engines(config: &Config) -> anyhow::Result<Engines> {
+    let engines = Engines::find(config.control.postgres_bin.as_deref(), &Home::engines_of(&config.control.home()))?;
+    if sandbox_available() || config.unsafe_no_sandbox {
+        return Ok(engines);
+    }
+    engines.safe_without_sandbox().context(
+        "this kernel has no Landlock, and without it a project on PostgreSQL 15 can run programs on this machine: install 16 or newer, \
+         for instance with `gantry engine install 17`, or accept that with --unsafe-no-sandbox",
+    )
 }
 
 /// What is made when a data folder is first used, by one process at a time.

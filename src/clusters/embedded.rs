@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::{Client, Config};
 
 use super::{
-    At, ClusterError, Engine, Home, Result,
+    At, ClusterError, Engine, Engines, Home, Launcher, Result,
     account::RunAs,
     blocking, files,
     identity::{self, SystemId},
@@ -49,6 +49,8 @@ pub struct Cluster {
     /// User and group id of its files and processes, used by no other project. Only root can give one; otherwise
     /// everything belongs to Gantry's own account.
     pub uid: u32,
+    /// Major version of its PostgreSQL.
+    pub major: u16,
 }
 
 /// How urgent it is.
@@ -80,7 +82,8 @@ pub enum Observed {
 #[derive(Debug, Clone)]
 pub struct Embedded {
     home: Arc<Home>,
-    host: Host,
+    launcher: Launcher,
+    engines: Engines,
     entropy: Entropy,
     copies: Arc<Semaphore>,
 }
@@ -88,14 +91,30 @@ pub struct Embedded {
 impl Embedded {
     /// Manages the projects in `home`. Does nothing yet.
     pub fn open(home: Arc<Home>, host: Host, entropy: Entropy) -> Self {
-        Self { home, host, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)) }
+        let engines = Engines::only(host.engine);
+        Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)) }
     }
 
-    /// Makes sure of the template that new projects are copied from. Seconds the first time, nothing afterwards.
+    /// The same with other versions beside the host's, or instead of it.
+    pub fn with_engines(self, engines: Engines) -> Self {
+        Self { engines, ..self }
+    }
+
+    /// Makes sure of the template that most new projects are copied from. Seconds the first time, nothing afterwards.
     pub async fn prepare(&self) -> Result<()> {
+        self.prepare_for(self.engines.default_engine()).await.map(drop)
+    }
+
+    /// The template of an engine. Those that are seldom asked for are made when they are.
+    async fn prepare_for(&self, engine: &Engine) -> Result<PathBuf> {
+        let host = self.host(engine);
+        let path = template::path(&self.home, &host)?;
+        if path.exists() {
+            return Ok(path);
+        }
         let home = self.home.clone();
         let _once = blocking(move || home.lock_start()).await?;
-        template::prepare(&self.home, &self.host, &self.entropy).await.map(drop)
+        template::prepare(&self.home, &host, &self.entropy).await
     }
 
     /// Takes the lock of whoever acts on these clusters, if it is free.
@@ -110,7 +129,8 @@ impl Embedded {
             return Ok(());
         }
         let _permit = self.copies.acquire().await.map_err(|_| ClusterError::ShuttingDown)?;
-        let template = template::path(&self.home, &self.host)?;
+        let engine = self.engines.of_major(cluster.major).ok_or(ClusterError::NoEngine(cluster.major))?;
+        let template = self.prepare_for(engine).await?;
         // A name of its own: somebody who hung in the middle of the same may go on any time.
         let unfinished = self.home.tmp().join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
         let owner = RunAs::new(cluster.uid, cluster.uid);
@@ -150,9 +170,13 @@ impl Embedded {
         self.existing(project)?.wait_ready(patience).await
     }
 
-    /// The installation that servers are started from.
-    pub fn engine(&self) -> &Engine {
-        &self.host.engine
+    /// The installations that servers are started from.
+    pub fn engines(&self) -> &Engines {
+        &self.engines
+    }
+
+    fn host(&self, engine: &Engine) -> Host {
+        Host { engine: engine.clone(), launcher: self.launcher.clone() }
     }
 
     /// The server's process, if it is there. Cheap, and leaves an idle server idle.
@@ -314,7 +338,7 @@ impl Embedded {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).at("examining", &data),
         };
-        Ok(Some(Server::new(self.host.clone(), name, place, self.home.socket_dir(name), owner, template::SUPERUSER)))
+        Ok(Some(Server::new(self.host(self.engines.fitting(&data)), name, place, self.home.socket_dir(name), owner, template::SUPERUSER)))
     }
 }
 

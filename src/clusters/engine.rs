@@ -82,6 +82,18 @@ impl Engine {
         Ok(Self { bin_dir, version })
     }
 
+    /// How finished the release is: `ga`, or `beta` for what comes before.
+    pub fn channel(&self) -> &'static str {
+        // `17beta1`, `17rc1`, `18devel`: a finished release has digits and dots only.
+        if self.version.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') { "ga" } else { "beta" }
+    }
+
+    /// Which is the newer.
+    pub(super) fn cmp_version(&self, other: &Self) -> std::cmp::Ordering {
+        let minor = |engine: &Self| engine.text().split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+        (self.major(), minor(self)).cmp(&(other.major(), minor(other)))
+    }
+
     /// Major version: `15`.
     pub fn major(&self) -> u16 {
         self.version.major

@@ -8,6 +8,7 @@
 //!       templates/        prepared data directories, copied to make projects
 //!       projects/<ref>/   a project: data/ and start.log
 //!       run/<ref>/        its Unix socket
+//!       engines/          PostgreSQL versions that were installed beside the distribution's
 //!       tmp/              whatever is not committed yet
 //!       trash/            whatever is no longer wanted
 //! ```
@@ -125,6 +126,11 @@ impl Home {
         sockets_root(dir).join(name)
     }
 
+    /// Where PostgreSQL versions are installed in the home at `dir`.
+    pub fn engines_of(dir: &Path) -> PathBuf {
+        dir.join("engines")
+    }
+
     /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
     /// (when root) every directory on the way must let others pass.
     pub fn reachable(dir: &Path) -> bool {
@@ -155,6 +161,11 @@ impl Home {
     /// The Unix socket of a server.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.socket_dir(name).join(SOCKET)
+    }
+
+    /// The control cluster's data directory, which need not exist.
+    pub fn control_data(&self) -> PathBuf {
+        self.control().join("data")
     }
 
     pub(super) fn control(&self) -> PathBuf {

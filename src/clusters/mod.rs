@@ -12,9 +12,11 @@ pub mod account;
 pub mod control;
 pub mod embedded;
 pub mod engine;
+pub mod engines;
 mod files;
 pub mod home;
 pub mod identity;
+pub mod install;
 pub mod launch;
 mod process;
 pub mod server;
@@ -31,6 +33,7 @@ pub use self::{
     control::Control,
     embedded::{Cluster, Embedded, Observed, Pace},
     engine::{Engine, EngineError},
+    engines::Engines,
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
     server::{Host, Running},
@@ -82,6 +85,12 @@ pub enum ClusterError {
     /// `initdb` failed.
     #[error("initdb failed: {0}")]
     Initdb(String),
+    /// Another PostgreSQL could not be installed.
+    #[error("{0}")]
+    NotInstalled(String),
+    /// A project wants a version that is not there any more.
+    #[error("PostgreSQL {0} is not installed; install it with: gantry engine install {0}")]
+    NoEngine(u16),
     /// A data directory was made by another major version of PostgreSQL.
     #[error("cluster {name} was made by PostgreSQL {made_by}, but {} is PostgreSQL {engine}", bin_dir.display())]
     WrongMajor {

@@ -75,7 +75,7 @@ async fn create(
     Json(request): Json<CreateRequest>,
     organization: Organization,
 ) -> Result<Created<Bare>, Error> {
-    let new = request.check(app.clusters.engine())?;
+    let new = request.check(app.clusters.engines())?;
     Ok(Created(projects::create(&app, &organization, new, &audit).await?))
 }
 

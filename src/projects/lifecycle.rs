@@ -11,6 +11,7 @@ use crate::{
     access::Project,
     app::App,
     audit::Recorder,
+    clusters::Engine,
     error::{Context, Error},
 };
 
@@ -49,16 +50,19 @@ struct RestoreVersion {
 
 /// What a paused project can be restored with: what is installed, if its data was made by the same major version.
 pub async fn restore_versions(app: &App, project: &Project) -> Result<RestoreVersions, Error> {
-    let sql = "select status, engine, release_channel from projects where id = $1 and desired <> 'removed'";
+    let sql = "select status, engine from projects where id = $1 and desired <> 'removed'";
     let rows = app.db.query(sql, &[&project.id.0]).await.context("reading a project")?;
     let row = rows.first().ok_or_else(removed)?;
     if !Status::read(row, 0)?.is_paused() {
         return Err(Error::Rejected("This project is not in a paused state.".into()));
     }
-    let (engine, major) = (app.clusters.engine(), app.clusters.engine().major().to_string());
-    let same = row.get::<_, &str>(1).split('.').next() == Some(&major);
-    let version = RestoreVersion { version: engine.text().to_owned(), release_channel: row.get(2), postgres_engine: major };
-    Ok(RestoreVersions { available_versions: same.then_some(version).into_iter().collect() })
+    let engine = super::major(row.get(1)).and_then(|major| app.clusters.engines().of_major(major));
+    let version = |engine: &Engine| RestoreVersion {
+        version: engine.text().to_owned(),
+        release_channel: engine.channel().to_owned(),
+        postgres_engine: engine.major().to_string(),
+    };
+    Ok(RestoreVersions { available_versions: engine.map(version).into_iter().collect() })
 }
 
 /// Gives the customer's role another password, and returns when the server knows it.

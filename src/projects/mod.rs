@@ -29,6 +29,7 @@ use crate::{
     access::{Organization, Project, Reach, User},
     app::App,
     audit::Recorder,
+    clusters::Engine,
     database::Target,
     db::{self, Db, Param},
     error::{Context, Error},
@@ -142,16 +143,16 @@ pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
 pub async fn create(app: &App, organization: &Organization, new: NewProject, audit: &Recorder) -> Result<Bare, Error> {
     let now = app.clock.now();
     let verifier = new.password_verifier().await?;
-    let engine = app.clusters.engine().text().to_owned();
+    let (engine, channel) = (new.engine.text(), new.engine.channel());
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
                password_verifier, not_before, created_at, updated_at, account) \
-               values ($1, $2, $3, $4, $5, $6, 'ga', $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10) returning id";
+               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10) returning id";
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
-    let taken = pool::take(app, &transaction, &engine).await?;
-    let account = taken.as_ref().map(|taken| taken.account);
+    let taken = pool::take(app, &transaction, &new.engine).await?;
+    let (account, origin) = (taken.as_ref().map(|taken| taken.account), pool::Taken::origin(taken.as_ref()));
     let reference = taken.map_or_else(|| ProjectRef::generate(&app.entropy), |taken| taken.reference);
-    let params: [Param<'_>; 10] = [
+    let params: [Param<'_>; 11] = [
         &reference.as_str(),
         &organization.id.0,
         &new.name,
@@ -162,12 +163,14 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
         &verifier,
         &now,
         &account,
+        &channel,
     ];
     let row = transaction.query_one(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
     keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
     audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
     transaction.commit().await.context("creating a project")?;
+    app.metrics.clusters().began_from(origin);
     app.forget("projects");
     app.reconciler.wake();
     Ok(Bare {
@@ -256,12 +259,15 @@ pub async fn status(app: &App, id: ProjectId) -> Result<Status, Error> {
 fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
     let reference: ProjectRef = row.get::<_, &str>(0).parse().context("reading a project's ref")?;
     let slug = organizations::slug(row, 1)?;
-    let version: String = row.get(6);
+    // What runs is what is installed now; the row remembers what it was when the project was made.
+    let made_by: &str = row.get(6);
+    let installed = major(made_by).and_then(|major| app.clusters.engines().of_major(major));
+    let version = installed.map_or(made_by, Engine::text).to_owned();
     let database = Database {
         host: format!("db.{reference}.{}", app.settings.project_domain),
-        postgres_engine: version.split('.').next().unwrap_or_default().to_owned(),
+        postgres_engine: major(made_by).map(|major| major.to_string()).unwrap_or_default(),
         version,
-        release_channel: row.get(7),
+        release_channel: installed.map_or_else(|| row.get(7), |engine| engine.channel().to_owned()),
     };
     let bare = Bare {
         id: reference.clone(),
@@ -274,6 +280,12 @@ fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
         status: Status::read(row, 5)?,
     };
     Ok(Full { bare, database })
+}
+
+/// The major version of a version as the rows have it: 15 of `15.18`, 17 of `17beta1`.
+fn major(version: &str) -> Option<u16> {
+    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version[..end].parse().ok()
 }
 
 fn read_named(row: &Row) -> Result<Named, Error> {

@@ -5,17 +5,18 @@
 //! never written is garbage to the next start, as every other.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio_postgres::Transaction;
+use tokio_postgres::{Row, Transaction};
 
 use super::reconciler::READY_TIMEOUT;
 use crate::{
     app::App,
-    clusters::{Cluster, Pace},
+    clusters::{Cluster, Engine, Engines, Pace},
     db::Param,
     error::{Context, Error},
     ids::ProjectRef,
@@ -34,13 +35,22 @@ pub struct Wanted {
     pub servers: u16,
 }
 
-/// The bell of the task that fills the pool.
+/// The bell of the task that fills the pool, and what it is filled with.
 #[derive(Debug, Default)]
 pub struct Pool {
     wake: Notify,
+    /// Major versions that were asked for since the start. Clusters are kept ready for these and for the default.
+    asked: Mutex<BTreeSet<u16>>,
 }
 
 impl Pool {
+    /// Installations to keep clusters ready for.
+    fn engines<'a>(&self, engines: &'a Engines) -> Vec<&'a Engine> {
+        let asked = self.asked.lock();
+        let default = engines.default_engine();
+        engines.all().iter().filter(|engine| *engine == default || asked.contains(&engine.major())).collect()
+    }
+
     /// Has what was taken replaced, once nothing else is to be done.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
@@ -52,21 +62,32 @@ impl Pool {
 pub(super) struct Taken {
     pub(super) reference: ProjectRef,
     pub(super) account: i64,
+    running: bool,
+}
+
+impl Taken {
+    /// What a project is made from that took this, or found nothing to take.
+    pub(super) fn origin(taken: Option<&Self>) -> Origin {
+        match taken {
+            Some(Self { running: true, .. }) => Origin::Server,
+            Some(Self { running: false, .. }) => Origin::Folder,
+            None => Origin::Template,
+        }
+    }
 }
 
 /// Takes the readiest cluster there is, if there is one: it is the caller's when the transaction is committed.
-pub(super) async fn take(app: &App, transaction: &Transaction<'_>, engine: &str) -> Result<Option<Taken>, Error> {
+pub(super) async fn take(app: &App, transaction: &Transaction<'_>, engine: &Engine) -> Result<Option<Taken>, Error> {
     let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and engine = $2 \
                order by running desc, account limit 1 for update skip locked) returning ref, account, running";
-    let row = transaction.query_opt(sql, &[&app.settings.node, &engine]).await.context("taking a prepared cluster")?;
-    let clusters = app.metrics.clusters();
-    let Some(row) = row else {
-        clusters.began_from(Origin::Template);
-        return Ok(None);
-    };
-    clusters.began_from(if row.get(2) { Origin::Server } else { Origin::Folder });
+    app.pool.asked.lock().insert(engine.major());
+    let row = transaction.query_opt(sql, &[&app.settings.node, &engine.text()]).await.context("taking a prepared cluster")?;
+    row.map(|row| read(&row)).transpose()
+}
+
+fn read(row: &Row) -> Result<Taken, Error> {
     let reference = row.get::<_, &str>(0).parse().context("reading a prepared cluster")?;
-    Ok(Some(Taken { reference, account: row.get(1) }))
+    Ok(Taken { reference, account: row.get(1), running: row.get(2) })
 }
 
 /// Keeps the pool full until it is dropped.
@@ -78,15 +99,6 @@ pub async fn run(app: App) {
         // Either way it is time to look.
         let _ = tokio::time::timeout(REVIEW, app.pool.wake.notified()).await;
     }
-}
-
-/// What is there, and whether it runs.
-#[derive(Debug)]
-struct Prepared {
-    account: i64,
-    reference: ProjectRef,
-    engine: String,
-    running: bool,
 }
 
 /// What a pool lacks.
@@ -111,10 +123,7 @@ async fn fill(app: &App) -> Result<(), Error> {
         if !app.lease.leads() {
             return Ok(());
         }
-        let there = prepared(app).await?;
-        let servers = there.iter().filter(|cluster| cluster.running).count();
-        app.metrics.clusters().prepared(there.len() - servers, servers);
-        let Some(lack) = app.settings.prepared.lack(there.len() - servers, servers) else { return Ok(()) };
+        let Some((engine, lack)) = next(app).await? else { return Ok(()) };
         if app.reconciler.is_busy() {
             changes.changed().await.context("waiting for projects")?;
             continue;
@@ -122,46 +131,55 @@ async fn fill(app: &App) -> Result<(), Error> {
         // Held while it works, so that the server stops only after it.
         let Some(_permit) = app.reconciler.begin().await else { return Ok(()) };
         match lack {
-            Lack::Folder => add(app, false).await?,
-            Lack::Server => add_server(app).await?,
+            Lack::Folder => add(app, &engine, false).await?,
+            Lack::Server => add_server(app, &engine).await?,
         }
     }
 }
 
-async fn prepared(app: &App) -> Result<Vec<Prepared>, Error> {
-    let sql = "select account, ref, engine, running from prepared_clusters where node = $1 order by account";
-    let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading prepared clusters")?;
-    let read = |row: &tokio_postgres::Row| {
-        let reference = row.get::<_, &str>(1).parse().context("reading a prepared cluster")?;
-        Ok(Prepared { account: row.get(0), reference, engine: row.get(2), running: row.get(3) })
+/// What is lacking, and of which version.
+async fn next(app: &App) -> Result<Option<(Engine, Lack)>, Error> {
+    let there = prepared(app).await?;
+    let running = |(_, cluster): &&(String, Taken)| cluster.running;
+    let servers = there.iter().filter(running).count();
+    app.metrics.clusters().prepared(there.len() - servers, servers);
+    let lack = |engine: &Engine| {
+        let of_engine: Vec<_> = there.iter().filter(|(text, _)| text == engine.text()).collect();
+        let servers = of_engine.iter().filter(|(_, cluster)| cluster.running).count();
+        Some((engine.clone(), app.settings.prepared.lack(of_engine.len() - servers, servers)?))
     };
-    rows.iter().map(read).collect()
+    Ok(app.pool.engines(app.clusters.engines()).into_iter().find_map(lack))
+}
+
+/// Prepared clusters of this data folder, each with the version it was made for.
+async fn prepared(app: &App) -> Result<Vec<(String, Taken)>, Error> {
+    let sql = "select ref, account, running, engine from prepared_clusters where node = $1 order by account";
+    let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading prepared clusters")?;
+    rows.iter().map(|row| Ok((row.get(3), read(row)?))).collect()
 }
 
 /// Starts the server of a folder, or of a new one.
-async fn add_server(app: &App) -> Result<(), Error> {
-    let mut client = app.db.client().await?;
-    let transaction = client.transaction().await.context("taking a prepared cluster")?;
+async fn add_server(app: &App, engine: &Engine) -> Result<(), Error> {
     // Ours while it starts: whoever takes it at the same moment would start it, too.
-    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and not running \
-               order by account limit 1 for update skip locked) returning ref, account";
-    let row = transaction.query_opt(sql, &[&app.settings.node]).await.context("taking a prepared cluster")?;
-    transaction.commit().await.context("taking a prepared cluster")?;
-    let Some(row) = row else { return add(app, true).await };
-    let reference = row.get::<_, &str>(0).parse().context("reading a prepared cluster")?;
-    ready(app, Taken { reference, account: row.get(1) }, true).await
+    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and engine = $2 \
+               and not running order by account limit 1 for update skip locked) returning ref, account, running";
+    let rows = app.db.query(sql, &[&app.settings.node, &engine.text()]).await.context("taking a prepared cluster")?;
+    match rows.first() {
+        Some(row) => ready(app, read(row)?, engine, true).await,
+        None => add(app, engine, true).await,
+    }
 }
 
 /// Makes one more.
-async fn add(app: &App, server: bool) -> Result<(), Error> {
+async fn add(app: &App, engine: &Engine, server: bool) -> Result<(), Error> {
     let rows = app.db.query("select nextval(pg_get_serial_sequence('projects', 'id'))", &[]).await.context("choosing a user id")?;
     let account: i64 = rows.first().ok_or(Error::NotFound)?.get(0);
-    ready(app, Taken { reference: ProjectRef::generate(&app.entropy), account }, server).await
+    ready(app, Taken { reference: ProjectRef::generate(&app.entropy), account, running: false }, engine, server).await
 }
 
 /// Brings a cluster to where it is wanted, and writes it down. What fails is thrown away.
-async fn ready(app: &App, taken: Taken, server: bool) -> Result<(), Error> {
-    let made = make(app, &taken, server).await;
+async fn ready(app: &App, taken: Taken, engine: &Engine, server: bool) -> Result<(), Error> {
+    let made = make(app, &taken, engine, server).await;
     if made.is_err() {
         if let Err(error) = app.clusters.remove(&taken.reference).await {
             tracing::warn!(%error, "a cluster that could not be prepared is left for the next start to remove");
@@ -171,9 +189,9 @@ async fn ready(app: &App, taken: Taken, server: bool) -> Result<(), Error> {
     made
 }
 
-async fn make(app: &App, taken: &Taken, server: bool) -> Result<(), Error> {
+async fn make(app: &App, taken: &Taken, engine: &Engine, server: bool) -> Result<(), Error> {
     let uid = super::reconciler::uid(app, taken.account)?;
-    let cluster = Cluster { project: taken.reference.clone(), uid };
+    let cluster = Cluster { project: taken.reference.clone(), uid, major: engine.major() };
     app.clusters.create(&cluster, Pace::Idle).await.context("preparing a cluster")?;
     if server {
         app.clusters.start(&cluster.project).await.context("starting a prepared cluster")?;
@@ -181,9 +199,9 @@ async fn make(app: &App, taken: &Taken, server: bool) -> Result<(), Error> {
     }
     let sql = "insert into prepared_clusters (account, ref, node, engine, running, created_at) select $1, $2, $3, $4, $5, $6 \
                where exists (select from node_leases l where l.node = $3 and l.generation = $7 for share) returning account";
-    let (engine, lease) = (app.clusters.engine().text(), app.lease.check()?);
+    let lease = app.lease.check()?;
     let params: [Param<'_>; 7] =
-        [&taken.account, &taken.reference.as_str(), &app.settings.node, &engine, &server, &app.clock.now(), &lease];
+        [&taken.account, &taken.reference.as_str(), &app.settings.node, &engine.text(), &server, &app.clock.now(), &lease];
     let rows = app.db.query(sql, &params).await.context("writing down a prepared cluster")?;
     rows.first().map(drop).ok_or("the lease has passed on").context("writing down a prepared cluster")
 }
@@ -192,13 +210,13 @@ async fn make(app: &App, taken: &Taken, server: bool) -> Result<(), Error> {
 /// garbage. Returns the refs of those that stay.
 pub(super) async fn review(app: &App) -> Result<HashSet<ProjectRef>, Error> {
     let mut kept = HashSet::new();
-    let mut counts: BTreeMap<bool, u16> = BTreeMap::new();
-    for cluster in prepared(app).await? {
+    let mut counts: BTreeMap<(String, bool), u16> = BTreeMap::new();
+    for (engine, cluster) in prepared(app).await? {
         let running = app.clusters.running(&cluster.reference).await.context("looking for a prepared cluster")?.is_some();
         let wanted = if running { app.settings.prepared.servers } else { app.settings.prepared.folders };
-        let count = counts.entry(running).or_default();
-        let there = app.clusters.exists(&cluster.reference);
-        if there && cluster.engine == app.clusters.engine().text() && *count < wanted {
+        let installed = app.clusters.engines().all().iter().any(|known| known.text() == engine);
+        let count = counts.entry((engine, running)).or_default();
+        if app.clusters.exists(&cluster.reference) && installed && *count < wanted {
             *count += 1;
             let sql = "update prepared_clusters set running = $2 where account = $1";
             app.db.query(sql, &[&cluster.account, &running]).await.context("reviewing prepared clusters")?;

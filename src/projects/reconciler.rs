@@ -227,7 +227,7 @@ fn tell(app: &App) {
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
     let sql = unsettled!(
-        "id, ref, status, generation, password_verifier, attempts, account",
+        "id, ref, status, generation, password_verifier, attempts, account, engine",
         " and not_before <= $2 order by not_before, id limit $3"
     );
     let rows = app.db.query(sql, &[&app.settings.node, &app.clock.now(), &BATCH]).await.context("reading unsettled projects")?;
@@ -289,9 +289,10 @@ fn backoff(attempts: i32) -> TimeDelta {
 fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
     let id = ProjectId(row.get(0));
     let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+    let major = super::major(row.get(7)).ok_or("no version").context("reading a project's version")?;
     Ok(Wanted {
         id,
-        cluster: Cluster { project, uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))? },
+        cluster: Cluster { project, uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?, major },
         status: Status::read(row, 2)?,
         generation: row.get(3),
         verifier: row.get(4),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::regions::{self, Region, SmartGroup};
 use crate::{
-    clusters::Engine,
+    clusters::{Engine, Engines},
     error::{Context, Error},
 };
 
@@ -97,12 +97,14 @@ pub struct NewProject {
     pub region: Region,
     /// Its compute size.
     pub size: InstanceSize,
+    /// What it runs on.
+    pub engine: Engine,
     password: SecretString,
 }
 
 impl CreateRequest {
     /// Checks the body against what is installed here. Nothing that was asked for is silently left out.
-    pub(super) fn check(self, engine: &Engine) -> Result<NewProject, Error> {
+    pub(super) fn check(self, engines: &Engines) -> Result<NewProject, Error> {
         if !(1..=256).contains(&self.name.chars().count()) {
             return Err(Error::invalid("name", "expected 1 to 256 characters"));
         }
@@ -115,13 +117,7 @@ impl CreateRequest {
         if self.high_availability == Some(true) {
             return Err(Error::invalid("high_availability", "is not available on this server"));
         }
-        if let Some(channel) = self.release_channel.filter(|channel| channel != "ga") {
-            return Err(Error::invalid("release_channel", format!("{channel} is not installed here; available: ga")));
-        }
-        let major = engine.major().to_string();
-        if let Some(wanted) = self.postgres_engine.filter(|wanted| *wanted != major) {
-            return Err(Error::invalid("postgres_engine", format!("{wanted} is not installed here; available: {major}")));
-        }
+        let engine = choose(engines, self.postgres_engine.as_deref(), self.release_channel.as_deref())?;
         let region = match (self.region, self.region_selection) {
             (Some(_), Some(_)) => return Err(Error::invalid("region", "give either region or region_selection")),
             (Some(code), None) => find_region(&code)?,
@@ -130,7 +126,32 @@ impl CreateRequest {
             (None, None) => regions::DEFAULT,
         };
         let size = self.desired_instance_size.unwrap_or(InstanceSize::Nano);
-        Ok(NewProject { name: self.name, region, size, password: self.db_pass })
+        Ok(NewProject { name: self.name, region, size, engine, password: self.db_pass })
+    }
+}
+
+/// The first installation, the default before all, that is what was asked for.
+fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Result<Engine, Error> {
+    let refused = |field, wanted: &str, available: Vec<String>| {
+        Err(Error::invalid(field, format!("{wanted} is not installed here; available: {}", available.join(", "))))
+    };
+    let of_major = |engine: &&Engine| major.is_none_or(|major| engine.major().to_string() == major);
+    let of_channel = |engine: &&Engine| channel.is_none_or(|channel| engine.channel() == channel);
+    let fits: Vec<&Engine> = engines.all().iter().filter(of_major).collect();
+    if fits.is_empty() {
+        return refused(
+            "postgres_engine",
+            major.unwrap_or_default(),
+            engines.all().iter().map(|engine| engine.major().to_string()).collect(),
+        );
+    }
+    match fits.iter().copied().find(of_channel) {
+        Some(engine) => Ok(engine.clone()),
+        None => {
+            let mut channels: Vec<_> = fits.iter().map(|engine| engine.channel().to_owned()).collect();
+            channels.dedup();
+            refused("release_channel", channel.unwrap_or_default(), channels)
+        }
     }
 }
 

@@ -16,13 +16,13 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Embedded, Home, Host, Launcher, Observed, Pace, sandbox_available},
+    clusters::{Account, ClusterError, Control, Embedded, Engines, Home, Host, Launcher, Observed, Pace, sandbox_available},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::machine::{FIRST_UID, Machine, PATIENCE, cluster, host, is_root, kill, processes_under};
+use crate::support::machine::{FIRST_UID, Machine, PATIENCE, cluster, engines, host, is_root, kill, processes_under};
 
 async fn text(client: &Client, query: &str) -> String {
     client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
@@ -82,32 +82,34 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
 
 #[tokio::test]
 async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
-    let machine = Machine::new().await;
-    let project = machine.running(1).await;
-    for (role, superuser, writable) in
-        [("supabase_admin", "on", "off"), ("postgres", "off", "off"), ("supabase_read_only_user", "off", "on")]
-    {
-        let client = machine.connect(&project, role).await.unwrap();
-        assert_eq!(text(&client, "select current_user::text").await, role);
-        assert_eq!(text(&client, "select current_setting('is_superuser')").await, superuser);
-        assert_eq!(text(&client, "select current_setting('default_transaction_read_only')").await, writable);
-    }
-    for role in ["authenticator", "anon"] {
-        assert!(machine.connect(&project, role).await.is_err(), "{role}");
-    }
+    for engine in engines().await.all() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let project = machine.running(1).await;
+        for (role, superuser, writable) in
+            [("supabase_admin", "on", "off"), ("postgres", "off", "off"), ("supabase_read_only_user", "off", "on")]
+        {
+            let client = machine.connect(&project, role).await.unwrap();
+            assert_eq!(text(&client, "select current_user::text").await, role);
+            assert_eq!(text(&client, "select current_setting('is_superuser')").await, superuser);
+            assert_eq!(text(&client, "select current_setting('default_transaction_read_only')").await, writable);
+        }
+        for role in ["authenticator", "anon"] {
+            assert!(machine.connect(&project, role).await.is_err(), "{role}");
+        }
 
-    let owner = machine.connect(&project, "postgres").await.unwrap();
-    owner
-        .batch_execute("create table notes (id int); alter table notes enable row level security; insert into notes values (1)")
-        .await
-        .unwrap();
-    assert_eq!(
-        text(&owner, "select tableowner::text from pg_tables where tablename = 'notes' and schemaname = 'public'").await,
-        "postgres"
-    );
-    let reader = machine.connect(&project, "supabase_read_only_user").await.unwrap();
-    assert_eq!(text(&reader, "select count(*)::text from notes").await, "1");
-    assert_eq!(refusal(&reader, "insert into notes values (2)").await, "cannot execute INSERT in a read-only transaction");
+        let owner = machine.connect(&project, "postgres").await.unwrap();
+        owner
+            .batch_execute("create table notes (id int); alter table notes enable row level security; insert into notes values (1)")
+            .await
+            .unwrap();
+        assert_eq!(
+            text(&owner, "select tableowner::text from pg_tables where tablename = 'notes' and schemaname = 'public'").await,
+            "postgres"
+        );
+        let reader = machine.connect(&project, "supabase_read_only_user").await.unwrap();
+        assert_eq!(text(&reader, "select count(*)::text from notes").await, "1");
+        assert_eq!(refusal(&reader, "insert into notes values (2)").await, "cannot execute INSERT in a read-only transaction");
+    }
 }
 
 #[tokio::test]
@@ -352,42 +354,45 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
     if !sandbox_available() {
         return;
     }
-    let machine = Machine::new().await;
-    let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
-    let admin = machine.clusters.admin(&project).await.unwrap();
-    admin.batch_execute("create table pg_temp.o (t text); create extension dblink schema extensions").await.unwrap();
+    for engine in engines().await.all() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
+        let admin = machine.clusters.admin(&project).await.unwrap();
+        admin.batch_execute("create table pg_temp.o (t text); create extension dblink schema extensions").await.unwrap();
 
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let theirs = machine.data(&neighbour).join("PG_VERSION");
-    for attempt in [
-        "copy pg_temp.o from program 'id'".to_owned(),
-        "copy pg_temp.o from '/etc/hostname'".to_owned(),
-        "copy (select 1) to '/tmp/out'".to_owned(),
-        "copy (select 1) to '/dev/shm/out'".to_owned(),
-        "select pg_read_file('/etc/shadow')".to_owned(),
-        "select pg_read_file('/proc/1/cmdline')".to_owned(),
-        "select pg_ls_dir('/tmp')".to_owned(),
-        "select pg_ls_dir('/proc')".to_owned(),
-        format!("select pg_read_file('{}')", theirs.display()),
-        format!("select extensions.dblink_connect('host=127.0.0.1 port={port} dbname=x connect_timeout=2')"),
-    ] {
-        let said = refusal(&admin, &attempt).await;
-        let denied =
-            ["Permission denied", "command not found", "program \"id\" failed", "could not execute", "could not establish connection"];
-        assert!(denied.iter().any(|text| said.contains(text)), "{attempt}: {said}");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let theirs = machine.data(&neighbour).join("PG_VERSION");
+        for attempt in [
+            "copy pg_temp.o from program 'id'".to_owned(),
+            "copy pg_temp.o from '/etc/hostname'".to_owned(),
+            "copy (select 1) to '/tmp/out'".to_owned(),
+            "copy (select 1) to '/dev/shm/out'".to_owned(),
+            "select pg_read_file('/etc/shadow')".to_owned(),
+            "select pg_read_file('/proc/1/cmdline')".to_owned(),
+            "select pg_ls_dir('/tmp')".to_owned(),
+            "select pg_ls_dir('/proc')".to_owned(),
+            format!("select pg_read_file('{}')", theirs.display()),
+            format!("select extensions.dblink_connect('host=127.0.0.1 port={port} dbname=x connect_timeout=2')"),
+        ] {
+            let said = refusal(&admin, &attempt).await;
+            let denied =
+                ["Permission denied", "command not found", "program \"id\" failed", "could not execute", "could not establish connection"];
+            assert!(denied.iter().any(|text| said.contains(text)), "{attempt}: {said}");
+        }
+        assert!(!Path::new("/tmp/out").exists() && !Path::new("/dev/shm/out").exists());
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "a server opened a TCP connection");
     }
-    assert!(!Path::new("/tmp/out").exists() && !Path::new("/dev/shm/out").exists());
-    listener.set_nonblocking(true).unwrap();
-    assert!(listener.accept().is_err(), "a server opened a TCP connection");
 }
 
 #[tokio::test]
 async fn ordinary_work_goes_on_inside_the_sandbox() {
-    let machine = Machine::new().await;
-    let project = machine.running(1).await;
-    let owner = machine.connect(&project, "postgres").await.unwrap();
-    owner
+    for engine in engines().await.all() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let project = machine.running(1).await;
+        let owner = machine.connect(&project, "postgres").await.unwrap();
+        owner
         .batch_execute(
             "create extension if not exists pgcrypto; create extension if not exists \"uuid-ossp\"; create extension if not exists pg_trgm;
              create table big as select n, md5(n::text) m from generate_series(1, 200000) n;
@@ -398,29 +403,33 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
         )
         .await
         .unwrap();
-    let plan: Vec<String> = owner
-        .query("explain (analyze, costs off) select count(distinct m) from big where n % 2 = 0", &[])
-        .await
-        .unwrap()
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
-    assert!(plan.iter().any(|line| line.contains("Workers Launched: 2")), "{plan:#?}");
-    assert_eq!(text(&owner, "select count(*)::text from (select m from big order by m) s").await, "200000");
-    assert_eq!(text(&owner, "select length(gen_random_bytes(8))::text || uuid_generate_v4()::text").await.len(), 37);
-    assert_eq!(
-        text(
-            &owner,
-            "select ((now() at time zone 'Europe/Berlin') is not null and to_tsvector('english', 'running') @@ to_tsquery('run'))::text"
-        )
-        .await,
-        "true"
-    );
-    for alone in ["create database extra", "vacuum big", "drop database extra"] {
-        owner.batch_execute(alone).await.unwrap();
+        let plan: Vec<String> = owner
+            .query("explain (analyze, costs off) select count(distinct m) from big where n % 2 = 0", &[])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        assert!(plan.iter().any(|line| line.contains("Workers Launched: 2")), "{plan:#?}");
+        assert_eq!(text(&owner, "select count(*)::text from (select m from big order by m) s").await, "200000");
+        assert_eq!(text(&owner, "select length(gen_random_bytes(8))::text || uuid_generate_v4()::text").await.len(), 37);
+        assert_eq!(
+            text(
+                &owner,
+                "select ((now() at time zone 'Europe/Berlin') is not null and to_tsvector('english', 'running') @@ to_tsquery('run'))::text"
+            )
+            .await,
+            "true"
+        );
+        for alone in ["create database extra", "vacuum big", "drop database extra"] {
+            owner.batch_execute(alone).await.unwrap();
+        }
+        owner
+            .batch_execute("select pg_create_logical_replication_slot('s', 'pgoutput'); select pg_drop_replication_slot('s')")
+            .await
+            .unwrap();
+        assert_ne!(text(&owner, "select count(*)::text from pg_stat_statements").await, "0");
     }
-    owner.batch_execute("select pg_create_logical_replication_slot('s', 'pgoutput'); select pg_drop_replication_slot('s')").await.unwrap();
-    assert_ne!(text(&owner, "select count(*)::text from pg_stat_statements").await, "0");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod binary;
 mod clusters;
 mod contract;
 mod database;
+mod engines;
 mod http;
 mod jit;
 mod keys;

