@@ -123,6 +123,7 @@ impl Bench {
             node: Uuid::from_u128(number),
             project_uid_base: 700_000,
             prepared,
+            idle_pause_after: None,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
         };

@@ -112,6 +112,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         project_uid_base: 700_000,
         prepared: Wanted::default(),
+        idle_pause_after: None,
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32])?,
     };

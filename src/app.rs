@@ -1,6 +1,6 @@
 //! Everything a request needs, built once.
 
-use std::{ops::Deref, sync::Arc};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{
     access::Directory,
     clock::{Clock, Entropy},
-    clusters::Embedded,
+    clusters::{Embedded, Provisioner},
     db::Db,
     endpoints,
     error::Error,
@@ -18,6 +18,7 @@ use crate::{
     limits::{self, Limits, Memory, Shared},
     listener,
     projects::{
+        idle::{self, Uses},
         lease::{self, Lease},
         listing::Listings,
         pool::{self, Pool},
@@ -49,6 +50,8 @@ pub struct Settings {
     pub counting: limits::Options,
     /// Clusters that are to be ready before they are asked for.
     pub prepared: pool::Wanted,
+    /// After how long without use a server is stopped. None: never.
+    pub idle_pause_after: Option<Duration>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
 }
@@ -71,12 +74,16 @@ pub struct Inner {
     pub directory: Directory,
     /// Counters.
     pub limits: Limits,
+    /// What the reconciler drives the projects' clusters through.
+    pub provisioner: Arc<dyn Provisioner>,
     /// The projects' clusters.
     pub clusters: Embedded,
     /// Lists of projects as they were last answered.
     pub listings: Listings,
     /// Drives clusters to what is wanted of them.
     pub reconciler: Reconciler,
+    /// When projects were last used.
+    pub uses: Uses,
     /// Whether this process is the one that does so for its data folder.
     pub lease: Lease,
     /// Clusters that are ready before they are asked for.
@@ -114,6 +121,20 @@ impl App {
         clusters: Embedded,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
+        let provisioner = Arc::new(clusters.clone());
+        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
+    }
+
+    /// The same, with its projects driven over something else.
+    pub fn over(
+        provisioner: Arc<dyn Provisioner>,
+        settings: Settings,
+        clock: Clock,
+        entropy: Entropy,
+        db: Db,
+        clusters: Embedded,
+        memory: Memory,
+    ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
         let (noted, calls) = mpsc::channel(usage::QUEUE_MAX);
         let directory = Directory::new(db.clone(), clock.clone(), sender, noted);
@@ -128,9 +149,11 @@ impl App {
             db,
             directory,
             limits: Limits::new(operations, memory, shared),
+            provisioner,
             clusters,
             listings: Listings::default(),
             reconciler: Reconciler::default(),
+            uses: Uses::default(),
             lease,
             pool: Pool::default(),
             jit: jit::Keeper::default(),
@@ -182,6 +205,7 @@ impl Background {
         tasks.spawn(reconciler::empty_trash(app.clone()));
         tasks.spawn(pool::run(app.clone()));
         tasks.spawn(jit::keeper::run(app.clone()));
+        tasks.spawn(idle::run(app.clone()));
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));

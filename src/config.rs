@@ -123,6 +123,15 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SPARE_CLUSTERS", value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
     pub spare_clusters: Option<u16>,
 
+    /// Memory that one process of a project's server may ask for, in MB.
+    #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]
+    pub project_memory: u64,
+
+    /// Minutes after which a project's server is stopped if nobody uses it. Whoever uses it next starts it again, and waits a
+    /// moment. Without it, servers run until they are paused.
+    #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
+    pub idle_pause_after: Option<u64>,
+
     /// Run project clusters without the Landlock sandbox. Only for kernels that lack it.
     #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
     pub unsafe_no_sandbox: bool,

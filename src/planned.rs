@@ -115,9 +115,6 @@ planned! {
     Get "/v1/projects/{ref}/config/database/pgbouncer" [] "v1-get-project-pgbouncer-config" "Get project PgBouncer config" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
     Get "/v1/projects/{ref}/config/database/pooler" [] "v1-get-pooler-config" "Get pooler config" Database, needs(&[&[P::DatabasePoolingConfigRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/config/database/pooler" [] "v1-update-pooler-config" "Update pooler config" Database, needs(&[&[P::DatabasePoolingConfigWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/database/postgres" [] "v1-get-postgres-config" "Get Postgres config" Database, needs(&[&[P::DatabaseConfigRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/config/database/postgres" [] "v1-patch-postgres-config" "Patch Postgres config" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
-    Put "/v1/projects/{ref}/config/database/postgres" [] "v1-update-postgres-config" "Update Postgres config" Database, needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/config/disk" [] "v1-get-database-disk" "Get database disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
     Post "/v1/projects/{ref}/config/disk" [] "v1-modify-database-disk" "Modify database disk" Projects, pat_only(&[&[P::InfraDiskConfigWrite]]), STANDARD;
     Get "/v1/projects/{ref}/config/disk/autoscale" [] "v1-get-project-disk-autoscale-config" "Get project disk autoscale config" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;

@@ -71,6 +71,7 @@ impl Check {
                 needed: false,
                 detail: if free { format!("{address} is free") } else { format!("{address} is in use, perhaps by Gantry itself") },
             },
+            isolation(),
             Finding {
                 what: "sandbox",
                 ok: sandbox_available(),
@@ -83,6 +84,13 @@ impl Check {
             },
         ]
     }
+}
+
+/// Whether each project can have a user id of its own.
+fn isolation() -> Finding {
+    let ok = Account::current().is_ok_and(|account| account.uid == 0);
+    let detail = if ok { "each project has a user id of its own" } else { "not root: all projects share one user id" };
+    Finding { what: "user ids", ok, needed: false, detail: detail.into() }
 }
 
 fn needed<E: std::fmt::Display>(what: &'static str, found: Result<String, E>) -> Finding {

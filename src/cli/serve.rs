@@ -136,6 +136,9 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         tracing::warn!("clusters run without the Landlock sandbox: a project's SQL can reach files of its user id");
     }
     let account = Account::for_servers()?;
+    if Account::current()?.uid != 0 {
+        tracing::warn!("not running as root: the servers of all projects share one user id, and only the sandbox is between them");
+    }
     let home = match config.control.database_url {
         Some(_) => Home::share(&config.control.home(), account)?,
         None => Home::open(&config.control.home(), account)?,
@@ -157,7 +160,8 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         };
         let settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-        let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines);
+        let clusters =
+            Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_memory_max(config.project_memory << 20);
         clusters.prepare().await?;
         let reflink = clusters.shares_blocks().await?;
         tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
@@ -321,6 +325,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         node: identity(&home.dir().join("node"), || uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid())?,
         project_uid_base: config.project_uid_base,
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
+        idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

@@ -95,7 +95,15 @@ impl Embedded {
         Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)) }
     }
 
+    /// The same with so much address space for each process of a server, in bytes.
+    #[must_use]
+    pub fn with_memory_max(mut self, bytes: u64) -> Self {
+        self.launcher.memory_max = Some(bytes);
+        self
+    }
+
     /// The same with other versions beside the host's, or instead of it.
+    #[must_use]
     pub fn with_engines(self, engines: Engines) -> Self {
         Self { engines, ..self }
     }
@@ -322,7 +330,7 @@ impl Embedded {
         .await
     }
 
-    fn existing(&self, project: &ProjectRef) -> Result<Server> {
+    pub(super) fn existing(&self, project: &ProjectRef) -> Result<Server> {
         self.server(project)?.ok_or_else(|| ClusterError::Missing(format!("cluster {project}")))
     }
 

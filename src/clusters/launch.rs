@@ -37,12 +37,14 @@ pub struct Launcher {
     pub program: PathBuf,
     /// Confine servers with Landlock. A kernel without it then starts none: see [`sandbox_available`].
     pub sandbox: bool,
+    /// Address space of each process of a server, in bytes. None: whatever Gantry itself may have.
+    pub memory_max: Option<u64>,
 }
 
 impl Default for Launcher {
     /// The running binary itself, even if its file was replaced or deleted by an upgrade.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), sandbox: sandbox_available() }
+        Self { program: PathBuf::from("/proc/self/exe"), sandbox: sandbox_available(), memory_max: None }
     }
 }
 
@@ -67,6 +69,9 @@ pub struct LaunchPlan {
     /// Group id to run under.
     #[arg(long, requires = "uid")]
     pub gid: Option<u32>,
+    /// Address space of each process, in bytes.
+    #[arg(long)]
+    pub memory_max: Option<u64>,
     /// Run without Landlock.
     #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
     pub sandbox: bool,
@@ -103,6 +108,9 @@ impl LaunchPlan {
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend(["--uid".into(), uid.to_string().into(), "--gid".into(), gid.to_string().into()]);
         }
+        if let Some(bytes) = self.memory_max {
+            arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
+        }
         if !self.sandbox {
             arguments.push("--no-sandbox".into());
         }
@@ -134,6 +142,11 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // A core file would hold the tenant's data.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(step("setrlimit"))?;
+    if plan.memory_max.is_some() {
+        // One statement that wants too much fails; the machine and the other projects do not notice.
+        rustix::process::setrlimit(Resource::As, Rlimit { current: plan.memory_max, maximum: plan.memory_max })
+            .map_err(step("setrlimit"))?;
+    }
     rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
     if plan.sandbox {
         confine(plan)?;
@@ -227,6 +240,7 @@ mod tests {
                 name: "n".to_owned(),
                 uid: ids,
                 gid: ids,
+                memory_max: ids.map(|_| 1 << 30),
                 sandbox,
             };
             // The subcommand's name stands where a parser expects the program's.

@@ -19,7 +19,9 @@ pub mod identity;
 pub mod install;
 pub mod launch;
 mod process;
+pub mod provisioner;
 pub mod server;
+mod settings;
 pub mod template;
 
 use std::{
@@ -36,6 +38,7 @@ pub use self::{
     engines::Engines,
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    provisioner::Provisioner,
     server::{Host, Running},
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
@@ -144,6 +147,9 @@ pub enum ClusterError {
     /// A connection attempt took longer than its bound.
     #[error("cluster {0} did not answer a connection attempt in time")]
     ConnectTimeout(String),
+    /// The server's program refuses a setting, in its own words.
+    #[error("{0}")]
+    Setting(String),
     /// Not a SCRAM-SHA-256 verifier. The value itself is not repeated: it may be a password.
     #[error("expected a SCRAM-SHA-256 verifier")]
     NotAVerifier,

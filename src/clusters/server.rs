@@ -5,6 +5,7 @@
 //! directory are prevented by PostgreSQL's own lock file in any case.
 
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io,
     os::unix::fs::OpenOptionsExt,
@@ -13,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use rustix::{
     fs::FlockOperation,
     process::{Pid, Signal},
@@ -80,21 +82,31 @@ impl Stop {
 }
 
 /// A server that ran when it was looked at.
-#[derive(Debug)]
 pub struct Running {
-    pid: Pid,
-    postmaster: Handle,
+    pid: i32,
+    end: BoxFuture<'static, io::Result<()>>,
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").field("pid", &self.pid).finish_non_exhaustive()
+    }
 }
 
 impl Running {
+    /// A server with this process id, and what returns at its end.
+    pub fn new(pid: i32, end: impl Future<Output = io::Result<()>> + Send + 'static) -> Self {
+        Self { pid, end: Box::pin(end) }
+    }
+
     /// The postmaster's process id.
     pub fn pid(&self) -> i32 {
-        self.pid.as_raw_nonzero().get()
+        self.pid
     }
 
     /// Returns when the postmaster has ended, whoever started it.
-    pub async fn ended(self) -> Result<(), io::Error> {
-        self.postmaster.ended().await
+    pub async fn ended(self) -> io::Result<()> {
+        self.end.await
     }
 }
 
@@ -127,6 +139,11 @@ impl Server {
         &self.mark.data
     }
 
+    /// The installation it is started from.
+    pub(super) fn engine(&self) -> &Engine {
+        &self.host.engine
+    }
+
     /// Whom its files belong to.
     pub(super) fn run_as(&self) -> RunAs {
         self.run_as
@@ -149,7 +166,8 @@ impl Server {
 
     /// The live postmaster, to wait for its end. None if there is none.
     pub(super) async fn running(&self) -> Result<Option<Running>> {
-        Ok(self.hold_postmaster().await?.map(|(pid, postmaster)| Running { pid, postmaster }))
+        let held = self.hold_postmaster().await?;
+        Ok(held.map(|(pid, postmaster)| Running::new(pid.as_raw_nonzero().get(), async move { postmaster.ended().await })))
     }
 
     /// Starts the server unless it runs, and returns the postmaster's pid. It may not accept connections yet.
@@ -296,6 +314,7 @@ impl Server {
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
+            memory_max: self.host.launcher.memory_max,
         };
         let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
         let log = log.at("writing", &self.start_log)?;

@@ -1,6 +1,6 @@
 //! What handlers take: each argument is taken from the call and describes itself.
 
-use std::{future::Future, sync::Arc};
+use std::{collections::BTreeMap, future::Future, sync::Arc};
 
 use axum::{
     body::Body,
@@ -301,17 +301,49 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
     }
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
-        let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(call.uri.query().unwrap_or_default().as_bytes()));
-        serde_path_to_error::deserialize::<_, T>(reader).map(Self).map_err(|error: serde_path_to_error::Error<serde::de::value::Error>| {
-            let (path, problem) = (error.path().to_string(), error.inner().to_string());
-            let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
-            if problem.starts_with("missing field") {
-                Error::invalid(named, "Required")
-            } else {
-                Error::invalid(if path == "." { "query".to_owned() } else { path }, format!("Invalid input: {problem}"))
-            }
-        })
+        read_query(call.uri.query().unwrap_or_default()).map(Self)
     }
+}
+
+fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Error> {
+    let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
+    serde_path_to_error::deserialize::<_, T>(reader).map_err(|error: serde_path_to_error::Error<serde::de::value::Error>| {
+        let (path, problem) = (error.path().to_string(), error.inner().to_string());
+        let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
+        if problem.starts_with("missing field") {
+            Error::invalid(named, "Required")
+        } else {
+            Error::invalid(if path == "." { "query".to_owned() } else { path }, format!("Invalid input: {problem}"))
+        }
+    })
+}
+
+/// The query parameters, of which some are lists: `a=1,2`, `a=1&a=2` and `a[]=1&a[]=2` are the same.
+#[derive(Debug, Clone)]
+pub struct Lists<T>(pub T);
+
+impl<T: DeserializeOwned + JsonSchema + Send> Input for Lists<T> {
+    fn describe(described: &mut Described) {
+        described.query_schema::<T>();
+    }
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        read_query(&joined(call.uri.query().unwrap_or_default())).map(Self)
+    }
+}
+
+/// Each parameter once, with all its values between commas.
+fn joined(query: &str) -> String {
+    let mut values: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let name = name.strip_suffix("[]").unwrap_or(&name).to_owned();
+        let joined = values.entry(name).or_default();
+        if !joined.is_empty() {
+            joined.push(',');
+        }
+        joined.push_str(&value);
+    }
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(values).finish()
 }
 
 /// Key of a request that must not be carried out twice: `Idempotency-Key`, 1 to 255 printable bytes.
@@ -350,6 +382,19 @@ mod tests {
         let mut reader = serde_json::Deserializer::from_str(json);
         let error = serde_path_to_error::deserialize::<_, Body>(&mut reader).unwrap_err();
         invalid_json(&error.path().to_string(), error.inner()).message().into_owned()
+    }
+
+    #[test]
+    fn a_list_may_be_sent_in_three_ways() {
+        for (query, joins) in [
+            ("a=1,2&b=3", "a=1%2C2&b=3"),
+            ("a=1&b=3&a=2", "a=1%2C2&b=3"),
+            ("b=3&a[]=1&a%5B%5D=2", "a=1%2C2&b=3"),
+            ("a=&a=2", "a=2"),
+            ("", ""),
+        ] {
+            assert_eq!(joined(query), joins, "{query}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod transport;
 pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
 pub use face::{Asking, Face, OnBehalf, Presented, Refused};
-pub use input::{Call, IdempotencyKey, Input, Json, PathId, Query, RequestLine};
+pub use input::{Call, IdempotencyKey, Input, Json, Lists, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Begun, Created, Done, Lines, Output, Rows, Written};
 pub use rehearse::{Imagined, Rehearsal, rehearse};

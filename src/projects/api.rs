@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{
     Bare, Command, Full, Named, health,
     lifecycle::{self, RestoreVersions},
+    parameters::{self, Change, How, Settings},
     regions::{self, Continent, RegionsInfo},
     request::{CreateRequest, InstanceSize, secret},
 };
@@ -17,7 +18,7 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Created, Done, Endpoint, Json, Query, Tag, Verb, Written, mount, needs},
+    http::{Created, Done, Endpoint, Json, Lists, Query, Tag, Verb, Written, mount, needs},
     ids::OrgSlug,
     limits::{STANDARD, STANDARD_BY_BODY},
     projects,
@@ -38,6 +39,9 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &RESTART,
     &HEALTH,
     &UPDATE_PASSWORD,
+    &GET_SETTINGS,
+    &REPLACE_SETTINGS,
+    &CHANGE_SETTINGS,
     &super::listing::LIST_OF_ORGANIZATION,
 ];
 
@@ -256,7 +260,7 @@ static HEALTH: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct HealthQuery {
-    /// Services to ask, comma separated.
+    /// Services to ask: comma separated, or once for each.
     #[serde(deserialize_with = "comma_separated")]
     services: Vec<health::Service>,
     /// How long to wait, in milliseconds.
@@ -278,7 +282,7 @@ fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<hea
     names.map(|name| health::Service::deserialize(serde::de::value::StrDeserializer::new(name))).collect()
 }
 
-async fn services_health(project: Project, app: App, Query(query): Query<HealthQuery>) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
+async fn services_health(project: Project, app: App, Lists(query): Lists<HealthQuery>) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
     if !(1..=SERVICES_MAX).contains(&query.services.len()) {
         return Err(Error::invalid("services", "expected one to eight of the services"));
     }
@@ -327,4 +331,52 @@ async fn update_password(
     }
     lifecycle::set_password(&app, &project, request.password, &audit).await?;
     Ok(Json(PasswordChanged { message: "The password was changed" }))
+}
+
+static GET_SETTINGS: Endpoint = Endpoint {
+    id: "v1-get-postgres-config",
+    summary: "Get the settings of a project's server",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/database/postgres",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseConfigRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(get_settings),
+};
+
+async fn get_settings(project: Project, app: App) -> Result<Json<Settings>, Error> {
+    Ok(Json(parameters::get(&app, &project).await?))
+}
+
+static REPLACE_SETTINGS: Endpoint = Endpoint {
+    id: "v1-update-postgres-config",
+    summary: "Replace the settings of a project's server",
+    tag: Tag::Database,
+    method: Verb::Put,
+    path: "/v1/projects/{ref}/config/database/postgres",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(replace_settings),
+};
+
+async fn replace_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {
+    Ok(Json(parameters::change(&app, &project, change, How::Replace, &audit).await?))
+}
+
+static CHANGE_SETTINGS: Endpoint = Endpoint {
+    id: "v1-patch-postgres-config",
+    summary: "Change some settings of a project's server",
+    tag: Tag::Database,
+    method: Verb::Patch,
+    path: "/v1/projects/{ref}/config/database/postgres",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(change_settings),
+};
+
+async fn change_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {
+    Ok(Json(parameters::change(&app, &project, change, How::Merge, &audit).await?))
 }

@@ -51,7 +51,7 @@ pub struct ServiceHealth {
 
 /// Asks each service, within `timeout` in all.
 pub async fn check(app: &App, project: &Project, services: &[Service], timeout: Duration) -> Result<Vec<ServiceHealth>, Error> {
-    let sql = "select status, last_error from projects where id = $1";
+    let sql = "select status, last_error, asleep from projects where id = $1";
     let rows = app.db.query(sql, &[&project.id.0]).await.context("reading a project's status")?;
     let row = rows.first().ok_or(Error::NotFound)?;
     let (status, cause) = (Status::read(row, 0)?, row.get::<_, Option<String>>(1));
@@ -60,10 +60,13 @@ pub async fn check(app: &App, project: &Project, services: &[Service], timeout: 
         Status::Pausing | Status::Inactive => return Err(Error::Rejected("No active services available".into())),
         _ => {}
     }
+    let asleep: bool = row.get(2);
     let target = Target::new(app.clusters.socket_path(&project.reference));
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {
+            // Whoever uses it wakes it; to ask whether it is well should not.
+            Service::Db | Service::DbPostgresUser if asleep => health(*service, ServiceStatus::ActiveHealthy, None),
             Service::Db | Service::DbPostgresUser => database(*service, status, cause.clone(), &target, timeout).await,
             _ => health(*service, ServiceStatus::Unhealthy, Some("this service is not run by this server".to_owned())),
         });

@@ -2,9 +2,11 @@
 
 pub mod api;
 pub mod health;
+pub mod idle;
 pub mod lease;
 pub mod lifecycle;
 pub mod listing;
+pub mod parameters;
 pub mod pool;
 pub mod reconciler;
 pub mod regions;
@@ -21,6 +23,7 @@ use serde_json::json;
 use tokio_postgres::Row;
 
 pub(crate) use request::verifier;
+pub use idle::wake;
 pub use request::{InstanceSize, NewProject};
 pub use status::{Command, Status};
 
@@ -230,24 +233,9 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
 const SETTLE_WAIT: Duration = Duration::from_secs(15);
 
 /// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
-/// script need not.
+/// script need not, and starts one that sleeps.
 pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
-    let mut changes = app.reconciler.changes();
-    let ready = async {
-        loop {
-            changes.borrow_and_update();
-            match status(app, project.id).await? {
-                Status::ActiveHealthy => return Ok(Target::new(app.clusters.socket_path(&project.reference))),
-                Status::GoingDown | Status::Removed => return Err(removed()),
-                Status::Pausing | Status::Inactive | Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
-                    return Err(Error::DatabaseUnreachable);
-                }
-                Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {}
-            }
-            changes.changed().await.context("waiting for a project")?;
-        }
-    };
-    tokio::time::timeout(SETTLE_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
+    idle::awake(app, project.id, &project.reference).await
 }
 
 /// What was last seen of a project.

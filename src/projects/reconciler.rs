@@ -11,6 +11,7 @@ use std::{
 
 use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::{
     sync::{
         Notify, OwnedSemaphorePermit, Semaphore,
@@ -21,12 +22,12 @@ use tokio::{
 use tokio_postgres::Row;
 
 use super::{
-    Status, pool,
+    Status, parameters, pool,
     watch::{self, Watch},
 };
 use crate::{
     app::App,
-    clusters::{self, Cluster, Pace},
+    clusters::{self, Cluster},
     database,
     db::Param,
     error::{Context, Error},
@@ -64,6 +65,20 @@ pub struct Reconciler {
     stopping: OnceLock<()>,
 }
 
+/// A project that somebody beside the reconciler works on.
+pub(super) struct Hold<'a> {
+    reconciler: &'a Reconciler,
+    project: ProjectId,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.reconciler.busy.lock().remove(&self.project);
+        // Something may have been wanted meanwhile.
+        self.reconciler.heard();
+    }
+}
+
 impl Default for Reconciler {
     fn default() -> Self {
         Self {
@@ -88,7 +103,13 @@ struct Wanted {
     generation: i64,
     verifier: Option<String>,
     attempts: i32,
+    /// What its server is to run with, by PostgreSQL's names.
+    settings: Setting,
+    /// What it ran with before, until it runs with the new ones.
+    settings_before: Option<Setting>,
 }
+
+type Setting = Vec<(String, String)>;
 
 /// Rows that something is to be done for. The index `projects_unsettled_idx` has the same condition.
 macro_rules! unsettled {
@@ -97,7 +118,7 @@ macro_rules! unsettled {
             "select ",
             $what,
             " from projects where node = $1 and (status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED') \
-             or (status = 'ACTIVE_HEALTHY' and password_verifier is not null))",
+             or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null)))",
             $rest
         )
     };
@@ -135,6 +156,11 @@ impl Reconciler {
     /// Whether some project is worked on.
     pub(super) fn is_busy(&self) -> bool {
         !self.busy.lock().is_empty()
+    }
+
+    /// Keeps the reconciler's hands off a project until it is dropped. None if it has it in hand.
+    pub(super) fn hold(&self, project: ProjectId) -> Option<Hold<'_>> {
+        self.busy.lock().insert(project).then_some(Hold { reconciler: self, project })
     }
 
     /// Leave to work, once a worker is free. None when there is to be no new work.
@@ -227,10 +253,12 @@ fn tell(app: &App) {
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
     let sql = unsettled!(
-        "id, ref, status, generation, password_verifier, attempts, account, engine",
-        " and not_before <= $2 order by not_before, id limit $3"
+        "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before",
+        " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
-    let rows = app.db.query(sql, &[&app.settings.node, &app.clock.now(), &BATCH]).await.context("reading unsettled projects")?;
+    // No pause is that long: a clock that was set back would make it so.
+    let (now, beyond) = (app.clock.now(), app.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX));
+    let rows = app.db.query(sql, &[&app.settings.node, &now, &BATCH, &beyond]).await.context("reading unsettled projects")?;
     rows.iter().map(|row| read(app, row)).collect()
 }
 
@@ -250,11 +278,11 @@ async fn next_due(app: &App) -> Result<Duration, Error> {
 async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), Error> {
     let of: Option<Vec<i64>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
     let sql = "select id, ref, generation, falls, settled_at from projects \
-               where node = $1 and status = 'ACTIVE_HEALTHY' and ($2::bigint[] is null or id = any($2)) order by id";
+               where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep and ($2::bigint[] is null or id = any($2)) order by id";
     let rows = app.db.query(sql, &[&app.settings.node, &of]).await.context("reading healthy projects")?;
     for row in &rows {
         let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-        match app.clusters.running(&project).await {
+        match app.provisioner.running(&project).await {
             Ok(Some(server)) => watch::begin(app, ProjectId(row.get(0)), server),
             Ok(None) => fell(app, row, &project).await?,
             // One project that cannot be looked at holds up no other.
@@ -297,7 +325,14 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
         generation: row.get(3),
         verifier: row.get(4),
         attempts: row.get(5),
+        settings: settings(&row.get(8)),
+        settings_before: row.get::<_, Option<Value>>(9).as_ref().map(settings),
     })
+}
+
+fn settings(row: &Value) -> Setting {
+    let settings = row.as_object().into_iter().flatten();
+    settings.map(|(name, value)| (name.clone(), parameters::text(value))).collect()
 }
 
 /// The user id of a cluster: no other has the same.
@@ -308,39 +343,60 @@ pub(super) fn uid(app: &App, account: i64) -> Result<u32, Error> {
 
 /// Does what is left to do for one project. Each step looks before it acts.
 async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
-    let reference = &project.cluster.project;
+    let (reference, mut went_back) = (&project.cluster.project, None);
     match project.status.goal() {
         Status::Removed => {
-            timed(app, Step::Remove, app.clusters.remove(reference)).await?;
+            timed(app, Step::Remove, app.provisioner.remove(reference)).await?;
             app.reconciler.trash_filled();
         }
-        Status::Inactive => timed(app, Step::Stop, app.clusters.stop(reference)).await?,
-        _ => bring_up(app, project).await?,
+        Status::Inactive => timed(app, Step::Stop, app.provisioner.stop(reference)).await?,
+        _ => went_back = bring_up(app, project).await?,
     }
-    announce(app, project).await?;
+    announce(app, project, went_back).await?;
     // The next pass waits for the server's end, or finds that it ended already.
     app.reconciler.watch.look_at(project.id);
     Ok(())
 }
 
-async fn bring_up(app: &App, project: &Wanted) -> Result<(), Error> {
-    let (clusters, reference) = (&app.clusters, &project.cluster.project);
+/// Returns why the server runs with the settings it had before, if it does.
+async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> {
+    let (clusters, reference) = (&app.provisioner, &project.cluster.project);
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     if matches!(project.status, Status::ComingUp | Status::InitFailed) {
-        timed(app, Step::Create, clusters.create(&project.cluster, Pace::Now)).await?;
+        timed(app, Step::Create, clusters.create(&project.cluster)).await?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
     if project.status == Status::Restarting {
         timed(app, Step::Stop, clusters.stop(reference)).await?;
     }
-    timed(app, Step::Start, clusters.start(reference)).await?;
-    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await?;
+    let mut went_back = None;
+    if let Err(error) = start(app, project, &project.settings).await {
+        let Some(before) = &project.settings_before else { return Err(error) };
+        clusters.stop(reference).await.context("stopping a cluster")?;
+        start(app, project, before).await?;
+        went_back = Some(format!("the server did not start with these settings, and runs with those before: {error}"));
+    } else if project.settings_before.is_some() && project.status == Status::ActiveHealthy {
+        clusters.reload(reference).await.context("reloading settings")?;
+    }
     if let Some(verifier) = &project.verifier {
         let set = clusters.set_password(reference, database::OWNER, verifier);
         timed(app, Step::Password, set).await?;
     }
-    // Before anybody is told that it is there.
-    jit::keeper::settle(app, project.id, reference).await
+    if clusters.hosts_servers() {
+        // Before anybody is told that it is there.
+        jit::keeper::settle(app, project.id, reference).await?;
+    }
+    Ok(went_back)
+}
+
+/// Starts the server with these settings unless it runs, and waits until it accepts connections.
+async fn start(app: &App, project: &Wanted, settings: &Setting) -> Result<(), Error> {
+    let (clusters, reference) = (&app.provisioner, &project.cluster.project);
+    if !settings.is_empty() || project.settings_before.is_some() {
+        clusters.configure(reference, settings).await.context("writing settings")?;
+    }
+    timed(app, Step::Start, clusters.start(reference)).await?;
+    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await
 }
 
 /// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.
@@ -353,15 +409,17 @@ async fn timed<T>(app: &App, step: Step, work: impl Future<Output = clusters::Re
 }
 
 /// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
-async fn announce(app: &App, project: &Wanted) -> Result<(), Error> {
+async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Result<(), Error> {
     // One statement: the verifier goes exactly when it is set, or nobody will ever need it.
     let lease = app.lease.check()?;
     let sql = fenced!(
-        "update projects set status = $4, attempts = 0, last_error = null, updated_at = $5, settled_at = $5, \
+        "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
+         settings = case when $6::text is null then settings else coalesce(settings_before, settings) end, \
+         settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
     );
     let goal = project.status.goal();
-    let params: [Param<'_>; 5] = [&project.id.0, &project.generation, &lease, &goal.name(), &app.clock.now()];
+    let params: [Param<'_>; 6] = [&project.id.0, &project.generation, &lease, &goal.name(), &app.clock.now(), &went_back];
     app.db.query(sql, &params).await.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())

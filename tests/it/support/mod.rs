@@ -14,6 +14,7 @@ use gantry::{
     accounts,
     app::{App, Background, Settings},
     clock::{Clock, Entropy},
+    clusters::Provisioner,
     db::Db,
     http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
@@ -54,9 +55,14 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
-        let clusters = machine.clusters.clone();
+        let provisioner = Arc::new(machine.clusters.clone());
+        Self::over(provisioner, config, settings, clock, machine)
+    }
+
+    fn over(provisioner: Arc<dyn Provisioner>, config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
+        let (clusters, entropy) = (machine.clusters.clone(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::new(settings, clock.clone(), Entropy::system(), db, clusters, Memory::default()).unwrap();
+        let (app, background) = App::over(provisioner, settings, clock.clone(), entropy, db, clusters, Memory::default()).unwrap();
         Self { api: app.api(), app, machine, background: Some(background), tasks: JoinSet::new() }
     }
 
@@ -72,9 +78,10 @@ impl Node {
         self.app.lease.release();
     }
 
-    /// Ends them as a kill does: in the middle of whatever it is.
+    /// Ends it as a kill does: nothing is finished, and the kernel lets go of its locks.
     pub(crate) fn kill(&mut self) {
         self.tasks.abort_all();
+        self.app.lease.release();
     }
 
     pub(crate) fn request(&self, method: &str, path: &str) -> Call {
@@ -211,6 +218,11 @@ impl TestApp {
         Node::new(&self.config, settings, &self.clock, machine)
     }
 
+    /// The same, with its projects driven over something else.
+    pub(crate) fn another_over(&self, provisioner: Arc<dyn Provisioner>, node: u128, machine: Arc<Machine>) -> Node {
+        Node::over(provisioner, &self.config, settings(Transport::default(), Uuid::from_u128(node)), &self.clock, machine)
+    }
+
     /// The path of a project's operation.
     pub(crate) fn at(&self, rest: &str) -> String {
         format!("/v1/projects/{}{rest}", self.home.project)
@@ -262,6 +274,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         project_uid_base: FIRST_UID + 1000,
         prepared: Wanted::default(),
+        idle_pause_after: None,
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
     }

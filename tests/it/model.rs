@@ -1,0 +1,345 @@
+//! Every state of a project, and every fault: each comes to rest where it should, within its bound.
+//!
+//! The clusters are a model, so that each step can fail, hang, or be cut off exactly where it matters; the rows, the lease and
+//! the reconciler are real. The same faults on real processes are in `binary/crash.rs`.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use chrono::TimeDelta;
+use gantry::{
+    clusters::{Cluster, ClusterError, Provisioner, Result, Running, provisioner::Step},
+    ids::ProjectRef,
+    projects::Status,
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch::{Sender, channel},
+    time::timeout,
+};
+
+use crate::support::{Node, TestApp, machine::Machine};
+
+/// Attempts after which everything must be at rest once nothing fails any more. The clock is moved on by a minute for each,
+/// which is the longest pause between two.
+const ROUNDS_MAX: u32 = 4;
+/// Real time for what one attempt does in a model.
+const ATTEMPT: Duration = Duration::from_millis(300);
+/// The node whose projects are tried.
+const NODE: u128 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum At {
+    Create,
+    Configure,
+    Start,
+    Ready,
+    Reload,
+    Password,
+    Stop,
+    Remove,
+}
+
+const STEPS: [At; 8] = [At::Create, At::Configure, At::Start, At::Ready, At::Reload, At::Password, At::Stop, At::Remove];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The step fails so often in a row for each project.
+    Fails(At, u32),
+    /// Gantry is killed in the middle of the step, and another one starts.
+    Killed(At),
+    /// The same, and the servers with it.
+    AllKilled(At),
+    /// Every server is killed, again and again.
+    ServersKilled,
+    /// The wall clock is set forward or back by so many hours.
+    Clock(i64),
+}
+
+/// What there is of a project.
+#[derive(Debug, Default)]
+struct Place {
+    data: bool,
+    /// The pid of a server, and the bell that rings at its end.
+    server: Option<(i32, Sender<()>)>,
+    failures: HashMap<At, u32>,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    places: Mutex<HashMap<ProjectRef, Place>>,
+    pids: AtomicI32,
+    fails: Mutex<Option<(At, u32)>>,
+    /// Whoever comes to this step waits for ever, as somebody killed there would.
+    hangs: Mutex<Option<At>>,
+    hanging: Mutex<Option<Sender<u32>>>,
+}
+
+impl Model {
+    async fn step(&self, at: At, project: &ProjectRef, work: impl FnOnce(&mut Place, i32)) -> Result<()> {
+        if *self.hangs.lock() == Some(at) {
+            if let Some(bell) = &*self.hanging.lock() {
+                bell.send_modify(|count| *count += 1);
+            }
+            std::future::pending::<()>().await;
+        }
+        let mut places = self.places.lock();
+        let place = places.entry(project.clone()).or_default();
+        let failures = place.failures.entry(at).or_default();
+        if let Some((_, times)) = self.fails.lock().filter(|(step, times)| *step == at && *failures < *times) {
+            *failures += 1;
+            debug_assert!(*failures <= times);
+            return Err(ClusterError::NotStopped(format!("{project} at {at:?}")));
+        }
+        work(place, self.pids.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    }
+
+    fn kill_servers(&self) {
+        for place in self.places.lock().values_mut() {
+            place.server = None;
+        }
+    }
+
+    fn is(&self, project: &ProjectRef) -> (bool, bool) {
+        self.places.lock().get(project).map_or((false, false), |place| (place.data, place.server.is_some()))
+    }
+}
+
+impl Provisioner for Model {
+    fn create<'a>(&'a self, cluster: &'a Cluster) -> Step<'a> {
+        Box::pin(self.step(At::Create, &cluster.project, |place, _| place.data = true))
+    }
+
+    fn configure<'a>(&'a self, project: &'a ProjectRef, _: &'a [(String, String)]) -> Step<'a> {
+        Box::pin(self.step(At::Configure, project, |_, _| ()))
+    }
+
+    fn start<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
+        Box::pin(async move {
+            if !self.is(project).0 {
+                return Err(ClusterError::Missing(project.to_string()));
+            }
+            let start = |place: &mut Place, pid| {
+                place.server.get_or_insert_with(|| (pid, channel(()).0));
+            };
+            self.step(At::Start, project, start).await
+        })
+    }
+
+    fn wait_ready<'a>(&'a self, project: &'a ProjectRef, _: Duration) -> Step<'a> {
+        Box::pin(async move {
+            self.step(At::Ready, project, |_, _| ()).await?;
+            if self.is(project).1 { Ok(()) } else { Err(ClusterError::Missing(project.to_string())) }
+        })
+    }
+
+    fn reload<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
+        Box::pin(self.step(At::Reload, project, |_, _| ()))
+    }
+
+    fn set_password<'a>(&'a self, project: &'a ProjectRef, _: &'a str, _: &'a str) -> Step<'a> {
+        Box::pin(self.step(At::Password, project, |_, _| ()))
+    }
+
+    fn stop<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
+        Box::pin(self.step(At::Stop, project, |place, _| place.server = None))
+    }
+
+    fn remove<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
+        Box::pin(self.step(At::Remove, project, |place, _| *place = Place::default()))
+    }
+
+    fn running<'a>(&'a self, project: &'a ProjectRef) -> Step<'a, Option<Running>> {
+        let places = self.places.lock();
+        let server = places.get(project).and_then(|place| place.server.as_ref());
+        let running = server.map(|(pid, end)| {
+            let mut end = end.subscribe();
+            Running::new(*pid, async move {
+                // Rung by nobody: the server is gone when its bell is.
+                let _ = end.changed().await;
+                Ok(())
+            })
+        });
+        Box::pin(async move { Ok(running) })
+    }
+
+    fn hosts_servers(&self) -> bool {
+        false
+    }
+}
+
+/// A project in each state, as it may be found there.
+async fn in_every_state(app: &TestApp, model: &Model) -> Vec<(ProjectRef, Status)> {
+    let mut projects = Vec::new();
+    for status in Status::ALL {
+        let project = app.stub(app.home.id, status.name()).await;
+        let desired = match status {
+            Status::Pausing | Status::Inactive | Status::PauseFailed => "paused",
+            Status::GoingDown | Status::Removed => "removed",
+            _ => "active",
+        };
+        let sql = "update projects set node = $2, status = $3, desired = $4, settled_at = created_at, \
+                   password_verifier = case when $4 = 'removed' then null else 'a verifier' end, \
+                   settings_before = case when $3 in ('ACTIVE_HEALTHY', 'RESTARTING') then '{}'::jsonb end where ref = $1";
+        let node = uuid::Uuid::from_u128(NODE);
+        app.app.db.query(sql, &[&project.as_str(), &node, &status.name(), &desired]).await.unwrap();
+        let place = Place {
+            data: !matches!(status, Status::ComingUp | Status::InitFailed | Status::Removed),
+            server: matches!(
+                status,
+                Status::ActiveHealthy | Status::Pausing | Status::PauseFailed | Status::Restarting | Status::GoingDown
+            )
+            .then(|| (1, channel(()).0)),
+            failures: HashMap::new(),
+        };
+        model.places.lock().insert(project.clone(), place);
+        projects.push((project, status));
+    }
+    projects
+}
+
+fn goal(status: Status) -> &'static str {
+    match status {
+        Status::Pausing | Status::Inactive | Status::PauseFailed => "INACTIVE",
+        Status::GoingDown | Status::Removed => "REMOVED",
+        _ => "ACTIVE_HEALTHY",
+    }
+}
+
+/// Why a project is not at rest where it should be, if it is not.
+async fn unrest(app: &TestApp, model: &Model, project: &ProjectRef, begun: Status) -> Option<String> {
+    let sql =
+        "select status, password_verifier is not null, settings_before is not null, coalesce(last_error, '') from projects where ref = $1";
+    let row = &app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0];
+    let (status, verifier, settings): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
+    let wanted = match goal(begun) {
+        "INACTIVE" => (true, false),
+        "REMOVED" => (false, false),
+        _ => (true, true),
+    };
+    let open = (verifier || settings) && goal(begun) == "ACTIVE_HEALTHY";
+    let there = model.is(project);
+    let why: String = row.get(3);
+    (status != goal(begun) || there != wanted || open)
+        .then(|| format!("begun in {begun:?}, is {status} with {there:?}, open: {open}, {why}"))
+}
+
+/// Lets attempts come due until everything is at rest.
+async fn rest(app: &TestApp, node: &Node, model: &Model, projects: &[(ProjectRef, Status)], rounds_max: u32, fault: Fault) {
+    let mut changes = node.app.reconciler.changes();
+    for round in 0.. {
+        // Whatever is due happens; nothing tells that nothing more will.
+        while timeout(ATTEMPT, changes.changed()).await.is_ok() {}
+        let mut left = Vec::new();
+        for (project, begun) in projects {
+            left.extend(unrest(app, model, project, *begun).await);
+        }
+        if left.is_empty() {
+            return;
+        }
+        assert!(round < rounds_max, "{fault:?}, after {round} rounds: {left:#?}");
+        app.advance(61);
+        node.app.reconciler.wake();
+    }
+}
+
+async fn explore(fault: Fault) {
+    let (app, model, machine) = (TestApp::new().await, Arc::new(Model::default()), Arc::new(Machine::bare()));
+    let projects = in_every_state(&app, &model).await;
+    let mut node = app.another_over(model.clone(), NODE, machine.clone());
+    let mut rounds = ROUNDS_MAX;
+    match fault {
+        Fault::None => {}
+        // An attempt that failed has a next one, at a time that the clock then jumps away from.
+        Fault::Clock(_) => *model.fails.lock() = Some((At::Start, 1)),
+        Fault::Fails(at, times) => {
+            *model.fails.lock() = Some((at, times));
+            rounds += times;
+        }
+        Fault::Killed(at) | Fault::AllKilled(at) => {
+            let (bell, mut hanging) = channel(0);
+            (*model.hangs.lock(), *model.hanging.lock()) = (Some(at), Some(bell));
+            node.start();
+            timeout(Duration::from_secs(30), hanging.changed()).await.expect("somebody comes to the step").unwrap();
+            // The kernel lets go of what a killed process held. Its work hangs for ever, and its row is as it was.
+            node.kill();
+            *model.hangs.lock() = None;
+            if matches!(fault, Fault::AllKilled(_)) {
+                model.kill_servers();
+            }
+            node = app.another_over(model.clone(), NODE, machine);
+        }
+        Fault::ServersKilled => {
+            rounds += 3;
+        }
+    }
+    node.start();
+    match fault {
+        Fault::Clock(hours) => {
+            let mut changes = node.app.reconciler.changes();
+            timeout(Duration::from_secs(30), changes.changed()).await.expect("something happens").unwrap();
+            app.clock.step_wall(TimeDelta::hours(hours));
+            node.app.reconciler.wake();
+        }
+        Fault::ServersKilled => {
+            let mut changes = node.app.reconciler.changes();
+            for _ in 0..3 {
+                timeout(Duration::from_secs(30), changes.changed()).await.expect("something happens").unwrap();
+                model.kill_servers();
+                app.advance(61);
+                node.app.reconciler.wake();
+            }
+        }
+        _ => {}
+    }
+    rest(&app, &node, &model, &projects, rounds, fault).await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_fault_every_state_comes_to_rest() {
+    explore(Fault::None).await;
+}
+
+#[tokio::test]
+async fn whatever_step_fails_once_or_often_every_state_comes_to_rest() {
+    for at in STEPS {
+        for times in [1, 6] {
+            explore(Fault::Fails(at, times)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn wherever_gantry_is_killed_every_state_comes_to_rest() {
+    for at in STEPS {
+        explore(Fault::Killed(at)).await;
+    }
+}
+
+#[tokio::test]
+async fn wherever_everything_is_killed_every_state_comes_to_rest() {
+    for at in STEPS {
+        explore(Fault::AllKilled(at)).await;
+    }
+}
+
+#[tokio::test]
+async fn however_often_servers_are_killed_every_state_comes_to_rest() {
+    explore(Fault::ServersKilled).await;
+}
+
+#[tokio::test]
+async fn wherever_the_clock_jumps_every_state_comes_to_rest() {
+    for hours in [-30, -1, 1, 30] {
+        explore(Fault::Clock(hours)).await;
+    }
+}
