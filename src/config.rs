@@ -97,7 +97,7 @@ pub struct Config {
     #[arg(long, env = "GANTRY_DB_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
     pub db_listen: Vec<SocketAddr>,
 
-    /// Host that connection strings name. Without it: `pooler.<domain>`, or `localhost` if that is the domain.
+    /// Host that connection strings name. Without it: `pooler.<domain>`.
     #[arg(long, env = "GANTRY_DB_HOST", value_name = "HOST")]
     pub db_host: Option<String>,
 

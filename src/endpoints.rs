@@ -8,7 +8,7 @@ use crate::{
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     jit, keys,
     limits::{self, STANDARD},
-    organizations, planned, projects, reference, snippets, tokens,
+    network, organizations, planned, projects, reference, snippets, tokens,
 };
 
 static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
@@ -20,6 +20,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         keys::api::ENDPOINTS,
         jit::api::ENDPOINTS,
         snippets::api::ENDPOINTS,
+        network::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,

@@ -92,8 +92,6 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete project claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get project claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create project claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/cli/login-role" [] "v1-delete-login-roles" "Delete login roles" Database, needs(&[&[P::DatabaseWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/cli/login-role" [] "v1-create-login-role" "Create login role" Database, needs(&[&[P::DatabaseWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth" [] "v1-get-auth-service-config" "Get auth service config" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Patch "/v1/projects/{ref}/config/auth" [] "v1-update-auth-service-config" "Update auth service config" Auth, needs(&[&[P::AuthConfigWrite, P::ProjectAdminWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-get-project-signing-keys" "Get project signing keys" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
@@ -112,9 +110,6 @@ planned! {
     Post "/v1/projects/{ref}/config/auth/third-party-auth" [] "v1-create-project-tpa-integration" "Create project third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Delete "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-delete-project-tpa-integration" "Delete project third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-get-project-tpa-integration" "Get project third-party auth integration" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Get "/v1/projects/{ref}/config/database/pgbouncer" [] "v1-get-project-pgbouncer-config" "Get project PgBouncer config" Database, needs(&[&[P::DatabaseRead]], S::DatabaseRead), STANDARD;
-    Get "/v1/projects/{ref}/config/database/pooler" [] "v1-get-pooler-config" "Get pooler config" Database, needs(&[&[P::DatabasePoolingConfigRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/config/database/pooler" [] "v1-update-pooler-config" "Update pooler config" Database, needs(&[&[P::DatabasePoolingConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/config/disk" [] "v1-get-database-disk" "Get database disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
     Post "/v1/projects/{ref}/config/disk" [] "v1-modify-database-disk" "Modify database disk" Projects, pat_only(&[&[P::InfraDiskConfigWrite]]), STANDARD;
     Get "/v1/projects/{ref}/config/disk/autoscale" [] "v1-get-project-disk-autoscale-config" "Get project disk autoscale config" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
@@ -148,12 +143,6 @@ planned! {
     Get "/v1/projects/{ref}/functions/{function_slug}" [] "v1-get-a-function" "Get a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Patch "/v1/projects/{ref}/functions/{function_slug}" [] "v1-update-a-function" "Update a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v1/projects/{ref}/functions/{function_slug}/body" [] "v1-get-a-function-body" "Get a function body" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Delete "/v1/projects/{ref}/network-bans" [] "v1-delete-network-bans" "Delete network bans" Projects, needs(&[&[P::DatabaseNetworkBansWrite]], S::ProjectsWrite), STANDARD;
-    Post "/v1/projects/{ref}/network-bans/retrieve" [] "v1-list-all-network-bans" "List all network bans" Projects, needs(&[&[P::DatabaseNetworkBansRead]], S::ProjectsRead), STANDARD;
-    Post "/v1/projects/{ref}/network-bans/retrieve/enriched" [] "v1-list-all-network-bans-enriched" "List all network bans enriched" Projects, needs(&[&[P::DatabaseNetworkBansRead]], S::ProjectsRead), STANDARD;
-    Get "/v1/projects/{ref}/network-restrictions" [] "v1-get-network-restrictions" "Get network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsRead]], S::ProjectsRead), STANDARD;
-    Patch "/v1/projects/{ref}/network-restrictions" [] "v1-patch-network-restrictions" "Patch network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
-    Post "/v1/projects/{ref}/network-restrictions/apply" [] "v1-update-network-restrictions" "Update network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD;
     Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get pgsodium config" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update pgsodium config" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
@@ -166,8 +155,6 @@ planned! {
     Delete "/v1/projects/{ref}/secrets" [] "v1-bulk-delete-secrets" "Bulk delete secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/secrets" [] "v1-list-all-secrets" "List all secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsRead]], S::SecretsRead), STANDARD;
     Post "/v1/projects/{ref}/secrets" [] "v1-bulk-create-secrets" "Bulk create secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/ssl-enforcement" [] "v1-get-ssl-enforcement-config" "Get SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigRead]], S::DatabaseRead), STANDARD;
-    Put "/v1/projects/{ref}/ssl-enforcement" [] "v1-update-ssl-enforcement-config" "Update SSL enforcement config" Database, needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite), STANDARD;
     Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List all buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade Postgres version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD;
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Get Postgres upgrade eligibility" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;

@@ -59,6 +59,11 @@ impl Recorder {
         &self.user
     }
 
+    /// Where the request comes from.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Writes what a handler changed, and the status it will answer, in the transaction that changes it: both are there afterwards, or neither.
     pub async fn write_in(
         &self,

@@ -75,11 +75,7 @@ impl Databases {
     /// What connection strings say.
     pub(super) fn published(&self, config: &Config) -> Option<Published> {
         let port = self.addresses().first()?.port();
-        let host = config.db_host.clone().unwrap_or_else(|| match config.project_domain.as_str() {
-            // Names below it are not found everywhere.
-            "localhost" => "localhost".to_owned(),
-            domain => format!("pooler.{domain}"),
-        });
+        let host = config.db_host.clone().unwrap_or_else(|| format!("pooler.{}", config.project_domain));
         Some(Published { host, port, tls: self.tls.is_some() })
     }
 

@@ -41,9 +41,18 @@ impl DevFiles {
         fs::create_dir_all(&self.dir).with_context(|| format!("cannot create {}", self.dir.display()))?;
         let env = format!("GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={organization}\n", token.expose_secret());
         replace(&self.env(), &env, 0o600)?;
-        let profile = format!("name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: {project_domain}\n");
+        let profile = format!(
+            "name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: {project_domain}\npooler_host: {}\n",
+            pooler_host(project_domain)
+        );
         replace(&self.profile(), &profile, 0o644)
     }
+}
+
+/// The domain that the host of connection strings must belong to: that which somebody can register. Nobody registers
+/// `localhost`, so there it is the host itself.
+fn pooler_host(project_domain: &str) -> String {
+    if project_domain == "localhost" { format!("pooler.{project_domain}") } else { project_domain.to_owned() }
 }
 
 fn replace(file: &Path, text: &str, mode: u32) -> anyhow::Result<()> {

@@ -364,7 +364,7 @@ fn fill(template: &Path, unfinished: &Path, owner: RunAs, id: SystemId) -> Resul
 }
 
 /// Keeps the next statements out of the log and out of the statistics.
-const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statement = -1; set log_min_error_statement = 'panic'; \
+pub const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statement = -1; set log_min_error_statement = 'panic'; \
                      set pg_stat_statements.track = 'none'";
 
 /// `SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>`; anything else PostgreSQL would take for a password.

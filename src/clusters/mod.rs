@@ -33,7 +33,7 @@ use std::{
 pub use self::{
     account::Account,
     control::Control,
-    embedded::{Cluster, Embedded, Observed, Pace},
+    embedded::{Cluster, Embedded, Observed, Pace, QUIET},
     engine::{Engine, EngineError},
     engines::Engines,
     home::Home,

@@ -22,9 +22,8 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-pub(crate) use request::verifier;
 pub use idle::wake;
-pub use request::{InstanceSize, NewProject};
+pub use request::{InstanceSize, NewProject, verifier};
 pub use status::{Command, Status};
 
 use self::listing::Audience;

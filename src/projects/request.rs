@@ -165,7 +165,7 @@ impl NewProject {
 }
 
 /// A password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
-pub(crate) async fn verifier(password: SecretString) -> Result<String, Error> {
+pub async fn verifier(password: SecretString) -> Result<String, Error> {
     tokio::task::spawn_blocking(move || postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes()))
         .await
         .context("making a password verifier")

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     app::App,
     clock::Ticks,
-    network::{self, Door},
+    network::{self, Door, bans},
     projects::Status,
 };
 
@@ -238,9 +238,9 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         let place = Place::take(app, door.id)?;
         let socket = app.clusters.socket_path(&named.project);
         let server = reach(&socket).await?;
-        Ok((door, place, socket, server, packet))
+        Ok((named, door, place, socket, server, packet))
     };
-    let (door, place, socket, server, packet) = match prepared.await {
+    let (named, door, place, socket, server, packet) = match prepared.await {
         Ok(prepared) => prepared,
         Err(refusal) => {
             refuse(app, client, &refusal).await;
@@ -266,7 +266,9 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             return None;
         }
         Ok(Ok(Outcome::Refused(refusal))) => {
-            tracing::warn!(project = %door.id, ?refusal, "a login was ended");
+            if refusal == Refusal::Unguarded {
+                tracing::warn!(project = %named.project, "the project's server lets somebody in without SCRAM-SHA-256; nobody gets there through the router");
+            }
             refusal
         }
         // One of the two hung up.
@@ -336,12 +338,12 @@ async fn reach(socket: &PathBuf) -> Result<UnixStream, Refusal> {
 
 /// Counts a wrong password against the address, and bans it when there were too many.
 async fn note_failure(app: &App, door: &Door, peer: SocketAddr) {
-    let (block, now): (_, Ticks) = (network::block(peer.ip()), app.clock.ticks());
+    let (block, now): (_, Ticks) = (bans::block(peer.ip()), app.clock.ticks());
     if !app.router.failures.note(door.id, block, now) {
         return;
     }
     tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");
-    if let Err(error) = network::ban(app, door.id, block, app.clock.now() + BAN).await {
+    if let Err(error) = bans::ban(app, door.id, block, app.clock.now() + BAN).await {
         tracing::error!(%error, "an address could not be banned");
     }
 }

@@ -1,6 +1,7 @@
 //! The way in to databases, with real clients and real servers behind it.
 
 mod hostile;
+mod rules;
 mod sessions;
 mod states;
 

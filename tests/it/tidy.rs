@@ -18,6 +18,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("src/clusters/server.rs", "nothing announces that a server became ready"),
     ("src/database/stop.rs", "the grace itself is a time"),
     ("src/router/connection.rs", "nothing announces room in a server's queue"),
+    ("src/network/login_roles.rs", "roles go when their time is over"),
     ("src/limits/snapshot.rs", "counters are saved every so often"),
     ("src/listener.rs", "the pause before a lost connection is made again"),
     ("src/limits/overrides.rs", "a pause before a failed reading is tried again"),

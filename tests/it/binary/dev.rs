@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{
-    machine::{Gantry, Machine, field},
+    machine::{Gantry, Machine, PASSWORD, field},
     wire::Answer,
 };
 
@@ -42,7 +42,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
     assert_eq!(mode(&env), 0o600, "it holds the token");
     assert_eq!(
         fs::read_to_string(&profile).unwrap(),
-        format!("name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: localhost\n")
+        format!("name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: localhost\npooler_host: pooler.localhost\n")
     );
 
     let created = paste(&machine, &first);
@@ -88,4 +88,31 @@ fn a_project_whose_server_died_while_nobody_looked_is_started_again() {
     let gantry = machine.dev(&[]);
     assert_eq!(gantry.query(&project, "select 1 as one").expect(201), json!([{ "one": 1 }]), "{}", gantry.log());
     gantry.healthy(&project);
+}
+
+/// With PostgreSQL's own port in somebody's hands, another one is taken, and said.
+#[test]
+fn databases_are_reached_where_the_greeting_says() {
+    let machine = Machine::new();
+    // Whoever has it, it is taken.
+    let _held = std::net::TcpListener::bind("127.0.0.1:5432");
+    let mut gantry = machine.dev(&[]);
+    let line = field(&gantry.greeting, "Databases");
+    assert!(line.contains("5432") && line.ends_with("in use by another program)"), "{line}");
+    let address: std::net::SocketAddr = line.split(',').next().unwrap().parse().unwrap();
+    let project = gantry.create("reached");
+    let pooler = gantry.get(&format!("/v1/projects/{project}/config/database/pooler")).expect(200);
+    assert_eq!((&pooler[0]["db_host"], &pooler[0]["db_port"]), (&json!("pooler.localhost"), &json!(address.port())));
+    let mut config = tokio_postgres::Config::new();
+    config.host("127.0.0.1").port(address.port()).user(format!("postgres.{project}")).password(PASSWORD).dbname("postgres");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(async {
+        let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.simple_query("select 1").await.unwrap();
+        client
+    });
+    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+    assert!(runtime.block_on(client.simple_query("select 1")).is_err(), "the session outlives the router");
+    assert_eq!(machine.servers(), [], "{}", gantry.log());
 }
