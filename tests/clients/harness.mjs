@@ -27,7 +27,10 @@ export async function start() {
   const data = join(dir, 'data');
   mkdirSync(join(dir, 'home'));
   mkdirSync(join(dir, 'work'));
-  const child = spawn(process.env.GANTRY_BIN, ['dev', '--data-dir', data, '--listen', '127.0.0.1:0'], {
+  // Clients insist on PostgreSQL's own port. On an address of this run's own nobody else has it.
+  const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.1`;
+  const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`];
+  const child = spawn(process.env.GANTRY_BIN, ['dev', ...flags], {
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const log = [];
@@ -58,6 +61,7 @@ export async function start() {
     token: variables.GANTRY_TOKEN,
     organization: variables.GANTRY_ORG,
     data,
+    host,
     profile: join(data, 'profile.yaml'),
     // Signs the first user in to the pages, once.
     signIn: said.map((line) => /^ +Pages +(\S+)/.exec(line)?.[1]).find(Boolean),
@@ -111,12 +115,15 @@ export async function call(server, method, path, body) {
   return { status: response.status, body: text === '' ? undefined : JSON.parse(text) };
 }
 
+/** The password of projects made by `project`. */
+export const PASSWORD = 'correct horse battery staple';
+
 /** A project that answers. The query waits until it is up. */
 export async function project(server, name) {
   const created = await call(server, 'POST', '/v1/projects', {
     name,
     organization_slug: server.organization,
-    db_pass: 'correct horse battery staple',
+    db_pass: PASSWORD,
   });
   if (created.status !== 201) throw new Error(`no project: ${JSON.stringify(created)}`);
   const { ref } = created.body;

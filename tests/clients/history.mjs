@@ -1,30 +1,16 @@
 // The history of migrations, shared by the API and the `supabase` CLI, which reads and writes it over a connection.
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
-import { createConnection, createServer } from 'node:net';
-import { dirname, join } from 'node:path';
-import { bounded, call, project, supabase } from './harness.mjs';
-
-/** A port of this machine that leads to a project's socket: the server knows us by our account. */
-async function port(server, ref) {
-  const path = join(dirname(server.profile), 'run', ref, '.s.PGSQL.5432');
-  const listener = createServer((client) => {
-    const upstream = createConnection(path);
-    client.pipe(upstream).pipe(client);
-    for (const socket of [client, upstream]) socket.on('error', () => [client, upstream].forEach((s) => s.destroy()));
-  });
-  await bounded('a port', new Promise((resolve) => listener.listen(0, '127.0.0.1', resolve)));
-  return listener;
-}
+import { join } from 'node:path';
+import { PASSWORD, call, project, supabase } from './harness.mjs';
 
 export default async function (server, tally) {
   const ref = await project(server, 'for the history');
-  const listener = await port(server, ref);
   const folder = join(server.work, 'history');
   const migrations = join(folder, 'supabase/migrations');
   mkdirSync(migrations, { recursive: true });
   writeFileSync(join(folder, 'supabase/config.toml'), 'project_id = "history"\n');
-  const database = `--remote=postgresql://postgres:none@127.0.0.1:${listener.address().port}/postgres`;
+  const database = `--remote=postgresql://postgres.${ref}:${encodeURIComponent(PASSWORD)}@${server.host}:5432/postgres`;
   const works = async (...args) => {
     const ended = await supabase(server, [...args, database, '--workdir', folder, '--yes']);
     assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);
@@ -81,7 +67,6 @@ export default async function (server, tally) {
       assert.deepEqual(body, [{ ours: null, theirs: null }]);
     });
   } finally {
-    listener.close();
     await call(server, 'DELETE', `/v1/projects/${ref}`);
   }
 }

@@ -1,6 +1,7 @@
 // Runs the scenarios of the clients named on the command line, or of all.
 import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
 import cli from './cli.mjs';
+import connect from './connect.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
@@ -11,6 +12,7 @@ import types from './types.mjs';
 
 const suites = {
   cli,
+  connect,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
   // What assistants that were set up a year ago still run.
