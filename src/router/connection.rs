@@ -7,23 +7,24 @@ use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UnixStream},
-    sync::OwnedSemaphorePermit,
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    Cancellable, Place, Tls,
+    Cancellable, Entry, Tls,
     login::{self, Outcome},
     named::{self, Named},
     packet::{self, CancelKey, Opening, Startup},
     pipe::{self, Ended},
+    places::Place,
     refusal::Refusal,
     wire::Wire,
 };
 use crate::{
     app::App,
     clock::Ticks,
+    ids::ProjectId,
     network::{self, Door, bans},
     projects::Status,
 };
@@ -65,18 +66,18 @@ enum Wish {
     None(Option<(Client, Refusal)>),
 }
 
-/// Serves one connection to its end. `login` is given back when it is logged in.
-pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>, login: OwnedSemaphorePermit) {
+/// Serves one connection to its end. `entry` is given back when it is logged in.
+pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>, entry: Entry) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%error, "a connection broke before it began");
         return;
     }
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
     match opened {
-        Ok(Ok(Wish::Session(Client::Plain(stream), startup))) => session(app, stream, peer, None, *startup, false, login).await,
+        Ok(Ok(Wish::Session(Client::Plain(stream), startup))) => session(app, stream, peer, None, *startup, false, entry).await,
         Ok(Ok(Wish::Session(Client::Tls(stream), startup))) => {
             let sni = stream.get_ref().1.server_name().map(str::to_owned);
-            session(app, stream, peer, sni.as_deref(), *startup, true, login).await;
+            session(app, stream, peer, sni.as_deref(), *startup, true, entry).await;
         }
         Ok(Ok(Wish::Cancel(key))) => cancel(app, key).await,
         Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => refuse(app, stream, &refusal).await,
@@ -192,7 +193,7 @@ struct Session<C> {
     client: C,
     server: UnixStream,
     early: (BytesMut, BytesMut),
-    _place: Place,
+    _place: Place<ProjectId>,
     _cancellable: Option<Cancellable>,
 }
 
@@ -203,11 +204,11 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     sni: Option<&str>,
     startup: Startup,
     encrypted: bool,
-    login: OwnedSemaphorePermit,
+    entry: Entry,
 ) {
     // Boxed, so that a session that waits does not carry the room its login took.
     let begun = Box::pin(begin(app, client, peer, sni, startup, encrypted)).await;
-    drop(login);
+    drop(entry);
     let Some(mut session) = begun else { return };
     app.metrics.router().count("session");
     app.metrics.router().sessions.increment(1.0);
@@ -235,7 +236,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         let named = named::find(&startup, sni, &app.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(app, &named, peer, encrypted).await?;
-        let place = Place::take(app, door.id)?;
+        let place = app.router.projects.take(door.id).ok_or(Refusal::ProjectFull)?;
         let socket = app.clusters.socket_path(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))

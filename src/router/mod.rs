@@ -13,25 +13,32 @@ mod login;
 mod named;
 mod packet;
 mod pipe;
+mod places;
 mod refusal;
 mod tls;
 mod wire;
 
 use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
     time::timeout,
 };
 
 pub use self::tls::{Tls, TlsError};
 
-use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
-use crate::{app::App, ids::ProjectId};
+use self::{
+    failures::Failures,
+    packet::CancelKey,
+    places::{Place, Places},
+    refusal::Refusal,
+};
+use crate::{app::App, ids::ProjectId, network::bans};
 
 /// Connections of all projects, logged in or not.
 pub const CONNECTIONS_MAX: usize = 4000;
@@ -39,6 +46,8 @@ pub const CONNECTIONS_MAX: usize = 4000;
 pub const PROJECT_CONNECTIONS_MAX: usize = 100;
 /// Connections that are not logged in yet.
 const LOGINS_MAX: usize = 500;
+/// Of these, from one address: nobody keeps everybody else out by saying nothing.
+const ADDRESS_LOGINS_MAX: usize = 200;
 /// What sessions that work may take when the router stops. Idle ones end at once.
 const DRAIN: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be taken: no file descriptor is left, as a rule.
@@ -59,7 +68,8 @@ pub struct Published {
 pub struct Router {
     connections: Arc<Semaphore>,
     logins: Arc<Semaphore>,
-    projects: Mutex<HashMap<ProjectId, usize>>,
+    addresses: Arc<Places<IpNet>>,
+    projects: Arc<Places<ProjectId>>,
     /// Which server knows a session by this key. One entry for each session.
     keys: Mutex<HashMap<CancelKey, PathBuf>>,
     failures: Failures,
@@ -71,7 +81,8 @@ impl Default for Router {
         Self {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             logins: Arc::new(Semaphore::new(LOGINS_MAX)),
-            projects: Mutex::default(),
+            addresses: Places::new(ADDRESS_LOGINS_MAX),
+            projects: Places::new(PROJECT_CONNECTIONS_MAX),
             keys: Mutex::default(),
             failures: Failures::default(),
             stop: watch::channel(false).0,
@@ -105,11 +116,6 @@ impl Router {
         self.stop.send_replace(true);
     }
 
-    /// How many sessions a project has here.
-    pub fn sessions_of(&self, project: ProjectId) -> usize {
-        self.projects.lock().get(&project).copied().unwrap_or_default()
-    }
-
     /// Returns when the router is asked to stop.
     async fn stopping(&self) {
         // The sender lives as long as the application.
@@ -117,34 +123,10 @@ impl Router {
     }
 }
 
-/// A place among a project's connections, given back when dropped.
-struct Place {
-    app: App,
-    project: ProjectId,
-}
-
-impl Place {
-    fn take(app: &App, project: ProjectId) -> Result<Self, Refusal> {
-        let mut projects = app.router.projects.lock();
-        let taken = projects.entry(project).or_default();
-        if *taken >= PROJECT_CONNECTIONS_MAX {
-            return Err(Refusal::ProjectFull);
-        }
-        *taken += 1;
-        Ok(Self { app: app.clone(), project })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut projects = self.app.router.projects.lock();
-        if let Some(taken) = projects.get_mut(&self.project) {
-            *taken -= 1;
-            if *taken == 0 {
-                projects.remove(&self.project);
-            }
-        }
-    }
+/// What a connection holds until it is logged in.
+struct Entry {
+    _login: OwnedSemaphorePermit,
+    _address: Place<IpNet>,
 }
 
 /// A session that can be cancelled, for as long as it is there.
@@ -198,13 +180,7 @@ pub async fn run(app: App, listener: TcpListener, tls: Option<Tls>) {
 
 /// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
 fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>) {
-    let permits = app
-        .router
-        .connections
-        .clone()
-        .try_acquire_owned()
-        .and_then(|connection| app.router.logins.clone().try_acquire_owned().map(|login| (connection, login)));
-    let Ok((connection, login)) = permits else {
+    let Some((connection, entry)) = enter(app, peer) else {
         app.metrics.router().count(Refusal::Full.outcome());
         // As much as fits into the socket's buffer, which is empty.
         let _ = stream.try_write(&Refusal::Full.message());
@@ -212,7 +188,15 @@ fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: Socke
     };
     let app = app.clone();
     connections.spawn(async move {
-        connection::serve(&app, stream, peer, tls, login).await;
+        connection::serve(&app, stream, peer, tls, entry).await;
         drop(connection);
     });
+}
+
+/// A place among all connections, and one among those that log in.
+fn enter(app: &App, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
+    let connection = app.router.connections.clone().try_acquire_owned().ok()?;
+    let login = app.router.logins.clone().try_acquire_owned().ok()?;
+    let address = app.router.addresses.take(bans::block(peer.ip()))?;
+    Some((connection, Entry { _login: login, _address: address }))
 }
