@@ -60,6 +60,7 @@ bench:
     cargo bench --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
+    cargo bench --bench router
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
 bench-shared-limits:
