@@ -14,4 +14,4 @@ alter table projects
 drop index projects_unsettled_idx;
 create index projects_unsettled_idx on projects (node, not_before)
     where status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED')
-        or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null));
+        or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or outdated or settings_before is not null));

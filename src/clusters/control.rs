@@ -26,7 +26,7 @@ const RECIPE: Recipe = Recipe {
     conf: include_str!("recipes/control.conf"),
     peers: &[SUPERUSER],
     logins: false,
-    sql: None,
+    sql: &[],
 };
 
 /// The control cluster, running.

@@ -284,6 +284,17 @@ impl Embedded {
         admin.batch_execute(&statement).await.map_err(sql_error)
     }
 
+    /// Gives roles the grants of this version, whatever template the cluster is from. Can be repeated.
+    pub async fn grant(&self, project: &ProjectRef) -> Result<()> {
+        let admin = self.admin(project).await?;
+        admin.batch_execute(template::GRANTS).await.map_err(|cause| ClusterError::Sql { doing: "granting what roles may do", cause })
+    }
+
+    /// Tells the grants of this version from others.
+    pub fn grants_version(&self) -> String {
+        template::grants_version()
+    }
+
     /// A superuser session in database `postgres`, guarded against what the tenant may have attached to it. The
     /// connection ends when the client is dropped.
     pub async fn admin(&self, project: &ProjectRef) -> Result<Client> {

@@ -47,8 +47,8 @@ pub(super) struct Recipe {
     pub(super) peers: &'static [&'static str],
     /// Whether anybody else may log in, as any other role, by its password.
     pub(super) logins: bool,
-    /// Run as superuser in database `postgres`. Without it, the server is not started.
-    pub(super) sql: Option<&'static str>,
+    /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
+    pub(super) sql: &'static [&'static str],
 }
 
 /// A project's cluster.
@@ -59,8 +59,16 @@ pub(super) const PROJECT: Recipe = Recipe {
     conf: include_str!("recipes/project.conf"),
     peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
     logins: true,
-    sql: Some(include_str!("recipes/project.sql")),
+    sql: &[include_str!("recipes/project.sql"), GRANTS],
 };
+
+/// What roles may do, also in projects from an older template. Can be repeated.
+pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
+
+/// Tells these grants from those of another version.
+pub(super) fn grants_version() -> String {
+    hex::encode(&Sha256::digest(GRANTS)[..4])
+}
 
 const HBA: &str = "\
 # Gantry's own account gets in over the Unix socket, as the roles that pg_ident.conf names.
@@ -81,15 +89,8 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let recipe = PROJECT;
     let mut hash = Sha256::new();
     let user = Account::current()?;
-    for part in [
-        recipe.conf,
-        recipe.sql.unwrap_or_default(),
-        &hba(&recipe),
-        STATEMENTS,
-        STATEMENTS_CONF,
-        &ident(&recipe, &user),
-        &home.account().name,
-    ] {
+    let (hba, ident) = (hba(&recipe), ident(&recipe, &user));
+    for part in [recipe.conf, &hba, STATEMENTS, STATEMENTS_CONF, &ident, &home.account().name].iter().chain(recipe.sql) {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
@@ -152,10 +153,10 @@ async fn fill(home: &Home, host: &Host, recipe: &Recipe, server: &Server, place:
     files::make_dir(place, 0o711)?;
     initdb(home.account(), host, recipe, server).await?;
     write_config(server, recipe, recipe.conf)?;
-    if let Some(sql) = recipe.sql {
+    if !recipe.sql.is_empty() {
         server.start().await?;
         server.wait_ready(READY_PATIENCE).await?;
-        let preload = furnish(server, sql).await?;
+        let preload = furnish(server, recipe.sql).await?;
         server.stop(Stop::Fast, STOP_PATIENCE).await?;
         if preload {
             write_config(server, recipe, &format!("{}{STATEMENTS_CONF}", recipe.conf))?;
@@ -170,11 +171,13 @@ async fn fill(home: &Home, host: &Host, recipe: &Recipe, server: &Server, place:
 }
 
 /// Runs the recipe's SQL. Returns whether the statistics module is there to be loaded.
-async fn furnish(server: &Server, sql: &str) -> Result<bool> {
+async fn furnish(server: &Server, sql: &[&str]) -> Result<bool> {
     let doing = "preparing a template";
     let sql_error = |cause| ClusterError::Sql { doing, cause };
     let admin = server.admin().await?;
-    admin.batch_execute(sql).await.map_err(sql_error)?;
+    for sql in sql {
+        admin.batch_execute(sql).await.map_err(sql_error)?;
+    }
     let available = "select from pg_available_extensions where name = 'pg_stat_statements'";
     let available = admin.query_opt(available, &[]).await.map_err(sql_error)?.is_some();
     if available {

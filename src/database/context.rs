@@ -1,5 +1,6 @@
 //! The databases and schemas of a project.
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -9,9 +10,6 @@ use super::{
     session::{Limits, Session, Target},
 };
 use crate::error::Error;
-
-/// Databases that are listed; each takes a session.
-const DATABASES_MAX: usize = 100;
 
 /// What a project's cluster contains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -36,50 +34,65 @@ pub struct Schema {
     pub name: String,
 }
 
+/// Databases that are asked at the same time.
+const SESSIONS_MAX: usize = 4;
+
 /// Every database the owner may connect to, templates left out, with its schemas but PostgreSQL's own
 /// (`behaviour.md` §8). At most 100 databases; `limits.time` holds for all of them together.
+///
+/// A session sees the schemas of its own database only: that which every project has is asked for both in one statement, and
+/// each further one takes a session.
 ///
 /// Errors: [`Error::DatabaseUnreachable`], [`Error::TimedOut`].
 pub async fn context(target: &Target, limits: Limits) -> Result<Context, Error> {
     timeout(limits.time, databases(target, limits)).await.unwrap_or(Err(Error::TimedOut(limits.time)))
 }
 
+/// Kind and name: of databases, of schemas of this one.
+macro_rules! schemas {
+    () => {
+        r#"select 's', nspname::text collate "C" from pg_catalog.pg_namespace where nspname not like 'pg\_%' and nspname <> 'information_schema'"#
+    };
+}
+const BOTH: &str = concat!(
+    r#"(select 'd', datname::text collate "C" from pg_catalog.pg_database
+        where datallowconn and not datistemplate and pg_catalog.has_database_privilege(oid, 'CONNECT') order by 2 limit "#,
+    // Databases that are listed.
+    100,
+    ") union all (",
+    schemas!(),
+    ") order by 1, 2"
+);
+const SCHEMAS: &str = concat!(schemas!(), " order by 2");
+
 async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
-    let mut session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
-    let names = names(
-        &mut session,
-        &format!(
-            r#"select datname from pg_catalog.pg_database
-               where datallowconn and not datistemplate and pg_catalog.has_database_privilege(oid, 'CONNECT')
-               order by datname::text collate "C" limit {DATABASES_MAX}"#
-        ),
-    )
-    .await?;
-    drop(session);
-    let mut databases = Vec::with_capacity(names.len());
-    for name in names {
-        match schemas(target, &name, limits).await {
-            Ok(schemas) => databases.push(Database { name, schemas }),
-            // Dropped, or closed to us, since it was listed.
-            Err(Error::Sql(_)) => {}
-            Err(error) => return Err(error),
+    let (databases, schemas): (Vec<_>, Vec<_>) = rows(target, DATABASE, BOTH, limits).await?.into_iter().partition(|(kind, _)| kind == "d");
+    let own = named(schemas);
+    let others = databases.into_iter().map(|(_, name)| {
+        let own = (name == DATABASE).then(|| own.clone());
+        async move {
+            let schemas = match own {
+                Some(schemas) => schemas,
+                None => match rows(target, &name, SCHEMAS, limits).await {
+                    Ok(schemas) => named(schemas),
+                    // Dropped, or closed to us, since it was listed.
+                    Err(Error::Sql(_)) => return Ok(None),
+                    Err(error) => return Err(error),
+                },
+            };
+            Ok(Some(Database { name, schemas }))
         }
-    }
-    Ok(Context { databases })
+    });
+    let databases: Vec<Option<Database>> = stream::iter(others).buffered(SESSIONS_MAX).try_collect().await?;
+    Ok(Context { databases: databases.into_iter().flatten().collect() })
 }
 
-async fn schemas(target: &Target, database: &str, limits: Limits) -> Result<Vec<Schema>, Error> {
+fn named(rows: Vec<(String, String)>) -> Vec<Schema> {
+    rows.into_iter().map(|(_, name)| Schema { name }).collect()
+}
+
+async fn rows(target: &Target, database: &str, sql: &str, limits: Limits) -> Result<Vec<(String, String)>, Error> {
     let mut session = Session::open(target, OWNER, database, &[], limits).await?;
-    let names = names(
-        &mut session,
-        r#"select nspname from pg_catalog.pg_namespace
-           where nspname not like 'pg\_%' and nspname <> 'information_schema'
-           order by nspname::text collate "C""#,
-    )
-    .await?;
-    Ok(names.into_iter().map(|name| Schema { name }).collect())
-}
-
-async fn names(session: &mut Session, sql: &str) -> Result<Vec<String>, Error> {
-    Ok(session.simple(sql).await?.rows.texts().into_iter().flatten().flatten().collect())
+    let rows = session.simple(sql).await?.rows.texts();
+    Ok(rows.into_iter().filter_map(|row| Some(row.into_iter().flatten()).and_then(|mut row| Some((row.next()?, row.next()?)))).collect())
 }

@@ -147,14 +147,14 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
     let verifier = new.password_verifier().await?;
     let (engine, channel) = (new.engine.text(), new.engine.channel());
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
-               password_verifier, not_before, created_at, updated_at, account) \
-               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10) returning id";
+               password_verifier, not_before, created_at, updated_at, account, grants) \
+               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12) returning id";
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
     let taken = pool::take(app, &transaction, &new.engine).await?;
     let (account, origin) = (taken.as_ref().map(|taken| taken.account), pool::Taken::origin(taken.as_ref()));
     let reference = taken.map_or_else(|| ProjectRef::generate(&app.entropy), |taken| taken.reference);
-    let params: [Param<'_>; 11] = [
+    let params: [Param<'_>; 12] = [
         &reference.as_str(),
         &organization.id.0,
         &new.name,
@@ -166,6 +166,7 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
         &now,
         &account,
         &channel,
+        &app.clusters.grants_version(),
     ];
     let row = transaction.query_one(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
     keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;

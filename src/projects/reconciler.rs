@@ -107,6 +107,8 @@ struct Wanted {
     settings: Setting,
     /// What it ran with before, until it runs with the new ones.
     settings_before: Option<Setting>,
+    /// Whether its roles are to be given what this version gives.
+    outdated: bool,
 }
 
 type Setting = Vec<(String, String)>;
@@ -118,7 +120,7 @@ macro_rules! unsettled {
             "select ",
             $what,
             " from projects where node = $1 and (status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED') \
-             or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null)))",
+             or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null or outdated)))",
             $rest
         )
     };
@@ -253,7 +255,7 @@ fn tell(app: &App) {
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
     let sql = unsettled!(
-        "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before",
+        "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before, outdated",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // No pause is that long: a clock that was set back would make it so.
@@ -327,6 +329,7 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
         attempts: row.get(5),
         settings: settings(&row.get(8)),
         settings_before: row.get::<_, Option<Value>>(9).as_ref().map(settings),
+        outdated: row.get(10),
     })
 }
 
@@ -383,6 +386,9 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
         timed(app, Step::Password, set).await?;
     }
     if clusters.hosts_servers() {
+        if project.outdated {
+            app.clusters.grant(reference).await.context("granting what roles may do")?;
+        }
         // Before anybody is told that it is there.
         jit::keeper::settle(app, project.id, reference).await?;
     }
@@ -416,10 +422,11 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
          settings = case when $6::text is null then settings else coalesce(settings_before, settings) end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
+         grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
     );
-    let goal = project.status.goal();
-    let params: [Param<'_>; 6] = [&project.id.0, &project.generation, &lease, &goal.name(), &app.clock.now(), &went_back];
+    let (goal, now, grants) = (project.status.goal(), app.clock.now(), app.clusters.grants_version());
+    let params: [Param<'_>; 7] = [&project.id.0, &project.generation, &lease, &goal.name(), &now, &went_back, &grants];
     app.db.query(sql, &params).await.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())
@@ -462,7 +469,15 @@ pub async fn empty_trash(app: App) {
 /// anywhere, and servers with it.
 pub async fn take_stock(app: &App) -> Result<(), Error> {
     collect_garbage(app).await?;
+    mark_outdated(app).await?;
     mark_fallen(app, None).await
+}
+
+/// Projects whose roles were given what another version of Gantry gives.
+async fn mark_outdated(app: &App) -> Result<(), Error> {
+    let sql =
+        "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
+    app.db.query(sql, &[&app.settings.node, &app.clusters.grants_version()]).await.context("looking for older projects").map(drop)
 }
 
 /// Removes what no row knows: half-made copies, and clusters whose row never came to be.

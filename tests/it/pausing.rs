@@ -2,7 +2,11 @@
 
 use std::{fs, sync::Arc};
 
-use gantry::{clusters::Observed, ids::ProjectRef, projects::Status};
+use gantry::{
+    clusters::Observed,
+    ids::ProjectRef,
+    projects::{Status, reconciler},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -251,4 +255,50 @@ async fn another_password_is_known_when_the_call_returns() {
     let log: Value = app.app.db.query("select coalesce(jsonb_agg(to_jsonb(e)), '[]') from audit_entries e", &[]).await.unwrap()[0].get(0);
     assert!(log.to_string().contains("v1-update-database-password") && !log.to_string().contains("staple"), "{log}");
     app.patch(&path).as_(&app.read_only).json(&json!({"password": "battery staple"})).send().await.expect(403);
+}
+
+/// What an older Gantry gave the roles of a project is not what this one gives.
+#[tokio::test]
+async fn an_older_project_gets_the_grants_of_this_version() {
+    let mut app = TestApp::running().await;
+    let (runs, sleeps) = (app.real_project().await, app.create_project("sleeps").await);
+    app.until(&sleeps, Status::ActiveHealthy).await;
+    let wide = "grant temporary on database postgres to public; grant execute on function lo_create(oid) to public";
+    for project in [&runs, &sleeps] {
+        app.machine.clusters.admin(project).await.unwrap().batch_execute(wide).await.unwrap();
+    }
+    let owner = app.owner.clone();
+    let more = async |node: &Node, project: &ProjectRef| {
+        let reader = "'supabase_read_only_user'";
+        let sql = format!(
+            "select has_database_privilege({reader}, 'postgres', 'temporary') or has_function_privilege({reader}, 'lo_create(oid)', 'execute') as more"
+        );
+        let path = format!("/v1/projects/{project}/database/query");
+        node.post(&path).as_(&owner).json(&json!({"query": sql})).send().await.expect(201).json()[0]["more"].clone()
+    };
+    assert_eq!(more(&app, &runs).await, true);
+    ask(&app, &sleeps, "pause").await.expect(200);
+    app.until(&sleeps, Status::Inactive).await;
+    app.app.db.query("update projects set grants = 'older'", &[]).await.unwrap();
+    app.node.stop().await;
+
+    let mut newer = app.another(1, Arc::clone(&app.machine));
+    reconciler::take_stock(&newer.app).await.unwrap();
+    newer.start();
+    let outdated = async || -> i64 {
+        let sql = "select count(*) from projects where ref = $1 and outdated";
+        newer.app.db.query(sql, &[&runs.as_str()]).await.unwrap()[0].get(0)
+    };
+    let mut changes = newer.app.reconciler.changes();
+    let granted = async {
+        while outdated().await > 0 {
+            changes.changed().await.unwrap();
+        }
+    };
+    timeout(PATIENCE, granted).await.unwrap();
+    assert_eq!(more(&newer, &runs).await, false);
+    ask(&app, &sleeps, "restore").await.expect(200);
+    newer.until(&sleeps, Status::ActiveHealthy).await;
+    assert_eq!(more(&newer, &sleeps).await, false);
+    newer.stop().await;
 }
