@@ -9,6 +9,8 @@ use tokio::sync::{
     watch::{Receiver, Sender, channel},
 };
 
+use tokio_postgres::Client;
+
 use super::{
     Login, logins,
     server::{self, Outcome},
@@ -101,32 +103,21 @@ async fn pass(app: &App) -> Result<Option<Duration>, Error> {
     Ok(next.map(|next| (next - app.clock.now() + TimeDelta::milliseconds(1)).to_std().unwrap_or_default().min(LOOK)))
 }
 
-/// Brings a server that was just started in line, before it is announced: what ended meanwhile must not be let in.
-pub async fn settle(app: &App, project: ProjectId, reference: &ProjectRef) -> Result<(), Error> {
+/// Ends what is over in a server that was just started, before it is announced. What is to be opened follows when it is.
+pub async fn shut(app: &App, project: ProjectId, reference: &ProjectRef) -> Result<(), Error> {
     let logins = logins(app, Some(project)).await?;
-    settle_server(app, reference, &logins).await?;
-    app.jit.wake();
-    Ok(())
+    let admin = server::connect(app, reference).await?;
+    end_over(app, reference, &admin, &logins).await
 }
 
 async fn settle_server(app: &App, project: &ProjectRef, logins: &[Login]) -> Result<(), Error> {
     let now = app.clock.now();
     let outcome = async {
         let admin = server::connect(app, project).await?;
-        for login in logins.iter().filter(|login| login.is_wrong(now)) {
-            if login.is_over(now) {
-                server::end(&app.clusters, project, &admin, &login.name).await?;
-                note_end(app, login).await?;
-            } else {
-                let outcome = server::open(&admin, login).await?;
-                note_open(app, login, outcome).await?;
-            }
-        }
-        // Left by a copy of the data from another time.
-        for name in server::list(&admin).await? {
-            if logins.iter().all(|login| login.name != name) && !is_known(app, &name).await? {
-                server::end(&app.clusters, project, &admin, &name).await?;
-            }
+        end_over(app, project, &admin, logins).await?;
+        for login in logins.iter().filter(|login| login.is_wrong(now) && !login.is_over(now)) {
+            let outcome = server::open(&admin, login).await?;
+            note_open(app, login, outcome).await?;
         }
         Ok(())
     };
@@ -135,6 +126,21 @@ async fn settle_server(app: &App, project: &ProjectRef, logins: &[Login]) -> Res
         postpone(app, logins, now).await?;
     }
     outcome
+}
+
+async fn end_over(app: &App, project: &ProjectRef, admin: &Client, logins: &[Login]) -> Result<(), Error> {
+    let now = app.clock.now();
+    for login in logins.iter().filter(|login| login.is_over(now)) {
+        server::end(&app.clusters, project, admin, &login.name).await?;
+        note_end(app, login).await?;
+    }
+    // Left by a copy of the data from another time.
+    for name in server::list(admin).await? {
+        if logins.iter().all(|login| login.name != name) && !is_known(app, &name).await? {
+            server::end(&app.clusters, project, admin, &name).await?;
+        }
+    }
+    Ok(())
 }
 
 /// A login that was asked for since the list was read.

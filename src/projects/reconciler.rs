@@ -390,7 +390,7 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
             app.clusters.grant(reference).await.context("granting what roles may do")?;
         }
         // Before anybody is told that it is there.
-        jit::keeper::settle(app, project.id, reference).await?;
+        jit::keeper::shut(app, project.id, reference).await?;
     }
     Ok(went_back)
 }
