@@ -98,10 +98,10 @@ struct Node {
 impl Bench {
     async fn owner(&self) -> Outcome<Owner> {
         let (entropy, now) = (Entropy::system(), Clock::system().now());
-        let account = accounts::create(&self.db, &entropy, "bench@example.com", None, now).await?;
-        let organization = organizations::create(&self.db, &entropy, "Bench", None, account.id, now).await?;
+        let account = accounts::create(&self.db, &entropy, "bench@example.com", None, now, None).await?;
+        let organization = organizations::create(&self.db, &entropy, "Bench", None, account.id, now, None).await?;
         let minted = tokens::mint_classic(&entropy);
-        tokens::create(&self.db, account.id, "bench", &minted, now, None).await?;
+        tokens::create(&self.db, account.id, "bench", &minted, now, None, None).await?;
         Ok(Owner { token: minted.expose().to_owned(), slug: organization.slug().to_string() })
     }
 

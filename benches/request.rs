@@ -157,7 +157,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
 /// Lets each caller make one request of [`SHUT`] in a window.
 async fn shut(app: &App) -> Outcome<()> {
     let about = About { operation: Some(SHUT.to_owned()), ..About::default() };
-    overrides::set(&app.db, &about, 1, "bench", app.clock.now()).await?;
+    overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
     tokio::spawn(overrides::run(app.clone()));
     let number = app.limits.policies().operation(SHUT).ok_or("no such operation")?;
     while app.limits.policy(number, Place::default()).windows()[0].requests != 1 {
@@ -280,8 +280,8 @@ impl Server {
 async fn callers(app: &App) -> Outcome<Vec<(String, String)>> {
     let mut callers = Vec::new();
     for n in 0..USERS {
-        let owner = accounts::create(&app.db, &app.entropy, &format!("user{n}@example.com"), None, app.clock.now()).await?;
-        let organization = organizations::create(&app.db, &app.entropy, "Bench", None, owner.id, app.clock.now()).await?;
+        let owner = accounts::create(&app.db, &app.entropy, &format!("user{n}@example.com"), None, app.clock.now(), None).await?;
+        let organization = organizations::create(&app.db, &app.entropy, "Bench", None, owner.id, app.clock.now(), None).await?;
         let slug = organization.slug().to_string();
         insert_projects(&app.db, &slug).await?;
         callers.push((slug, token(app, owner.id).await?));
@@ -293,7 +293,7 @@ async fn callers(app: &App) -> Outcome<Vec<(String, String)>> {
 
 async fn token(app: &App, owner: UserId) -> Outcome<String> {
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, owner, "bench", &minted, app.clock.now(), None).await?;
+    tokens::create(&app.db, owner, "bench", &minted, app.clock.now(), None, None).await?;
     Ok(minted.expose().to_owned())
 }
 

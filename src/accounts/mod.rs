@@ -1,6 +1,7 @@
 //! Users of the service, and how they sign in.
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use uuid::Uuid;
 
 pub mod api;
@@ -10,6 +11,7 @@ pub mod sessions;
 pub mod sign_in;
 
 use crate::{
+    audit::Recorder,
     clock::Entropy,
     db::{self, Db},
     error::{Context, Error},
@@ -30,23 +32,32 @@ pub struct Account {
 }
 
 /// Creates a user. The name shown to others defaults to what stands before the `@`.
-pub async fn create(db: &Db, entropy: &Entropy, email: &str, username: Option<&str>, now: DateTime<Utc>) -> Result<Account, Error> {
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    email: &str,
+    username: Option<&str>,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<Account, Error> {
     let local =
         email.split_once('@').filter(|(local, domain)| !local.is_empty() && domain.contains('.') && !email.contains(char::is_whitespace));
     let Some((local, _)) = local else { return Err(Error::invalid("email", "expected an address such as ada@example.com")) };
     let gotrue_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
     let username = username.unwrap_or(local);
-    let rows = db
-        .query(
-            "insert into users (gotrue_id, email, username, created_at) values ($1, $2, $3, $4) returning id",
-            &[&gotrue_id, &email, &username, &now],
-        )
-        .await
-        .map_err(|error| match db::violated(&error) {
-            Some("users_email_key") => Error::Conflict(format!("A user with the address {email} exists").into()),
-            _ => Error::internal("creating a user", error),
-        })?;
-    let id = UserId(rows.first().map_or(0, |row| row.get(0)));
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("creating a user")?;
+    let sql = "insert into users (gotrue_id, email, username, created_at) values ($1, $2, $3, $4) returning id";
+    let row = transaction.query_one(sql, &[&gotrue_id, &email, &username, &now]).await.map_err(|error| match db::violated(&error) {
+        Some("users_email_key") => Error::Conflict(format!("A user with the address {email} exists").into()),
+        _ => Error::internal("creating a user", error),
+    })?;
+    let id = UserId(row.get(0));
+    if let Some(audit) = audit {
+        let after = json!({"id": gotrue_id, "email": email, "username": username});
+        audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
+    }
+    transaction.commit().await.context("creating a user")?;
     Ok(Account { id, gotrue_id, email: email.to_owned(), username: username.to_owned() })
 }
 

@@ -1,6 +1,7 @@
 //! The audit log: who changed what, or tried to, in chains that show if an entry was altered, left out or put in.
 //!
-//! Each organization has a chain, and each account one for what names no organization. An entry's hash is the SHA-256 of its
+//! Each organization has a chain, each account one for what names no organization, and the server one for what its operator does
+//! that is about nobody in particular. An entry's hash is the SHA-256 of its
 //! fields in this order: hash of the entry before (32 bytes; zeros before the first), chain, number, time, actor, token,
 //! address, request id, operation, subject, status, before, after. Each field is written as its length in bytes, 8 bytes
 //! big-endian, and its bytes; a field that is absent as eight bytes `ff` and nothing else. Numbers are decimal, the time is
@@ -36,6 +37,8 @@ pub enum Chain {
     Organization(OrganizationId),
     /// What somebody did that names no organization.
     Account(UserId),
+    /// What the operator did that is about nobody in particular.
+    Server,
 }
 
 impl fmt::Display for Chain {
@@ -43,6 +46,7 @@ impl fmt::Display for Chain {
         match self {
             Self::Organization(id) => write!(f, "organization {id}"),
             Self::Account(id) => write!(f, "account {id}"),
+            Self::Server => f.write_str("server"),
         }
     }
 }
@@ -106,11 +110,11 @@ pub struct Entry {
     #[serde(with = "moment")]
     #[schemars(with = "DateTime<Utc>")]
     pub at: DateTime<Utc>,
-    /// The user who did it.
+    /// The user who did it; nobody, if the operator did.
     pub actor: Uuid,
-    /// The token it was done with; 0 if the user was signed in on the pages.
+    /// The token it was done with; 0 if the user was signed in on the pages, or if the operator did it.
     pub token: i64,
-    /// Where from.
+    /// Where from, or `operator:` and who at this machine.
     pub address: String,
     /// `X-Request-Id` of the request.
     pub request_id: String,
@@ -118,7 +122,8 @@ pub struct Entry {
     pub operation: String,
     /// Slug or ref of what the request named.
     pub subject: Option<String>,
-    /// Status of the answer: what is 400 or more changed nothing.
+    /// Status of the answer: what is 400 or more changed nothing. 102 announces what is about to be done where the log is not
+    /// kept; another entry with the same request id says how it ended, unless nobody was left to say.
     pub status: i16,
     /// What there was before, without secrets; where the operation says.
     #[schemars(with = "Option<serde_json::Value>")]

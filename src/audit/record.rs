@@ -1,4 +1,4 @@
-//! Writing the log: one recorder for each request that may change something.
+//! Writing the log: one recorder for each request or command that may change something.
 
 use std::{
     net::IpAddr,
@@ -8,25 +8,31 @@ use std::{
 use chrono::{DateTime, SubsecRound, Utc};
 use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
+use uuid::Uuid;
 
 use super::{Chain, Entry, Hash, append};
 use crate::{
     access::{Subject, User},
+    clock::Entropy,
     db::Db,
     error::{Context, Error},
-    ids::OrganizationId,
+    ids::{OrganizationId, TokenId, UserId},
 };
 
 /// Parts of field names whose values are not written down. Handlers give no secrets; this is for the day one does.
 const SECRETS: [&str; 6] = ["pass", "secret", "token", "key", "digest", "credential"];
 
-/// What is known about a request before it has an outcome.
+/// Status of an entry that announces what is about to be done.
+const INTENT: i16 = 102;
+
+/// What is known about a request, or a command of the operator, before it has an outcome.
 #[derive(Debug)]
 pub struct Recorder {
     chain: Chain,
     subject: Option<String>,
-    user: User,
-    address: IpAddr,
+    actor: Uuid,
+    token: TokenId,
+    address: String,
     request_id: String,
     operation: &'static str,
     written: AtomicBool,
@@ -41,11 +47,12 @@ impl Recorder {
             Subject::Organization(organization) => (Chain::Organization(organization.id), Some(organization.slug.to_string())),
             Subject::Project(project) => (Chain::Organization(project.organization), Some(project.reference.to_string())),
         };
-        let request_id = request_id.to_owned();
+        let (address, request_id, token) = (address.to_string(), request_id.to_owned(), user.token.unwrap_or(TokenId(0)));
         Self {
             chain,
             subject,
-            user: user.clone(),
+            actor: user.gotrue_id,
+            token,
             address,
             request_id,
             operation,
@@ -54,14 +61,41 @@ impl Recorder {
         }
     }
 
-    /// Who does it.
-    pub fn user(&self) -> &User {
-        &self.user
+    /// For a command of the operator, who is `name` on this machine.
+    pub fn operator(name: &str, entropy: &Entropy, command: &'static str) -> Self {
+        Self {
+            chain: Chain::Server,
+            subject: None,
+            actor: Uuid::nil(),
+            token: TokenId(0),
+            address: format!("operator:{name}"),
+            request_id: hex::encode(entropy.bytes::<16>()),
+            operation: command,
+            written: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
+        }
     }
 
-    /// Where the request comes from.
-    pub fn address(&self) -> IpAddr {
-        self.address
+    /// The same about an organization or one of its projects.
+    #[must_use]
+    pub fn about(self, organization: OrganizationId, subject: &impl ToString) -> Self {
+        Self { chain: Chain::Organization(organization), subject: Some(subject.to_string()), ..self }
+    }
+
+    /// The same about somebody's account.
+    #[must_use]
+    pub fn about_account(self, user: UserId) -> Self {
+        Self { chain: Chain::Account(user), ..self }
+    }
+
+    /// Announces what is about to be done where the log cannot be written in the same transaction.
+    pub async fn announce(&self, db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
+        self.append_alone(db, INTENT, now).await
+    }
+
+    /// Where the request comes from. A command of the operator comes from nowhere.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address.parse().ok()
     }
 
     /// Writes what a handler changed, and the status it will answer, in the transaction that changes it: both are there afterwards, or neither.
@@ -77,15 +111,15 @@ impl Recorder {
         Ok(())
     }
 
-    /// The same in the log of an organization that the request does not name.
+    /// The same in another log than that of what the request names.
     pub async fn write_elsewhere(
         &self,
         transaction: &Transaction<'_>,
-        organization: OrganizationId,
+        chain: Chain,
         after: Value,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        append(transaction, self.entry(Chain::Organization(organization), None, 200, now, None, Some(after))?).await
+        append(transaction, self.entry(chain, None, 200, now, None, Some(after))?).await
     }
 
     /// Writes nothing: the request only asked another operation, which writes its own entry.
@@ -99,7 +133,10 @@ impl Recorder {
         if self.passed_on.load(Ordering::Acquire) || status < 400 && self.written.load(Ordering::Acquire) {
             return Ok(());
         }
-        let status = i16::try_from(status).unwrap_or(i16::MAX);
+        self.append_alone(db, i16::try_from(status).unwrap_or(i16::MAX), now).await
+    }
+
+    async fn append_alone(&self, db: &Db, status: i16, now: DateTime<Utc>) -> Result<(), Error> {
         let mut client = db.client().await?;
         let transaction = client.transaction().await.context("writing the audit log")?;
         append(&transaction, self.entry(self.chain, self.subject.clone(), status, now, None, None)?).await?;
@@ -124,9 +161,9 @@ impl Recorder {
             number: 0,
             // What the database keeps, so that what is hashed is what is read back.
             at: now.trunc_subsecs(6),
-            actor: self.user.gotrue_id,
-            token: self.user.token.map_or(0, |token| token.0),
-            address: self.address.to_string(),
+            actor: self.actor,
+            token: self.token.0,
+            address: self.address.clone(),
             request_id: self.request_id.clone(),
             operation: self.operation.to_owned(),
             subject,

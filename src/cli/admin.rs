@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{control::OpenControl, output::Output, secret};
+use super::{control::OpenControl, limits::operator, output::Output, secret};
 use crate::{
     access::Role,
     accounts::{
@@ -120,7 +120,8 @@ impl User {
         match self {
             Self::Create { email, username, common } => {
                 let user = OpenControl::with(&common.control, async |db| {
-                    Ok(accounts::create(db, &entropy, &email, username.as_deref(), now).await?)
+                    let audit = operator("gantry user create")?;
+                    Ok(accounts::create(db, &entropy, &email, username.as_deref(), now, Some(&audit)).await?)
                 })
                 .await?;
                 let value = json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
@@ -130,6 +131,7 @@ impl User {
                 let password = secret::ask("New password")?;
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
+                    operator("gantry user set-password")?.about_account(owner.id).announce(db, now).await?;
                     passwords::set(db, &entropy, &owner, password, now).await?;
                     Ok(sessions::end(db, owner.id, Ending::All, now).await?)
                 })
@@ -140,6 +142,7 @@ impl User {
                 let link = Secret::generate(&entropy);
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
+                    operator("gantry user sign-in-link")?.about_account(owner.id).announce(db, now).await?;
                     Ok(links::create(db, owner.id, &link, now).await?)
                 })
                 .await?;
@@ -155,7 +158,8 @@ impl Org {
         let Self::Create { name, slug, owner, common } = self;
         let created = OpenControl::with(&common.control, async |db| {
             let owner = user(db, &owner).await?;
-            Ok(organizations::create(db, &Entropy::system(), &name, slug, owner.id, Clock::system().now()).await?)
+            let (audit, now) = (operator("gantry org create")?, Clock::system().now());
+            Ok(organizations::create(db, &Entropy::system(), &name, slug, owner.id, now, Some(&audit)).await?)
         })
         .await?;
         common.output.print(&created, || format!("Created the organization {} ({name}).", created.slug()))
@@ -168,7 +172,8 @@ impl Member {
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
             let organization = organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
-            organizations::members::set(db, organization, user.id, role, Clock::system().now(), None).await?;
+            let audit = operator("gantry member add")?.about(organization, &org);
+            organizations::members::set(db, organization, user.id, role, Clock::system().now(), Some(&audit)).await?;
             listener::settle(db).await.context("the role is given, but not every node has confirmed it")
         })
         .await?;

@@ -26,11 +26,14 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Audit {
-    /// Write the audit log of an organization to a file, a line of JSON for each entry.
+    /// Write an audit log to a file, a line of JSON for each entry.
     Export {
-        /// The organization's slug.
-        #[arg(long)]
-        org: OrgSlug,
+        /// Of the organization with this slug.
+        #[arg(long, required_unless_present = "server")]
+        org: Option<OrgSlug>,
+        /// Of what the operator did that is about no organization or account.
+        #[arg(long, conflicts_with = "org")]
+        server: bool,
         /// The file to write.
         file: PathBuf,
         #[command(flatten)]
@@ -52,14 +55,18 @@ pub(super) enum Audit {
 impl Audit {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Export { org, file, common } => {
+            Self::Export { org, server: _, file, common } => {
                 let mut out = BufWriter::new(File::create(&file).with_context(|| format!("cannot write {}", file.display()))?);
                 let last = OpenControl::with(&common.control, async |db| {
-                    let organization =
-                        organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
+                    let chain = match &org {
+                        Some(org) => Chain::Organization(
+                            organizations::by_slug(db, org).await.map_err(|error| about("organization", org.as_str(), error))?,
+                        ),
+                        None => Chain::Server,
+                    };
                     let mut last = 0;
                     loop {
-                        let (lines, reached) = read::export(db, Chain::Organization(organization), last).await?;
+                        let (lines, reached) = read::export(db, chain, last).await?;
                         if reached == last {
                             return Ok(last);
                         }

@@ -80,15 +80,15 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let now = app.clock.now();
     let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
         Ok(owner) => owner,
-        Err(crate::error::Error::NotFound) => accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now).await?,
+        Err(crate::error::Error::NotFound) => accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now, None).await?,
         Err(error) => return Err(error.into()),
     };
     let organization = match organizations::list(&app.db, owner.id, None).await?.into_iter().next() {
         Some(organization) => organization,
-        None => organizations::create(&app.db, &app.entropy, FIRST_ORGANIZATION, None, owner.id, now).await?,
+        None => organizations::create(&app.db, &app.entropy, FIRST_ORGANIZATION, None, owner.id, now, None).await?,
     };
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None).await.context("making the first token")?;
+    tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None, None).await.context("making the first token")?;
     Ok(Start { token: minted.token, organization: organization.slug().to_string(), owner: owner.id, fresh: true })
 }
 

@@ -8,11 +8,14 @@ use super::{
     control::OpenControl,
 };
 use crate::{
-    clock::Clock,
+    audit::Recorder,
+    clock::{Clock, Entropy},
     clusters::Account,
+    db::Db,
     endpoints,
     ids::OrgSlug,
     limits::overrides::{self, About},
+    organizations,
 };
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +70,13 @@ impl AboutArgs {
         let operation = self.operation.as_deref().unwrap_or("every operation");
         self.org.as_ref().map_or_else(|| operation.to_owned(), |org| format!("{operation} in {org}"))
     }
+
+    /// In the organization's log, if there is one.
+    async fn concerning(&self, db: &Db, audit: Recorder) -> anyhow::Result<Recorder> {
+        let Some(org) = &self.org else { return Ok(audit) };
+        let organization = organizations::by_slug(db, org).await.map_err(|error| about("organization", org.as_str(), error))?;
+        Ok(audit.about(organization, org))
+    }
 }
 
 impl From<&AboutArgs> for About {
@@ -80,7 +90,8 @@ impl Limits {
         match self {
             Self::Set { about: args, requests, common } => {
                 let old = OpenControl::with(&common.control, async |db| {
-                    overrides::set(db, &About::from(&args), requests, &actor()?, Clock::system().now())
+                    let audit = args.concerning(db, operator("gantry limits set")?).await?;
+                    overrides::set(db, &About::from(&args), requests, &actor()?, Clock::system().now(), Some(&audit))
                         .await
                         .map_err(|error| about("organization", args.org.as_ref().map_or("", OrgSlug::as_str), error))
                 })
@@ -90,7 +101,9 @@ impl Limits {
             }
             Self::Unset { about: args, common } => {
                 let old = OpenControl::with(&common.control, async |db| {
-                    overrides::unset(db, &About::from(&args), &actor()?).await.map_err(|error| about("override for", &args.named(), error))
+                    let (audit, now) = (args.concerning(db, operator("gantry limits unset")?).await?, Clock::system().now());
+                    let unset = overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit)).await;
+                    unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
                 let value = json!({ "operation": args.operation, "organization": args.org, "before": old });
@@ -105,6 +118,11 @@ impl Limits {
             }
         }
     }
+}
+
+/// What the operator does by this command, for the audit log.
+pub(super) fn operator(command: &'static str) -> anyhow::Result<Recorder> {
+    Ok(Recorder::operator(&actor()?, &Entropy::system(), command))
 }
 
 /// Who does this: the account of the operating system, and behind `sudo` the person.

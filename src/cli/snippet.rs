@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{
     admin::{Common, about, user},
     control::OpenControl,
+    limits::operator,
 };
 use crate::{
     clock::{Clock, Entropy},
@@ -61,14 +62,18 @@ impl Snippet {
                     let found = projects::of_member(db, owner, &[project.clone()].into()).await?;
                     let found = found.first().with_context(|| format!("the user belongs to no organization with a project {project}"))?;
                     let new = NewSnippet { owner, project: found.id, visibility, name: name.clone(), description, sql };
-                    Ok(snippets::add(db, &Entropy::system(), &new, Clock::system().now()).await?)
+                    let audit = operator("gantry snippet add")?.about(found.organization, &found.reference);
+                    Ok(snippets::add(db, &Entropy::system(), &new, Clock::system().now(), Some(&audit)).await?)
                 })
                 .await?;
                 common.output.print(&json!({ "id": id, "name": name }), || format!("Keeping {name} ({id})."))
             }
             Self::Remove { id, common } => {
                 OpenControl::with(&common.control, async |db| {
-                    snippets::remove(db, id).await.map_err(|error| about("snippet", &id.to_string(), error))
+                    let unknown = |error| about("snippet", &id.to_string(), error);
+                    let project = snippets::project(db, id).await.map_err(unknown)?;
+                    let audit = operator("gantry snippet remove")?.about(project.organization, &project.reference);
+                    snippets::remove(db, id, Clock::system().now(), Some(&audit)).await.map_err(unknown)
                 })
                 .await?;
                 common.output.print(&json!({ "id": id }), || format!("Forgot {id}."))

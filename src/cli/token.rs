@@ -9,6 +9,7 @@ use serde_json::json;
 use super::{
     admin::{Common, about, user},
     control::OpenControl,
+    limits::operator,
 };
 use crate::{
     access::Reach,
@@ -85,9 +86,9 @@ impl Token {
             }
             Self::Revoke { id, common } => {
                 OpenControl::with(&common.control, async |db| {
-                    tokens::revoke(db, TokenId(id), Clock::system().now())
-                        .await
-                        .map_err(|error| about("live token", &id.to_string(), error))?;
+                    let unknown = |error| about("live token", &id.to_string(), error);
+                    let audit = operator("gantry token revoke")?.about_account(tokens::owner(db, TokenId(id)).await.map_err(unknown)?);
+                    tokens::revoke(db, TokenId(id), Clock::system().now(), Some(&audit)).await.map_err(unknown)?;
                     listener::settle(db).await.context("the token is revoked, but not every node has confirmed it")
                 })
                 .await?;
@@ -110,14 +111,15 @@ impl Create {
         };
         let (minted, token) = OpenControl::with(&common.control, async |db| {
             let owner = user(db, &email).await?;
+            let audit = operator("gantry token create")?.about_account(owner.id);
             let Some(expires_at) = expires_at.filter(|_| scoped) else {
                 let minted = tokens::mint_classic(&entropy);
-                let token = tokens::create(db, owner.id, &name, &minted, now, expires_at).await?;
+                let token = tokens::create(db, owner.id, &name, &minted, now, expires_at, Some(&audit)).await?;
                 return Ok((minted, token));
             };
             let grant = draft.resolve(db, owner.id).await?;
             let minted = scoped::mint(&entropy);
-            let token = scoped::create(db, owner.id, &name, &minted, now, expires_at, &grant).await?;
+            let token = scoped::create(db, owner.id, &name, &minted, (now, expires_at), &grant, Some(&audit)).await?;
             Ok((minted, token))
         })
         .await?;

@@ -53,7 +53,7 @@ static RUN_QUERY: Endpoint = Endpoint {
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
-    handler: || mount(run_query),
+    handler: || mount(run_query).that_changes_elsewhere(),
 };
 
 fn asks_to_read_only(asked: &Asked<'_>) -> bool {
@@ -199,7 +199,7 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(enable_webhooks),
+    handler: || mount(enable_webhooks).that_changes_elsewhere(),
 };
 
 async fn enable_webhooks(project: Project, app: App) -> Result<Begun, Error> {

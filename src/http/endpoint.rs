@@ -209,6 +209,10 @@ pub(super) enum Effect {
     Usual,
     /// They change something, though what permits them only lets see.
     Changes,
+    /// They change nothing, though they are not permitted by permissions that only let see.
+    Sees,
+    /// They change something where the log is not: it is announced first.
+    ChangesElsewhere,
 }
 
 impl Mounted {
@@ -216,6 +220,19 @@ impl Mounted {
     #[must_use]
     pub fn that_changes(self) -> Self {
         Self { effect: Effect::Changes, ..self }
+    }
+
+    /// The same for an operation that changes nothing, whatever its method.
+    #[must_use]
+    pub fn that_only_sees(self) -> Self {
+        Self { effect: Effect::Sees, ..self }
+    }
+
+    /// The same for an operation that changes what is not in the control database, so not together with the log: it is announced
+    /// there before.
+    #[must_use]
+    pub fn that_changes_elsewhere(self) -> Self {
+        Self { effect: Effect::ChangesElsewhere, ..self }
     }
 }
 

@@ -198,6 +198,9 @@ async fn admit(
     if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
         app.directory.note_call(user, *operation, endpoint.access.case_number(&asked));
     }
+    if let Some(recorder) = trail.recorder.as_ref().filter(|_| *effect == Effect::ChangesElsewhere) {
+        Box::pin(recorder.announce(&app.db, app.clock.now())).await?;
+    }
     handle(Call {
         app: app.clone(),
         asking: arrival.asking.take().map(|asking| Asking { request_id: request_id.as_str().into(), ..asking }),
@@ -218,8 +221,10 @@ async fn admit(
 /// Whether the request is one for the audit log: as the operation says, else if it is neither a GET nor permitted by permissions
 /// that only let see.
 fn may_change(endpoint: &Endpoint, effect: Effect, asked: &Asked<'_>) -> bool {
-    if effect == Effect::Changes {
-        return true;
+    match effect {
+        Effect::Changes => return true,
+        Effect::Sees => return false,
+        Effect::Usual | Effect::ChangesElsewhere => {}
     }
     if matches!(endpoint.method, Verb::Get | Verb::Head) || endpoint.access == Access::Public {
         return false;

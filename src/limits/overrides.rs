@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::{sync::Notify, time::timeout};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 use super::{Policies, policy::Subject};
 use crate::{
     app::App,
+    audit::Recorder,
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId},
@@ -33,6 +35,13 @@ pub struct About {
     pub application: Option<Uuid>,
     /// An organization and its projects; without it, all, and what belongs to none.
     pub organization: Option<OrgSlug>,
+}
+
+impl About {
+    /// For the audit log.
+    fn told(&self, requests: Option<i32>) -> Value {
+        json!({"operation": self.operation, "application": self.application, "organization": self.organization, "requests": requests})
+    }
 }
 
 /// An override, for people.
@@ -61,7 +70,14 @@ impl std::fmt::Display for Override {
 }
 
 /// Makes or changes the override about exactly this; says what it admitted before. The change is recorded under `actor`.
-pub async fn set(db: &Db, about: &About, requests: u32, actor: &str, now: DateTime<Utc>) -> Result<Option<i32>, Error> {
+pub async fn set(
+    db: &Db,
+    about: &About,
+    requests: u32,
+    actor: &str,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<Option<i32>, Error> {
     let organization = organization(db, about).await?;
     let requests = i32::try_from(requests).map_err(|_| Error::invalid("requests", "is too large"))?;
     let mut client = db.client().await?;
@@ -86,12 +102,15 @@ pub async fn set(db: &Db, about: &About, requests: u32, actor: &str, now: DateTi
         .execute(sql, &[&about.operation, &about.application, &organization, &requests, &actor, &now])
         .await
         .context("setting a limit")?;
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, 200, (Some(about.told(old)), Some(about.told(Some(requests)))), now).await?;
+    }
     transaction.commit().await.context("setting a limit")?;
     Ok(old)
 }
 
 /// Takes away the override about exactly this; says what it admitted.
-pub async fn unset(db: &Db, about: &About, actor: &str) -> Result<i32, Error> {
+pub async fn unset(db: &Db, about: &About, actor: &str, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<i32, Error> {
     let organization = organization(db, about).await?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("changing a limit")?;
@@ -100,8 +119,12 @@ pub async fn unset(db: &Db, about: &About, actor: &str) -> Result<i32, Error> {
                and organization_id is not distinct from $3 returning requests";
     let gone =
         transaction.query_opt(sql, &[&about.operation, &about.application, &organization]).await.context("taking an override away")?;
+    let gone: i32 = gone.ok_or(Error::NotFound)?.get(0);
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, 200, (Some(about.told(Some(gone))), Some(about.told(None))), now).await?;
+    }
     transaction.commit().await.context("taking an override away")?;
-    gone.map(|row| row.get(0)).ok_or(Error::NotFound)
+    Ok(gone)
 }
 
 /// Every override.

@@ -462,6 +462,6 @@ async fn delete_bans(project: Project, app: App, audit: Arc<Recorder>, Json(requ
     let network = |text: &String| text.parse().ok().or_else(|| text.parse().ok().map(bans::block));
     let networks = request.ipv4_addresses.iter().map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
-    networks.extend(request.requester_ip.then(|| bans::block(audit.address())));
+    networks.extend(audit.address().filter(|_| request.requester_ip).map(bans::block));
     bans::lift(&app, &project, &networks, &audit).await.map(|()| Done)
 }

@@ -1,5 +1,7 @@
 //! Operations on organizations.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +9,7 @@ use super::{Member, Summary};
 use crate::{
     access::{OauthScope as S, Organization, Permission as P, User},
     app::App,
+    audit::Recorder,
     error::Error,
     http::{Created, Endpoint, Json, Tag, Verb, mount, needs, pat_only},
     limits::STANDARD,
@@ -52,8 +55,8 @@ struct CreateRequest {
     name: String,
 }
 
-async fn create(user: User, app: App, Json(request): Json<CreateRequest>) -> Result<Created<Summary>, Error> {
-    let created = organizations::create(&app.db, &app.entropy, &request.name, None, user.id, app.clock.now()).await?;
+async fn create(user: User, app: App, audit: Arc<Recorder>, Json(request): Json<CreateRequest>) -> Result<Created<Summary>, Error> {
+    let created = organizations::create(&app.db, &app.entropy, &request.name, None, user.id, app.clock.now(), Some(&audit)).await?;
     app.forget("members");
     Ok(Created(created))
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::members;
 use crate::{
     access::Role,
-    audit::Recorder,
+    audit::{Chain, Recorder},
     clock::Entropy,
     db::Db,
     error::{Context, Error},
@@ -137,7 +137,7 @@ pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<
         members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
     }
     let joined = members::described(&transaction, organization, user).await?.unwrap_or_default();
-    audit.write_elsewhere(&transaction, organization, joined, now).await?;
+    audit.write_elsewhere(&transaction, Chain::Organization(organization), joined, now).await?;
     transaction.commit().await.context("accepting an invitation")?;
     super::slug(&row, 2)
 }

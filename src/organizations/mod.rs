@@ -10,10 +10,12 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::json;
 use tokio_postgres::Row;
 
 use crate::{
     access::{Reach, Role},
+    audit::{Chain, Recorder},
     clock::Entropy,
     db::{self, Db},
     error::{Context, Error},
@@ -115,6 +117,7 @@ pub async fn create(
     slug: Option<OrgSlug>,
     owner: UserId,
     now: DateTime<Utc>,
+    audit: Option<&Recorder>,
 ) -> Result<Summary, Error> {
     if !(1..=256).contains(&name.chars().count()) {
         return Err(Error::invalid("name", "expected 1 to 256 characters"));
@@ -129,6 +132,13 @@ pub async fn create(
     })?;
     let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, 'owner', $3)";
     transaction.execute(sql, &[&row.get::<_, i64>(0), &owner.0, &now]).await.context("making the creator an owner")?;
+    if let Some(audit) = audit {
+        let member = members::described(&transaction, OrganizationId(row.get(0)), owner).await?;
+        let created = json!({"slug": slug, "name": name, "owner": member});
+        let chain = Chain::Organization(OrganizationId(row.get(0)));
+        audit.write_elsewhere(&transaction, chain, created.clone(), now).await?;
+        audit.write_in(&transaction, 201, (None, Some(created)), now).await?;
+    }
     transaction.commit().await.context("creating an organization")?;
     Ok(summary(slug, name.to_owned()))
 }

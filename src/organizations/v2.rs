@@ -394,6 +394,7 @@ async fn invite(
     organization: Organization,
     standing: Standing,
     audit: Arc<Recorder>,
+    user: User,
     app: App,
     Json(request): Json<InviteRequest>,
 ) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
@@ -401,7 +402,7 @@ async fn invite(
         return Err(Error::invalid("data", format!("expected 1 to {INVITATIONS_MAX}")));
     }
     let invites = request.data.into_iter().map(|resource| invitation(resource.attributes, standing)).collect::<Result<_, _>>()?;
-    let made = invitations::invite(&app.db, &app.entropy, organization.id, audit.user().id, invites, (app.clock.now(), &audit)).await?;
+    let made = invitations::invite(&app.db, &app.entropy, organization.id, user.id, invites, (app.clock.now(), &audit)).await?;
     let resource = |made: invitations::Invited| InvitationResource {
         r#type: "organization_invitation",
         attributes: InvitationAttributes {

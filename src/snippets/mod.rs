@@ -6,18 +6,20 @@ mod page;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 pub use page::{Direction, Order, Page, Sort, list};
 
 use crate::{
-    access::{Reach, User},
+    access::{Project, Reach, User},
     app::App,
+    audit::Recorder,
     clock::Entropy,
     db::Db,
     error::{Context, Error},
-    ids::{ProjectId, UserId},
+    ids::{OrganizationId, ProjectId, UserId},
 };
 
 /// Characters of a name at most.
@@ -176,7 +178,7 @@ pub async fn get(app: &App, user: &User, id: Uuid) -> Result<Whole, Error> {
 }
 
 /// Keeps a snippet. One of the same name, owner and project is replaced.
-pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc>) -> Result<Uuid, Error> {
+pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<Uuid, Error> {
     new.check()?;
     let id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
     let sql = "insert into snippets (id, project_id, owner_id, visibility, name, description, sql, inserted_at, updated_at, updated_by) \
@@ -187,15 +189,38 @@ pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc
                returning id";
     let NewSnippet { owner, project, visibility, name, description, sql: text } = new;
     let params: [crate::db::Param<'_>; 9] = [&id, &project.0, &owner.0, &visibility.name(), name, description, text, &now, &KEPT_MAX];
-    let rows = db.query(sql, &params).await.context("keeping a snippet")?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("keeping a snippet")?;
+    let row = transaction.query_opt(sql, &params).await.context("keeping a snippet")?;
     let full = || Error::Rejected(format!("A user can keep {KEPT_MAX} snippets on a project").into());
-    Ok(rows.first().ok_or_else(full)?.get(0))
+    let id = row.ok_or_else(full)?.get(0);
+    if let Some(audit) = audit {
+        let after = json!({"id": id, "name": name, "visibility": visibility.name()});
+        audit.write_in(&transaction, 200, (None, Some(after)), now).await?;
+    }
+    transaction.commit().await.context("keeping a snippet")?;
+    Ok(id)
 }
 
 /// Forgets a snippet.
-pub async fn remove(db: &Db, id: Uuid) -> Result<(), Error> {
-    let rows = db.query("delete from snippets where id = $1 returning id", &[&id]).await.context("forgetting a snippet")?;
-    if rows.is_empty() { Err(Error::NotFound) } else { Ok(()) }
+pub async fn remove(db: &Db, id: Uuid, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<(), Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("forgetting a snippet")?;
+    let sql = "delete from snippets where id = $1 returning name";
+    let row = transaction.query_opt(sql, &[&id]).await.context("forgetting a snippet")?.ok_or(Error::NotFound)?;
+    if let Some(audit) = audit {
+        audit.write_in(&transaction, 200, (Some(json!({"id": id, "name": row.get::<_, &str>(0)})), None), now).await?;
+    }
+    transaction.commit().await.context("forgetting a snippet")
+}
+
+/// The project of a snippet, and the organization it belongs to.
+pub async fn project(db: &Db, id: Uuid) -> Result<Project, Error> {
+    let sql = "select p.id, p.ref, p.organization_id from snippets s join projects p on p.id = s.project_id where s.id = $1";
+    let rows = db.query(sql, &[&id]).await.context("looking up a snippet")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+    Ok(Project { id: ProjectId(row.get(0)), reference, organization: OrganizationId(row.get(2)) })
 }
 
 /// Forgets those of a project that is removed.

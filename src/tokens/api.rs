@@ -1,7 +1,7 @@
 //! Operations on one's own tokens: Gantry's own, for classic tokens only. A scoped token can neither make another nor ask
 //! what one could do, so there is no way from less to more.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     access::{Permission, Permissions, User},
     app::App,
+    audit::Recorder,
     error::Error,
     http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
     ids::{OrgSlug, ProjectRef, TokenId},
@@ -147,7 +148,7 @@ impl CreatedToken {
     }
 }
 
-async fn create(user: User, app: App, Json(request): Json<CreateRequest>) -> Result<Created<CreatedToken>, Error> {
+async fn create(user: User, app: App, audit: Arc<Recorder>, Json(request): Json<CreateRequest>) -> Result<Created<CreatedToken>, Error> {
     let now = app.clock.now();
     let expires_at = match (request.expires_at, request.expires_in_days) {
         (Some(_), Some(_)) => return Err(Error::invalid("expires_in_days", "cannot be given together with expires_at")),
@@ -159,7 +160,7 @@ async fn create(user: User, app: App, Json(request): Json<CreateRequest>) -> Res
     };
     let grant = request.draft.draft()?.resolve(&app.db, user.id).await?;
     let minted = scoped::mint(&app.entropy);
-    let token = scoped::create(&app.db, user.id, &request.name, &minted, now, expires_at, &grant).await?;
+    let token = scoped::create(&app.db, user.id, &request.name, &minted, (now, expires_at), &grant, Some(&audit)).await?;
     Ok(Created(CreatedToken::new(token, &minted)))
 }
 
@@ -175,9 +176,9 @@ static REVOKE: Endpoint = Endpoint {
     handler: || mount(revoke),
 };
 
-async fn revoke(Named(token): Named, user: User, app: App) -> Result<Done, Error> {
+async fn revoke(Named(token): Named, user: User, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
     tokens::get(&app.db, user.id, token).await?;
-    tokens::revoke(&app.db, token, app.clock.now()).await?;
+    tokens::revoke(&app.db, token, app.clock.now(), Some(&audit)).await?;
     app.forget("tokens");
     listener::settle(&app.db).await?;
     Ok(Done)
@@ -192,7 +193,7 @@ static SIMULATE: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(simulate),
+    handler: || mount(simulate).that_only_sees(),
 };
 
 /// A token, or what one is to be, and a request.

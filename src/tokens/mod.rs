@@ -10,10 +10,12 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
 
 use crate::{
+    audit::Recorder,
     clock::Entropy,
     db::Db,
     error::{Context, Credential, Error},
@@ -131,16 +133,22 @@ pub async fn create(
     minted: &Minted,
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
+    audit: Option<&Recorder>,
 ) -> Result<Token, Error> {
     check_name(name)?;
-    let rows = db
-        .query(
-            "insert into tokens (user_id, name, digest, alias, created_at, expires_at) values ($1, $2, $3, $4, $5, $6) returning id",
-            &[&owner.0, &name, &minted.digest.as_bytes(), &minted.alias, &created_at, &expires_at],
-        )
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("storing a token")?;
+    let sql = "insert into tokens (user_id, name, digest, alias, created_at, expires_at) values ($1, $2, $3, $4, $5, $6) returning id";
+    let row = transaction
+        .query_one(sql, &[&owner.0, &name, &minted.digest.as_bytes(), &minted.alias, &created_at, &expires_at])
         .await
         .context("storing a token")?;
-    let id = rows.first().map_or(0, |row| row.get(0));
+    let id = row.get(0);
+    if let Some(audit) = audit {
+        let after = json!({"id": id, "name": name, "alias": minted.alias, "expires_at": expires_at});
+        audit.write_in(&transaction, 201, (None, Some(after)), created_at).await?;
+    }
+    transaction.commit().await.context("storing a token")?;
     Ok(Token { id, name: name.to_owned(), alias: minted.alias.clone(), created_at, expires_at, last_used_at: None, scope: None })
 }
 
@@ -196,10 +204,23 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.
-pub async fn revoke(db: &Db, token: TokenId, now: DateTime<Utc>) -> Result<(), Error> {
-    let sql = "update tokens set revoked_at = $2 where id = $1 and revoked_at is null returning id";
-    let rows = db.query(sql, &[&token.0, &now]).await.context("revoking a token")?;
-    if rows.is_empty() { Err(Error::NotFound) } else { Ok(()) }
+pub async fn revoke(db: &Db, token: TokenId, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<(), Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("revoking a token")?;
+    let sql = "update tokens set revoked_at = $2 where id = $1 and revoked_at is null returning name, alias";
+    let row = transaction.query_opt(sql, &[&token.0, &now]).await.context("revoking a token")?.ok_or(Error::NotFound)?;
+    if let Some(audit) = audit {
+        let before = json!({"id": token.0, "name": row.get::<_, &str>(0), "alias": row.get::<_, &str>(1)});
+        audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+    }
+    transaction.commit().await.context("revoking a token")
+}
+
+/// Whose live token this is.
+pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
+    let rows =
+        db.query("select user_id from tokens where id = $1 and revoked_at is null", &[&token.0]).await.context("looking up a token")?;
+    rows.first().map(|row| UserId(row.get(0))).ok_or(Error::NotFound)
 }
 
 impl Minted {

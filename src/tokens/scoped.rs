@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
+use serde_json::json;
 use tokio_postgres::Row;
 
 use super::{LIFE_DAYS_MAX, Minted, Token};
 use crate::{
     access::{Grant, Level, Permission, Permissions, Reach},
+    audit::Recorder,
     clock::Entropy,
     db::Db,
     error::{Context, Error},
-    ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
+    ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
     organizations, projects,
 };
 
@@ -144,9 +146,9 @@ pub async fn create(
     owner: UserId,
     name: &str,
     minted: &Minted,
-    created_at: DateTime<Utc>,
-    expires_at: DateTime<Utc>,
+    (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
     grant: &Grant,
+    audit: Option<&Recorder>,
 ) -> Result<Token, Error> {
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
@@ -156,8 +158,10 @@ pub async fn create(
         return Err(Error::Rejected(format!("A user can have {LIVE_MAX} live scoped tokens; revoke one first").into()));
     }
     let networks: Vec<String> = grant.networks.iter().map(|network| network.trunc().to_string()).collect();
-    let rows = db
-        .query(
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("storing a scoped token")?;
+    let row = transaction
+        .query_one(
             "insert into tokens (user_id, name, digest, alias, created_at, expires_at, reach, permissions, organizations, projects, \
              networks, not_before) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12) returning id",
             &[
@@ -177,7 +181,16 @@ pub async fn create(
         )
         .await
         .context("storing a scoped token")?;
-    super::get(db, owner, crate::ids::TokenId(rows.first().map_or(0, |row| row.get(0)))).await
+    let id = row.get(0);
+    if let Some(audit) = audit {
+        let after = json!({
+            "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
+            "permissions": grant.permissions.names(), "networks": networks,
+        });
+        audit.write_in(&transaction, 201, (None, Some(after)), created_at).await?;
+    }
+    transaction.commit().await.context("storing a scoped token")?;
+    super::get(db, owner, TokenId(id)).await
 }
 
 /// The grant in a row's columns `reach`, `permissions`, `organizations`, `projects`, `networks`, `not_before`, the first

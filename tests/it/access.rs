@@ -59,11 +59,11 @@ async fn a_revocation_reaches_every_node() {
     // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
     expect(&app.node, "/v1/profile", &app.developer, 200).await;
     expect(&second, "/v1/profile", &app.developer, 200).await;
-    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
     expect(&second, "/v1/profile", &app.developer, 401).await;
-    assert!(tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.is_err(), "there is nothing left to revoke");
+    assert!(tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.is_err(), "there is nothing left to revoke");
 }
 
 #[tokio::test]
@@ -88,10 +88,10 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
     let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                      where datname = current_database() and application_name = 'gantry listener'";
     assert_eq!(person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0), 1);
-    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None).await.unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
-    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now()).await.unwrap();
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
 }
@@ -135,7 +135,7 @@ async fn another_role_counts_from_the_next_request_on() {
 async fn without_a_word_from_the_database_half_a_minute_is_the_limit() {
     let app = TestApp::new().await;
     app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
-    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now()).await.unwrap();
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None).await.unwrap();
     app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
     app.advance(30);
     app.get("/v1/profile").as_(&app.owner).send().await.expect(401);

@@ -9,7 +9,7 @@ use gantry::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Actor, TestApp, dawn, postgres::connect};
+use crate::support::{Actor, TestApp, dawn, machine::PATIENCE, postgres::connect};
 
 fn at(app: &TestApp, rest: &str) -> String {
     format!("/v1/organizations/{}/audit{rest}", app.home.slug)
@@ -176,6 +176,78 @@ async fn what_happens_at_once_makes_one_unbroken_log_that_nobody_can_change() {
         let refused = person.batch_execute(sql).await.unwrap_err();
         assert_eq!(refused.as_db_error().unwrap().message(), "audit entries are never changed", "{sql}");
     }
+}
+
+/// What makes no project different: tokens and organizations, with the change, in the log of whoever does it.
+#[tokio::test]
+async fn tokens_and_organizations_are_written_with_what_they_are() {
+    let app = TestApp::new().await;
+    let token = json!({"name": "ci", "permissions": ["database_read"], "organization_slugs": [app.home.slug]});
+    let simulated = json!({"permissions": ["database_read"], "method": "GET", "path": "/v1/projects"});
+    app.post("/v1/tokens/simulate").as_(&app.owner).json(&simulated).send().await.expect(200);
+    let made = app.post("/v1/tokens").as_(&app.owner).json(&token).send().await.expect(201).json();
+    app.delete(&format!("/v1/tokens/{}", made["id"])).as_(&app.owner).send().await.expect(200);
+    let organization = app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": "New"})).send().await.expect(201).json();
+    let person = connect(&app.config).await;
+    person.batch_execute("alter table audit_entries add constraint broken check (status >= 400) not valid").await.unwrap();
+    app.post("/v1/tokens").as_(&app.owner).json(&token).send().await.expect(500);
+    app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": "Not"})).send().await.expect(500);
+    assert_eq!(app.log.take_errors().len(), 2);
+    let left = "select (select count(*) from tokens where name = 'ci'), (select count(*) from organizations where name = 'Not')";
+    let left = &app.app.db.query(left, &[]).await.unwrap()[0];
+    assert_eq!((left.get::<_, i64>(0), left.get::<_, i64>(1)), (1, 0), "what cannot be written is not made");
+
+    let filter = read::Filter { succeeded: Some(true), limit: 10, ..Default::default() };
+    let mut own = read::page(&app.app.db, Chain::Account(app.owner.user), &filter).await.unwrap();
+    own.reverse();
+    let value =
+        |raw: &Option<Box<serde_json::value::RawValue>>| raw.as_ref().map_or(Value::Null, |raw| serde_json::from_str(raw.get()).unwrap());
+    let told: Vec<_> = own.iter().map(|entry| (&*entry.operation, value(&entry.before), value(&entry.after))).collect();
+    // A simulation changes nothing.
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!((told[0].0, &told[0].2["id"], &told[0].2["permissions"]), ("gantry-create-token", &made["id"], &json!(["database_read"])));
+    assert_eq!((told[1].0, &told[1].1["id"], &told[1].2), ("gantry-revoke-token", &made["id"], &Value::Null));
+    assert_eq!((told[2].0, &told[2].2["slug"]), ("v1-create-an-organization", &organization["slug"]));
+    let path = format!("/v1/organizations/{}/audit", organization["slug"].as_str().unwrap());
+    let first = app.get(&path).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(first["entries"][0]["after"]["name"], "New");
+}
+
+/// What is changed in a project's own database cannot be written down with the change, so it is announced before.
+#[tokio::test]
+async fn what_changes_a_database_is_announced() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let path = format!("/v1/projects/{project}/database/query");
+    let run = |sql: &str| app.post(&path).as_(&app.owner).json(&json!({"query": sql})).send();
+    run("create table made ()").await.expect(201);
+    run("create table made ()").await.expect(400);
+    let log = async || entries(&app, &app.owner, "?operation=v1-run-a-query").await;
+    let statuses = |log: &[Value]| -> Vec<i64> { log.iter().rev().map(|entry| entry["status"].as_i64().unwrap()).collect() };
+    let told = log().await;
+    assert_eq!(statuses(&told), [102, 201, 102, 400]);
+    assert!(told[0]["request_id"] == told[1]["request_id"] && told[1]["request_id"] != told[2]["request_id"]);
+
+    // Nobody is left to say how it ended.
+    let cut = tokio::spawn(run("select pg_sleep(600)"));
+    let announced = async {
+        while log().await.len() < 5 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, announced).await.unwrap();
+    cut.abort();
+    assert!(cut.await.unwrap_err().is_cancelled());
+    assert_eq!(statuses(&log().await), [102, 201, 102, 400, 102]);
+
+    // What cannot be announced is not done.
+    let person = connect(&app.config).await;
+    person.batch_execute("alter table audit_entries add constraint broken check (status <> 102) not valid").await.unwrap();
+    run("drop table made").await.expect(500);
+    assert_eq!(app.log.take_errors().len(), 1);
+    let read = json!({"query": "select to_regclass('made') is not null as there"});
+    let there = app.post(&format!("{path}/read-only")).as_(&app.owner).json(&read).send().await.expect(201).json();
+    assert_eq!(there, json!([{"there": true}]));
 }
 
 /// Everything secret that a life of an organization brings up, looked for in everything that was written.

@@ -19,7 +19,7 @@ async fn add(app: &TestApp, who: &Actor, project: &ProjectRef, name: &str, visib
     let project = about(app, who, project).await.id;
     let sql = format!("select '{name}'");
     let new = NewSnippet { owner: who.user, project, visibility, name: name.to_owned(), description: None, sql };
-    snippets::add(&app.app.db, &app.app.entropy, &new, app.clock.now()).await.unwrap()
+    snippets::add(&app.app.db, &app.app.entropy, &new, app.clock.now(), None).await.unwrap()
 }
 
 async fn page(call: Call) -> (Vec<String>, Option<String>) {
@@ -145,8 +145,8 @@ async fn a_snippet_is_replaced_by_its_name_and_forgotten_by_its_id() {
     assert_eq!((&again["inserted_at"], &again["updated_at"]), (&json!("2026-11-21T09:15:03Z"), &json!("2026-11-21T09:16:03Z")));
     assert_ne!(add(&app, &app.developer, &app.home.project, "same", Visibility::Project).await, first, "somebody else's is another");
 
-    snippets::remove(&app.app.db, first).await.unwrap();
-    assert!(snippets::remove(&app.app.db, first).await.is_err());
+    snippets::remove(&app.app.db, first, app.clock.now(), None).await.unwrap();
+    assert!(snippets::remove(&app.app.db, first, app.clock.now(), None).await.is_err());
     app.get(&format!("/v1/snippets/{first}")).as_(&app.owner).send().await.expect(404);
     app.delete(&app.at("")).as_(&app.owner).send().await.expect(200);
     assert_eq!(app.app.db.query("select count(*) from snippets", &[]).await.unwrap()[0].get::<_, i64>(0), 0, "they go with the project");
@@ -158,7 +158,7 @@ async fn what_cannot_be_kept_is_refused() {
     let project = about(&app, &app.owner, &app.home.project).await.id;
     let keep = async |name: &str, description: Option<String>, sql: String| {
         let new = NewSnippet { owner: app.owner.user, project, visibility: Visibility::User, name: name.to_owned(), description, sql };
-        snippets::add(&app.app.db, &app.app.entropy, &new, app.clock.now()).await
+        snippets::add(&app.app.db, &app.app.entropy, &new, app.clock.now(), None).await
     };
     for (name, description, sql, field) in [
         ("", None, String::new(), "name"),

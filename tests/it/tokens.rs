@@ -36,7 +36,7 @@ async fn scoped(app: &TestApp, actor: &Actor, draft: Draft) -> (String, TokenId)
 
 async fn store(app: &TestApp, actor: &Actor, grant: &Grant) -> (String, TokenId) {
     let minted = scoped::mint(&app.app.entropy);
-    let token = scoped::create(&app.app.db, actor.user, "scoped", &minted, app.app.clock.now(), week(), grant).await.unwrap();
+    let token = scoped::create(&app.app.db, actor.user, "scoped", &minted, (app.app.clock.now(), week()), grant, None).await.unwrap();
     (minted.expose().to_owned(), TokenId(token.id))
 }
 
@@ -299,7 +299,7 @@ async fn a_scoped_token_is_listed_revoked_and_never_changed() {
         assert_eq!(refused.as_db_error().unwrap().constraint(), Some("tokens_scoped_check"), "{columns}");
     }
     app.get(&app.at("")).token(&token).send().await.expect(200);
-    tokens::revoke(&app.app.db, id, app.app.clock.now()).await.unwrap();
+    tokens::revoke(&app.app.db, id, app.app.clock.now(), None).await.unwrap();
     listener::settle(&app.app.db).await.unwrap();
     app.get(&app.at("")).token(&token).send().await.expect(401);
 }
@@ -541,7 +541,7 @@ async fn a_user_has_so_many_live_tokens_and_no_more() {
     let one_more = json!({"name": "one more", "permissions": ["database_read"]});
     let make = || app.post("/v1/tokens").as_(&app.owner).json(&one_more).send();
     assert_eq!(make().await.expect(400).message(), "A user can have 1000 live scoped tokens; revoke one first");
-    tokens::revoke(&app.app.db, last, dawn()).await.unwrap();
+    tokens::revoke(&app.app.db, last, dawn(), None).await.unwrap();
     make().await.expect(201);
     app.advance(7 * 86_400);
     make().await.expect(201);

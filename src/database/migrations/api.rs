@@ -66,7 +66,7 @@ static APPLY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &MIGRATIONS,
-    handler: || mount(apply),
+    handler: || mount(apply).that_changes_elsewhere(),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -144,7 +144,7 @@ static RECORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(record),
+    handler: || mount(record).that_changes_elsewhere(),
 };
 
 async fn record(
@@ -169,7 +169,7 @@ static PATCH: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(patch),
+    handler: || mount(patch).that_changes_elsewhere(),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -197,7 +197,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(roll_back),
+    handler: || mount(roll_back).that_changes_elsewhere(),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

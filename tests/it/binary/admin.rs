@@ -128,13 +128,13 @@ fn an_exported_log_is_checked_anywhere() {
     }
     let file = machine.dir().join("audit.ndjson");
     let path = file.to_str().unwrap();
-    assert_eq!(machine.json(&["audit", "export", "--org", "house-of-ada", path]), json!({ "entries": 3 }));
+    assert_eq!(machine.json(&["audit", "export", "--org", "house-of-ada", path]), json!({ "entries": 4 }));
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 
     let verify = |arguments: &[&str]| machine.command(&[&["audit", "verify", path], arguments].concat()).output().unwrap();
     let output = verify(&["--output", "json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&found["first"], &found["last"]), (&json!(1), &json!(3)));
+    assert_eq!((&found["first"], &found["last"]), (&json!(1), &json!(4)));
     let log = std::fs::read_to_string(&file).unwrap();
     let cut = log.split_inclusive('\n').take(2).collect::<String>();
     std::fs::write(&file, &cut).unwrap();
@@ -143,7 +143,42 @@ fn an_exported_log_is_checked_anywhere() {
     std::fs::write(&file, log.replacen("\"status\":201", "\"status\":403", 1)).unwrap();
     let output = verify(&[]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), &*said), (Some(1), "gantry: line 1, entry 1: its content is not what was hashed\n"));
+    assert_eq!((output.status.code(), &*said), (Some(1), "gantry: line 2, entry 2: its content is not what was hashed\n"));
+}
+
+#[test]
+fn what_the_operator_does_is_in_the_log() {
+    let machine = Machine::new();
+    let gantry = machine.dev(&[]);
+    let (id, token) = hire(&machine, "ada");
+    machine.json(&["user", "create", "--email", "bob@example.com"]);
+    machine.json(&["member", "add", "--org", "house-of-ada", "--email", "bob@example.com", "--role", "developer"]);
+    machine.json(&["limits", "set", "--operation", "v1-get-project", "--org", "house-of-ada", "--requests", "5"]);
+    machine.json(&["limits", "unset", "--operation", "v1-get-project", "--org", "house-of-ada"]);
+    machine.json(&["limits", "set", "--operation", "v1-get-project", "--requests", "1000"]);
+    machine.json(&["token", "revoke", &id.to_string()]);
+    // It changed nothing, so there is nothing to tell.
+    assert_eq!(machine.run(&["member", "add", "--org", "none", "--email", "bob@example.com", "--role", "owner"]).status.code(), Some(1));
+    let file = machine.dir().join("audit.ndjson");
+    let path = file.to_str().unwrap();
+    let log = |of: &[&str]| -> Vec<serde_json::Value> {
+        machine.json(&[&["audit", "export"], of, &[path]].concat());
+        assert!(machine.json(&["audit", "verify", path])["last"].is_i64());
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(!text.contains(&token), "{text}");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let told = |entries: &[serde_json::Value]| -> Vec<String> {
+        let operator = |entry: &serde_json::Value| entry["address"].as_str().unwrap().starts_with("operator:");
+        assert!(entries.iter().all(|entry| operator(entry) && entry["actor"] == uuid::Uuid::nil().to_string()), "{entries:?}");
+        entries.iter().map(|entry| entry["operation"].as_str().unwrap().to_owned()).collect()
+    };
+    let (server, organization) = (log(&["--server"]), log(&["--org", "house-of-ada"]));
+    assert_eq!(told(&server), ["gantry user create", "gantry org create", "gantry user create", "gantry limits set"]);
+    let expected = ["gantry org create", "gantry member add", "gantry limits set", "gantry limits unset"];
+    assert_eq!(told(&organization), expected);
+    assert_eq!((&organization[1]["subject"], &organization[1]["after"]["role"]), (&json!("house-of-ada"), &json!("developer")));
+    drop(gantry);
 }
 
 #[test]

@@ -85,12 +85,12 @@ async fn a_refused_key_costs_no_script() {
 async fn owner(app: &App) -> (String, OrganizationId, String) {
     let now = app.clock.now();
     let name = app.entropy.letters(8);
-    let user = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, now).await.unwrap();
-    let organization = organizations::create(&app.db, &app.entropy, &name, None, user.id, now).await.unwrap();
+    let user = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, now, None).await.unwrap();
+    let organization = organizations::create(&app.db, &app.entropy, &name, None, user.id, now, None).await.unwrap();
     let id = organizations::by_slug(&app.db, organization.slug()).await.unwrap();
     organizations::members::set(&app.db, id, user.id, Role::Owner, now, None).await.unwrap();
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, user.id, "test", &minted, now, None).await.unwrap();
+    tokens::create(&app.db, user.id, "test", &minted, now, None, None).await.unwrap();
     (minted.expose().to_owned(), id, organization.slug().to_string())
 }
 
@@ -142,12 +142,12 @@ async fn an_override_reaches_other_nodes_within_a_second() {
     assert_eq!(nodes[1].get(&path, Some(&token)).await.status(), StatusCode::TOO_MANY_REQUESTS);
 
     // Raised while a refusal is remembered: the next request passes.
-    assert_eq!(overrides::set(&nodes[0].app.db, &about, 500, "somebody", nodes[0].app.clock.now()).await.unwrap(), Some(3));
+    assert_eq!(overrides::set(&nodes[0].app.db, &about, 500, "somebody", nodes[0].app.clock.now(), None).await.unwrap(), Some(3));
     follows(500).await;
     let response = nodes[1].get(&path, Some(&token)).await;
     assert_eq!((header(&response, "x-ratelimit-limit"), header(&response, "x-ratelimit-remaining")), ("500", "496"));
 
-    assert_eq!(overrides::unset(&nodes[0].app.db, &about, "somebody else").await.unwrap(), 500);
+    assert_eq!(overrides::unset(&nodes[0].app.db, &about, "somebody else", nodes[0].app.clock.now(), None).await.unwrap(), 500);
     follows(120).await;
     let sql = "select by, requests_old, requests_new from limit_changes order by id";
     let changes = nodes[0].app.db.query(sql, &[]).await.unwrap();

@@ -64,7 +64,7 @@ impl World {
     async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: Grant) -> Holder {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
-        let stored = scoped::create(db, actor.user, "matrix", &minted, now, now + TimeDelta::days(300), &grant).await.unwrap();
+        let stored = scoped::create(db, actor.user, "matrix", &minted, (now, now + TimeDelta::days(300)), &grant, None).await.unwrap();
         let user =
             User { id: actor.user, gotrue_id: actor.gotrue_id, token: Some(TokenId(stored.id)), grant: Some(Arc::new(grant)), calls: None };
         Holder { token: minted.expose().to_owned(), user, role }

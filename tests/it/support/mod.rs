@@ -281,19 +281,19 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
 }
 
 async fn user(app: &App, name: &str) -> Actor {
-    let account = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, dawn()).await.unwrap();
+    let account = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, dawn(), None).await.unwrap();
     let (token, token_id) = token(app, account.id, None).await;
     Actor { user: account.id, gotrue_id: account.gotrue_id, token, token_id }
 }
 
 async fn token(app: &App, user: UserId, expires_at: Option<DateTime<Utc>>) -> (String, TokenId) {
     let minted = tokens::mint_classic(&app.entropy);
-    let row = tokens::create(&app.db, user, "test", &minted, app.clock.now(), expires_at).await.unwrap();
+    let row = tokens::create(&app.db, user, "test", &minted, app.clock.now(), expires_at, None).await.unwrap();
     (minted.expose().to_owned(), TokenId(row.id))
 }
 
 async fn tenant(app: &App, name: &str, owner: &Actor) -> Tenant {
-    let slug = organizations::create(&app.db, &app.entropy, name, None, owner.user, dawn()).await.unwrap().slug().clone();
+    let slug = organizations::create(&app.db, &app.entropy, name, None, owner.user, dawn(), None).await.unwrap().slug().clone();
     let id = organizations::by_slug(&app.db, &slug).await.unwrap();
     Tenant { id, slug, project: stub(app, id, "stub").await }
 }
