@@ -53,7 +53,7 @@ static RUN_QUERY: Endpoint = Endpoint {
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
-    handler: || mount(run_query).that_changes_elsewhere(),
+    handler: || mount(run_query).that_changes_elsewhere().sample(SAMPLE),
 };
 
 fn asks_to_read_only(asked: &Asked<'_>) -> bool {
@@ -63,6 +63,9 @@ fn asks_to_read_only(asked: &Asked<'_>) -> bool {
     }
     asked.body().is_some_and(|Flag { read_only }| read_only)
 }
+
+/// A body that works.
+const SAMPLE: &str = r#"{"query": "select $1::int + 1 as answer", "parameters": [41]}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1RunQueryBody")]
@@ -91,7 +94,7 @@ static READ_ONLY_QUERY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
     limit: &STANDARD,
-    handler: || mount(read_only_query),
+    handler: || mount(read_only_query).sample(SAMPLE),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

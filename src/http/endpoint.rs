@@ -198,8 +198,19 @@ pub struct Mounted {
     pub(super) handle: Handle,
     pub(super) describe: fn(&mut Described),
     pub(super) effect: Effect,
+    /// Of a request that works: query and body. Variables are those of `requests/`.
+    pub sample: Sample,
     /// Whether it does what the contract says, or only answers 501.
     pub built: bool,
+}
+
+/// What a request that works has besides its path.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sample {
+    /// With its `?`; empty if none is needed.
+    pub query: &'static str,
+    /// JSON, if the operation takes a body.
+    pub body: Option<&'static str>,
 }
 
 /// Whether requests are for the audit log.
@@ -216,6 +227,20 @@ pub(super) enum Effect {
 }
 
 impl Mounted {
+    /// The same with a body that works.
+    #[must_use]
+    pub fn sample(mut self, body: &'static str) -> Self {
+        self.sample.body = Some(body);
+        self
+    }
+
+    /// The same with a query that an operation cannot do without.
+    #[must_use]
+    pub fn sample_query(mut self, query: &'static str) -> Self {
+        self.sample.query = query;
+        self
+    }
+
     /// The same for an operation that changes something though what permits it only lets see.
     #[must_use]
     pub fn that_changes(self) -> Self {
@@ -241,7 +266,13 @@ pub(super) type Handle = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<
 
 /// Mounts a handler: an async function of [`Input`]s that answers `Result<impl Output, Error>`.
 pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
-    Mounted { handle: Arc::new(move |call| handler.clone().run(call)), describe: H::describe, effect: Effect::Usual, built: true }
+    Mounted {
+        handle: Arc::new(move |call| handler.clone().run(call)),
+        describe: H::describe,
+        effect: Effect::Usual,
+        sample: Sample::default(),
+        built: true,
+    }
 }
 
 /// Mounts the answer of an operation that is not built: 501 naming it, after every check of a built one.
@@ -250,6 +281,7 @@ pub fn not_built(title: &'static str) -> Mounted {
         handle: Arc::new(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })),
         describe: |_| (),
         effect: Effect::Usual,
+        sample: Sample::default(),
         built: false,
     }
 }

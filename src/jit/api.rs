@@ -73,7 +73,7 @@ static SET_STATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(set_state),
+    handler: || mount(set_state).sample(r#"{"state": "enabled"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -250,7 +250,7 @@ static SET: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::DatabaseJitWrite]]),
     limit: &STANDARD,
-    handler: || mount(set),
+    handler: || mount(set).sample(r#"{"user_id": "00000000-0000-0000-0000-000000000000", "roles": [{"role": "supabase_read_only_user"}]}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -319,7 +319,7 @@ static AUTHORIZE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseJitRead]], S::DatabaseRead),
     limit: &STANDARD,
-    handler: || mount(authorize).that_changes(),
+    handler: || mount(authorize).that_changes().sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -67,7 +67,7 @@ static CREATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite),
     limit: &STANDARD,
-    handler: || mount(create),
+    handler: || mount(create).sample(r#"{"type": "secret", "name": "worker"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -142,7 +142,7 @@ static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite).by_case(WRITE),
     limit: &STANDARD,
-    handler: || mount(update),
+    handler: || mount(update).sample(r#"{"description": "Of the nightly job"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -249,7 +249,7 @@ static SET_LEGACY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ApiGatewayKeysWrite]], S::SecretsWrite),
     limit: &STANDARD,
-    handler: || mount(set_legacy),
+    handler: || mount(set_legacy).sample_query("?enabled=true"),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -44,7 +44,7 @@ static CREATE: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::OrganizationsCreate]]),
     limit: &STANDARD,
-    handler: || mount(create),
+    handler: || mount(create).sample(r#"{"name": "Acme"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

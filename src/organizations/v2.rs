@@ -202,7 +202,7 @@ static ASSIGN: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::OrganizationAdminWrite]], S::OrganizationsWrite),
     limit: &STANDARD,
-    handler: || mount(assign),
+    handler: || mount(assign).sample(r#"{"data": {"type": "organization_member_role", "attributes": {"role": "developer"}}}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -334,7 +334,10 @@ static INVITE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
     limit: &STANDARD,
-    handler: || mount(invite),
+    handler: || {
+        mount(invite)
+            .sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com", "role": "developer"}}]}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -439,7 +442,7 @@ static REVOKE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
     limit: &STANDARD,
-    handler: || mount(revoke),
+    handler: || mount(revoke).sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com"}}]}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -485,7 +488,7 @@ static ACCEPT: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(accept),
+    handler: || mount(accept).sample(r#"{"token": "gantry_invite_…"}"#),
 };
 
 #[derive(Deserialize, JsonSchema)]

@@ -70,7 +70,9 @@ static CREATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::OrganizationProjectsCreate]], S::ProjectsWrite),
     limit: &STANDARD_BY_BODY,
-    handler: || mount(create),
+    handler: || {
+        mount(create).sample(r#"{"name": "first", "organization_slug": "{{GANTRY_ORG}}", "db_pass": "correct horse battery staple"}"#)
+    },
 };
 
 async fn create(
@@ -92,7 +94,7 @@ static REGIONS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[], S::OrganizationsRead),
     limit: &STANDARD,
-    handler: || mount(available_regions),
+    handler: || mount(available_regions).sample_query("?organization_slug={{GANTRY_ORG}}"),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -133,7 +135,7 @@ static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(update),
+    handler: || mount(update).sample(r#"{"name": "renamed"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -255,7 +257,7 @@ static HEALTH: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::ProjectAdminRead]], S::ProjectsRead),
     limit: &STANDARD,
-    handler: || mount(services_health),
+    handler: || mount(services_health).sample_query("?services=db"),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -301,7 +303,7 @@ static UPDATE_PASSWORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(update_password),
+    handler: || mount(update_password).sample(r#"{"password": "another horse battery staple"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -80,7 +80,9 @@ static CREATE: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(create),
+    handler: || {
+        mount(create).sample(r#"{"name": "ci", "expires_in_days": 7, "organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["project_admin_read", "database_read"]}"#)
+    },
 };
 
 /// What a token is to be. With neither organizations nor projects it reaches the whole account.
@@ -193,7 +195,9 @@ static SIMULATE: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(simulate).that_only_sees(),
+    handler: || {
+        mount(simulate).that_only_sees().sample(r#"{"organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["database_read"], "method": "GET", "path": "/v1/organizations/{{GANTRY_ORG}}/members"}"#)
+    },
 };
 
 /// A token, or what one is to be, and a request.

@@ -58,7 +58,7 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 9] = ["declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases"];
+const CHECKS: [&str; 10] = ["declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample"];
 
 /// What a loop found wrong, by operation.
 #[derive(Default)]

@@ -84,7 +84,7 @@ static RUN: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::AdvisorsRead]]),
     limit: &STANDARD,
-    handler: || mount(run),
+    handler: || mount(run).sample(r#"{"data": {"type": "project_advisors", "attributes": {"lints": [{"name": "no_primary_key"}]}}}"#),
 };
 
 /// Lints that can be asked for at once.

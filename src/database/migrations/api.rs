@@ -66,8 +66,12 @@ static APPLY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &MIGRATIONS,
-    handler: || mount(apply).that_changes_elsewhere(),
+    handler: || mount(apply).that_changes_elsewhere().sample(SAMPLE),
 };
+
+/// A body that works.
+const SAMPLE: &str =
+    r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1CreateMigrationBody")]
@@ -144,7 +148,7 @@ static RECORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(record).that_changes_elsewhere(),
+    handler: || mount(record).that_changes_elsewhere().sample(SAMPLE),
 };
 
 async fn record(
@@ -169,7 +173,7 @@ static PATCH: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(patch).that_changes_elsewhere(),
+    handler: || mount(patch).that_changes_elsewhere().sample(r#"{"name": "create_notes"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -197,7 +201,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(roll_back).that_changes_elsewhere(),
+    handler: || mount(roll_back).that_changes_elsewhere().sample_query("?gte=20261121091503"),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -139,6 +139,37 @@ fn what_needs_a_role_says_where() {
     found.verdict("subject");
 }
 
+/// What `requests/` shows can be sent as it is.
+#[test]
+fn what_takes_a_body_has_a_sample_that_fits() {
+    let mut found = Findings::default();
+    for endpoint in endpoints::all().iter().filter(|endpoint| built(endpoint)) {
+        let described = &DOCUMENT["paths"][endpoint.path][endpoint.method.name().to_lowercase()];
+        let schema = &described["requestBody"]["content"]["application/json"]["schema"];
+        let sample = (endpoint.handler)().sample;
+        // As whoever sends it fills it in.
+        let filled_in = sample.body.map(|body| body.replace("{{GANTRY_ORG}}", "acme"));
+        match filled_in.as_deref().map(serde_json::from_str::<Value>) {
+            None if schema.is_null() => {}
+            None => found.add(endpoint, "takes a body and has no sample"),
+            Some(_) if schema.is_null() => found.add(endpoint, "has a sample and takes no body"),
+            Some(body) => {
+                let errors: Vec<_> = validator(schema).iter_errors(&body.unwrap()).map(|error| error.to_string()).collect();
+                if !errors.is_empty() {
+                    found.add(endpoint, format_args!("{errors:?}"));
+                }
+            }
+        }
+        let needed = described["parameters"].as_array().unwrap().iter().filter(|p| p["in"] == "query" && p["required"] == true);
+        for parameter in needed.map(|parameter| parameter["name"].as_str().unwrap()) {
+            if !sample.query.contains(&format!("{parameter}=")) {
+                found.add(endpoint, format_args!("its sample lacks {parameter}"));
+            }
+        }
+    }
+    found.verdict("sample");
+}
+
 #[test]
 fn the_committed_document_is_the_generated_one() {
     assert!(*DOCUMENT == document(endpoints::all(), &Links::default()), "openapi.json is stale: run `gantry generate`");
