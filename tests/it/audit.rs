@@ -263,6 +263,8 @@ async fn no_secret_is_in_the_log() {
     let token = json!({"name": "ci", "permissions": ["database_write"], "organization_slugs": [app.home.slug]});
     let made = app.post("/v1/tokens").as_(&app.owner).json(&token).send().await.expect(201).json();
     secrets.push(made["token"].as_str().unwrap().to_owned());
+    let key = json!({"type": "secret", "name": "worker"});
+    let key = app.post(&app.at("/api-keys?reveal=true")).as_(&app.owner).json(&key).send().await.expect(201).json();
     let invitation =
         json!({"data": [{"type": "organization_invitation", "attributes": {"email": "stan@example.com", "role": "developer"}}]});
     let path = format!("/v2/organizations/{}/members/invitations", app.home.slug);
@@ -273,6 +275,8 @@ async fn no_secret_is_in_the_log() {
     let sql = json!({"query": format!("alter role postgres password '{password}'")});
     app.post(&app.at("/database/query")).token(&secrets[6]).json(&sql).send().await.expect(403);
     app.delete(&format!("/v1/tokens/{}", made["id"])).as_(&app.owner).send().await.expect(200);
+    app.delete(&app.at(&format!("/api-keys/{}", key["id"].as_str().unwrap()))).as_(&app.owner).send().await.expect(200);
+    secrets.push(key["api_key"].as_str().unwrap().to_owned());
 
     let joined = entries(&app, &app.owner, "?operation=gantry-accept-invitation").await;
     assert_eq!(joined[0]["after"], json!({"member": app.stranger.gotrue_id, "role": "developer", "on_projects": []}));
