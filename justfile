@@ -55,12 +55,14 @@ generate-check: build
 instructions:
     bin/count-instructions
 
-# A request against bare hyper and axum, a decision against other limiters, new projects against initdb, as ratios
+# A request against bare hyper and axum, a decision against other limiters, new projects against initdb, connections against
+# direct ones, SQL through the API against the same without it, as ratios
 bench:
     cargo bench --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
     cargo bench --bench router
+    cargo bench --bench database
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
 bench-shared-limits:
