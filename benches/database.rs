@@ -24,12 +24,13 @@ use gantry::{
     accounts,
     app::{App, Settings},
     clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+    clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
     db::Db,
     http::{Links, Transport},
     ids::ProjectRef,
     limits::{Memory, Options},
     organizations,
+    projects::pool::Wanted,
     sealing::SealingKey,
     tokens,
 };
@@ -107,6 +108,9 @@ impl Bench {
             project_domain: "localhost".into(),
             links: Links::default(),
             node: uuid::Uuid::nil(),
+            databases: None,
+            prepared: Wanted::default(),
+            idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
@@ -227,8 +231,9 @@ impl Bench {
         let socket = self.app.clusters.socket_path(&self.project);
         let begun = Instant::now();
         for file in &files {
-            let mut psql = Command::new(self.app.clusters.engine().program("psql"));
-            psql.args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", "postgres", "-h"]);
+            let mut psql = Command::new(self.app.clusters.engines().default_engine().program("psql"));
+            psql.args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-U", OWNER_LOGIN, "-d", "postgres", "-h"])
+                .env("PGOPTIONS", "-c role=postgres");
             psql.arg(socket.parent().ok_or("no folder")?).arg("-f").arg(file).stdin(Stdio::null());
             let status = psql.status()?;
             if !status.success() {

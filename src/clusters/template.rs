@@ -22,7 +22,7 @@ use crate::clock::Entropy;
 pub const SUPERUSER: &str = "supabase_admin";
 /// The owner of a project's database, whom customers log in as by password.
 const OWNER: &str = "postgres";
-/// Gantry's own way to be [`OWNER`]: a role that nobody else can log in as, and that becomes the owner as it logs in.
+/// Gantry's own way to be `postgres`: a role that nobody else can log in as, and that becomes the owner as it logs in.
 ///
 /// One role cannot have two ways in: PostgreSQL chooses how to authenticate by role and database alone, and what comes
 /// through the router has Gantry's own account at the other end of the socket.

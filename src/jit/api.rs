@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     grants::{self, Grant, Granted, NETWORKS_MAX, ROLES_MAX},
-    server::PREFIX,
+    server::LOGIN_PREFIX,
 };
 use crate::{
     access::{OauthScope as S, Permission as P, Project, User},
@@ -131,7 +131,7 @@ impl RoleGrant {
     fn check(self, app: &App) -> Result<Grant, Error> {
         let role = self.role;
         // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
-        if !(1..=ROLE_BYTES_MAX).contains(&role.len()) || role.contains('\0') || role.starts_with("pg_") || role.starts_with(PREFIX) {
+        if !(1..=ROLE_BYTES_MAX).contains(&role.len()) || role.contains('\0') || role.starts_with("pg_") || role.starts_with(LOGIN_PREFIX) {
             return Err(Error::invalid("role", "Invalid input: expected the name of a role that can be given to members"));
         }
         let expires_at = self.expires_at.map(|seconds| {

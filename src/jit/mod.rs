@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
 use self::grants::Grant;
-pub use self::keeper::Keeper;
+pub use self::{keeper::Keeper, server::LOGIN_PREFIX};
 use crate::{
     access::{Permission, Project, Role, User},
     app::App,
@@ -304,7 +304,7 @@ async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Er
 fn login_name(username: &str, letters: &str) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '_' };
     let member: String = username.chars().take(NAME_MAX).map(plain).collect();
-    format!("{}{member}_{letters}", server::PREFIX)
+    format!("{}{member}_{letters}", LOGIN_PREFIX)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Names of logins begin so, and nothing else in a server of ours does.
-pub const PREFIX: &str = "gantry_jit_";
+pub const LOGIN_PREFIX: &str = "gantry_jit_";
 /// Every login is a member of it: one line of `pg_hba.conf` can mean them all.
 const GROUP: &str = "gantry_jit";
 /// Sessions that one login can have at once.
@@ -90,7 +90,7 @@ pub(super) async fn end(clusters: &Embedded, project: &ProjectRef, admin: &Clien
 /// Logins in the server.
 pub(super) async fn list(admin: &Client) -> Result<Vec<String>, Error> {
     let sql = "select rolname::text from pg_roles where starts_with(rolname, $1) and not rolsuper order by 1 limit $2";
-    let rows = admin.query(sql, &[&PREFIX, &LIST_MAX]).await.context("listing logins")?;
+    let rows = admin.query(sql, &[&LOGIN_PREFIX, &LIST_MAX]).await.context("listing logins")?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -26,7 +26,7 @@ use crate::{
     clock::Ticks,
     ids::ProjectId,
     network::{self, Door, bans},
-    projects::Status,
+    projects::{self, Status},
 };
 
 /// What a client gets to say what it wants, TLS included.
@@ -300,7 +300,11 @@ async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> R
                 return Err(Refusal::Elsewhere);
             }
             match door.status {
-                Status::ActiveHealthy => return Ok(door),
+                Status::ActiveHealthy => {
+                    // Its server may sleep, and this is a use of it.
+                    projects::wake(app, &named.project).await.map_err(|_| Refusal::Away)?;
+                    return Ok(door);
+                }
                 Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
                 Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => return Err(Refusal::Away),

@@ -1,8 +1,8 @@
 //! The way in to projects' databases: one address for all of them, speaking PostgreSQL's start-up.
 //!
-//! A connection is taken in four steps: [`connection`] reads what it opens with, as [`packet`] understands it, and answers
-//! with TLS where asked; [`named`] finds the project it means; [`login`] passes the login on to the project's server and sees
-//! to it that a password is proven; from then on [`pipe`] carries bytes. Whoever is turned away is told why ([`refusal`]).
+//! A connection is taken in four steps: `connection` reads what it opens with, as `packet` understands it, and answers
+//! with TLS where asked; `named` finds the project it means; `login` passes the login on to the project's server and sees
+//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`refusal`).
 //!
 //! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
 //! before it is looked at, and the server is a stranger until it has asked for a password.

@@ -1,7 +1,7 @@
 //! Which project a client means, and who it wants to be there.
 
 use super::{packet::Startup, refusal::Refusal};
-use crate::{ids::ProjectRef, network::LOGIN_ROLE_PREFIX};
+use crate::{ids::ProjectRef, jit, network::LOGIN_ROLE_PREFIX};
 
 /// What a client asked for, with the project's name taken out.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,7 +37,9 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
     if user.is_empty() {
         return Err(Refusal::NoUser);
     }
-    if RESERVED.contains(&user) || RESERVED_PREFIXES.iter().any(|prefix| user.starts_with(prefix)) {
+    let ours = RESERVED.contains(&user) || RESERVED_PREFIXES.iter().any(|prefix| user.starts_with(prefix));
+    // What members are let in as, for a time, has a password.
+    if ours && !user.starts_with(jit::LOGIN_PREFIX) {
         return Err(Refusal::Reserved(user.to_owned()));
     }
     Ok(Named { project, user: user.to_owned(), options })
@@ -159,6 +161,13 @@ mod tests {
         for role in ["supabase_admin", "gantry_owner", "supabase_read_only_user", "authenticator", "anon", "service_role", "pg_monitor"] {
             assert_eq!(ask(&format!("{role}.{A}"), None, None), Err(Refusal::Reserved(role.to_owned())));
         }
+    }
+
+    #[test]
+    fn members_come_as_what_they_were_given() {
+        let role = format!("{}alice_k3v9", jit::LOGIN_PREFIX);
+        assert_eq!(ask(&format!("{role}.{A}"), None, None).unwrap(), named(A, &role, None));
+        assert_eq!(ask(&format!("gantry_jit.{A}"), None, None), Err(Refusal::Reserved("gantry_jit".to_owned())));
     }
 
     #[test]

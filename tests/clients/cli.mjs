@@ -71,7 +71,7 @@ export default async function (server, tally) {
     assert.deepEqual([header.alg, claims.role, claims.ref], ['HS256', 'anon', ref]);
   });
   await tally.scenario('cli: postgres-config update, get, delete', async () => {
-    const config = (command, ...flags) => works('--experimental', 'postgres-config', command, `--project-ref=${ref}`, ...flags);
+    const config = (command, ...flags) => works('--experimental', 'postgres-config', command, `--remote=${ref}`, '--yes', ...flags);
     await config('update', '--config', 'work_mem=8MB', '--config', 'statement_timeout=45s');
     assert.match((await config('get')).all, /statement_timeout[^]*45s[^]*work_mem[^]*8MB/);
     const query = { query: "select current_setting('work_mem') as work_mem" };
