@@ -42,7 +42,7 @@ impl DevFiles {
         let env = format!("GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={organization}\n", token.expose_secret());
         replace(&self.env(), &env, 0o600)?;
         let profile = format!(
-            "name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: {project_domain}\npooler_host: {}\n",
+            "name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: {project_domain}\npooler_host: {}\n",
             pooler_host(project_domain)
         );
         replace(&self.profile(), &profile, 0o644)

@@ -7,9 +7,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::{
     LIFE_DAYS_MAX, Minted, Token,
+    cli_login::{self, Fetched},
     scoped::{self, Draft, LIFE_DAYS_DEFAULT, Resources},
     simulate::{self, Simulation},
     usage::{self, Usage},
@@ -26,7 +28,7 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE];
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
 /// The token the path names. That it is the caller's is looked up with it.
 struct Named(TokenId);
@@ -261,4 +263,38 @@ async fn used_for(Named(token): Named, user: User, app: App, Query(query): Query
     let scope = tokens::get(&app.db, user.id, token).await?.scope;
     let held = scope.map(|scope| scope.permissions.iter().filter_map(|name| Permission::from_name(name)).collect::<Permissions>());
     Ok(Json(usage::usage(&app.db, token, held, query.days, app.clock.now()).await?))
+}
+
+static CLI_LOGIN: Endpoint = Endpoint {
+    id: "gantry-cli-login",
+    summary: "Fetch, once, the token that somebody made for a command line tool on the pages",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/platform/cli/login/{session_id}",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(fetch_login),
+};
+
+/// The session the path names. One that cannot be is as good as none.
+struct Session(Uuid);
+
+impl Input for Session {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        call.placeholder("session_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct DeviceQuery {
+    /// The code that the page tells.
+    #[serde(default)]
+    device_code: String,
+}
+
+async fn fetch_login(Session(session): Session, app: App, Query(query): Query<DeviceQuery>) -> Result<Json<Fetched>, Error> {
+    Ok(Json(cli_login::fetch(&app.db, session, &query.device_code, app.clock.now()).await?))
 }

@@ -1,6 +1,7 @@
 //! Personal access tokens: minting, recognising and revoking them. Only the digest is ever stored.
 
 pub mod api;
+pub mod cli_login;
 pub mod last_used;
 pub mod scoped;
 pub mod simulate;

@@ -14,6 +14,7 @@
 mod account;
 mod answer;
 mod assets;
+mod cli_login;
 mod cookie;
 mod errors;
 mod form;
@@ -21,6 +22,7 @@ mod home;
 mod next;
 mod sessions;
 mod sign_in;
+mod tokens;
 mod visitor;
 mod words;
 
@@ -47,6 +49,8 @@ static PAGES: &[&Endpoint] = &[
     &sign_in::SIGN_OUT,
     &account::ACCOUNT,
     &account::SET_PASSWORD,
+    &cli_login::SHOW,
+    &cli_login::APPROVE,
     &sessions::LIST,
     &sessions::END_ONE,
     &sessions::END_ALL,

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { browser, look } from './browser.mjs';
 import { call } from './harness.mjs';
+import login from './login.mjs';
 
 const EMAIL = 'owner@example.com';
 const PASSWORD = 'violin fjord lantern 9';
@@ -61,6 +62,8 @@ export default async function pages(server, tally) {
       await page.keyboard.press('Escape');
       assert.equal(await page.getByRole('button', { name: 'Sign out' }).isVisible(), false);
     });
+
+    await login(server, tally, page);
 
     for (const javaScriptEnabled of [true, false]) {
       const how = javaScriptEnabled ? 'with JavaScript' : 'without JavaScript';

@@ -1,6 +1,7 @@
 //! The account pages, as a browser without JavaScript meets them.
 
 mod browser;
+mod cli_login;
 mod guarding;
 mod signing_in;
 

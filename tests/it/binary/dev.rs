@@ -42,7 +42,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
     assert_eq!(mode(&env), 0o600, "it holds the token");
     assert_eq!(
         fs::read_to_string(&profile).unwrap(),
-        format!("name: gantry\napi_url: {url}\ndashboard_url: {url}/d\nproject_host: localhost\npooler_host: pooler.localhost\n")
+        format!("name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: localhost\npooler_host: pooler.localhost\n")
     );
 
     let created = paste(&machine, &first);

@@ -1,0 +1,89 @@
+//! Signing a command line tool in: the page its link opens, and the code it asks for.
+
+use askama::Template;
+use axum::http::Method;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Answer, Form, Frame, Visitor, page, tokens};
+use crate::{
+    access::Permission,
+    error::Error,
+    http::{Access, Endpoint, Query, Verb, mount},
+    tokens::cli_login::{self, Channel},
+};
+
+/// Tools that know only the hosted service print its address; with ours in the place of its host the path is the alias.
+pub(super) static SHOW: Endpoint = Endpoint {
+    aliases: &["/dashboard/cli/login"],
+    ..page("page-cli-login", "Sign a command line tool in", Verb::Get, "/cli/login", Access::Caller, || mount(show))
+};
+pub(super) static APPROVE: Endpoint =
+    page("page-cli-login-submit", "Make a token for a command line tool", Verb::Post, "/cli/login", Access::Caller, || mount(approve));
+
+/// Longest name of a token.
+const NAME_CHARS_MAX: usize = 256;
+
+#[derive(Template)]
+#[template(path = "cli_login.html")]
+struct Confirm {
+    frame: Frame,
+    asked: AskedFor,
+    email: String,
+}
+
+#[derive(Template)]
+#[template(path = "cli_login_code.html")]
+struct Code {
+    frame: Frame,
+    code: String,
+}
+
+/// What the tool's link says.
+#[derive(Deserialize, JsonSchema)]
+struct AskedFor {
+    session_id: Uuid,
+    #[serde(default)]
+    token_name: String,
+    public_key: String,
+}
+
+impl AskedFor {
+    /// As a person can read it, and as a token can be called.
+    fn name(&self) -> String {
+        let name: String = self.token_name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+        if name.trim().is_empty() { "Command line".to_owned() } else { name }
+    }
+}
+
+async fn show(visitor: Visitor, Query(asked): Query<AskedFor>) -> Result<Answer, Error> {
+    // A link that cannot work is not worth a question.
+    Channel::to(&asked.public_key, &visitor.app.entropy)?;
+    let email = visitor.account.email.clone();
+    Answer::page(&Confirm { frame: visitor.frame(), asked, email })
+}
+
+#[derive(Deserialize)]
+struct Approval {
+    #[serde(flatten)]
+    asked: AskedFor,
+    days: String,
+    may: String,
+}
+
+/// Makes the token by the operation, so that it is one like any other, and shows the code in this very answer: loading it
+/// again finds the session used.
+async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer, Error> {
+    let (app, session) = (&visitor.app, form.asked.session_id);
+    let days: i64 = form.days.parse().map_err(|_| Error::invalid("days", "expected a number"))?;
+    let channel = Channel::to(&form.asked.public_key, &app.entropy)?;
+    cli_login::begin(&app.db, visitor.user.id, session, app.clock.now()).await?;
+    let only_reads = form.may == "read";
+    let permissions: Vec<_> = Permission::ALL.iter().filter(|it| !only_reads || it.only_reads()).map(|it| it.name()).collect();
+    let body = json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
+    let made: tokens::Made = visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await?;
+    let code = cli_login::hand_over(&app.db, &app.entropy, session, channel, made.expose()).await?;
+    Answer::page(&Code { frame: visitor.frame(), code })
+}

@@ -1,0 +1,78 @@
+// npm `supabase login` with a browser: the real tool in a terminal of its own, the page in Chromium.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { join } from 'node:path';
+import { look } from './browser.mjs';
+import { bounded, clients, supabase } from './harness.mjs';
+
+/** Runs the tool where it believes that a person sits at a terminal, and answers what it asks. */
+function terminal(server, args) {
+  const command = [join(clients, 'node_modules/.bin/supabase'), ...args].join(' ');
+  const child = spawn('script', ['--quiet', '--return', '--command', command, '/dev/null'], {
+    cwd: server.work,
+    stdio: ['pipe', 'pipe', 'inherit'],
+    env: {
+      PATH: process.env.PATH,
+      HOME: server.home,
+      TERM: 'xterm',
+      SUPABASE_PROFILE: server.profile,
+      SUPABASE_HOME: join(server.home, 'login'),
+      SUPABASE_NO_KEYRING: '1',
+      SUPABASE_TELEMETRY_DISABLED: '1',
+      DO_NOT_TRACK: '1',
+      SUPABASE_NO_UPDATE_NOTIFIER: '1',
+    },
+  });
+  let said = '';
+  const waiting = new Set();
+  child.stdout.setEncoding('utf8').on('data', (text) => {
+    // Without what only moves the cursor, and colours.
+    said += text.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, '');
+    for (const look of waiting) look();
+  });
+  const ended = new Promise((resolve) => child.once('close', resolve));
+  const says = (pattern) => bounded(`the tool to say ${pattern}`, new Promise((resolve) => {
+    const look = () => {
+      const found = pattern.exec(said.replaceAll(/[\r\n]/g, ''));
+      if (!found) return;
+      waiting.delete(look);
+      resolve(found);
+    };
+    waiting.add(look);
+    look();
+  })).catch((error) => { throw new Error(`${error.message}; it said: ${said}`); });
+  const type = (line) => { said = ''; child.stdin.write(`${line}\r`); };
+  return { says, type, ended: () => bounded('the end of the tool', ended), stop: () => child.kill('SIGKILL') };
+}
+
+/** `page` is signed in. */
+export default async function login(server, tally, page) {
+  await tally.scenario('login: the tool signs in with the code that the page tells, after a wrong one', async () => {
+    const tool = terminal(server, ['login', '--no-browser', '--name', 'laptop']);
+    try {
+      const [, query] = await tool.says(/\/cli\/login\?(session_id=[\w-]+&token_name=laptop&public_key=04[0-9a-f]{128})/);
+      await page.goto(`/dashboard/cli/login?${query}`);
+      await look(page, 'cli-login');
+      await page.getByRole('button', { name: 'Connect' }).click();
+      const code = await page.locator('#code').innerText();
+      await look(page, 'cli-login-code');
+      assert.match(code, /^[0-9a-f]{8}$/);
+      await tool.says(/Enter your verification code/);
+      tool.type(code === '00000000' ? '11111111' : '00000000');
+      await tool.says(/Error status 404|verification code/);
+      tool.type(code);
+      await tool.says(/You are now logged in/);
+      assert.equal(await tool.ended(), 0);
+      const session = /session_id=([\w-]+)/.exec(query)[1];
+      assert.equal((await fetch(`${server.url}/platform/cli/login/${session}?device_code=${code}`)).status, 404);
+    } finally {
+      tool.stop();
+    }
+    const listed = await supabase(server, ['projects', 'list', '-o', 'json'], { token: '', home: 'login' });
+    assert.equal(listed.code, 0, listed.all);
+    assert.ok(JSON.parse(listed.out).length > 0);
+    await page.reload();
+    await page.getByText('used already').waitFor();
+    await look(page, 'cli-login-used');
+  });
+}
