@@ -34,6 +34,8 @@ pub struct Visitor {
     pub peer: Peer,
     /// What the session's cookie holds.
     pub secret: Secret,
+    /// Where they reach this server: scheme, name and port.
+    pub origin: String,
     path: String,
     done: Option<String>,
     asking: Asking,
@@ -47,10 +49,13 @@ impl Input for Visitor {
         let (user, app) = (User::take(call).await?, App::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Unauthenticated(Credential::Missing))?;
         let account = accounts::by_id(&app.db, user.id).await?;
+        let host = call.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = call.uri().authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
+        let origin = format!("{}://{host}", if call.peer().https { "https" } else { "http" });
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
         let done = query.find(|(name, _)| name == "done").map(|(_, what)| what.into_owned());
         let (path, asking, recorder) = (call.uri().path().to_owned(), call.asking()?, call.recorder());
-        Ok(Self { user, account, app, peer: call.peer(), secret, path, done, asking, recorder })
+        Ok(Self { user, account, app, peer: call.peer(), secret, origin, path, done, asking, recorder })
     }
 }
 
@@ -66,6 +71,13 @@ impl Visitor {
             }),
             path: self.path.clone(),
             done: self.done.clone(),
+        }
+    }
+
+    /// Leaves no entry in the audit log: the form was only filled in.
+    pub fn only_looks(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.pass_on();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 /// A time, and how long ago that is: what a `<time>` element says.
 pub(super) struct Moment {
@@ -23,6 +23,20 @@ impl Moment {
     /// In full.
     pub(super) fn full(&self) -> String {
         self.at.format("%-d %b %Y, %H:%M UTC").to_string()
+    }
+
+    /// How long until then, as far as it matters.
+    pub(super) fn left(&self) -> String {
+        // A life of seven days is one of seven days when its page is shown, a moment later.
+        let minutes = (self.at - self.now + TimeDelta::seconds(59)).num_minutes();
+        let of = |count: i64, unit: &str| format!("in {count} {unit}{}", if count == 1 { "" } else { "s" });
+        match minutes {
+            ..2 => "any moment".to_owned(),
+            2..60 => of(minutes, "minute"),
+            60..1440 => of(minutes / 60, "hour"),
+            1440..43_200 => of(minutes / 1440, "day"),
+            _ => format!("on {}", self.at.format("%-d %b %Y")),
+        }
     }
 
     /// As far as it matters.
@@ -85,8 +99,6 @@ pub(super) fn browser(user_agent: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use chrono::TimeDelta;
-
     use super::*;
 
     #[test]
@@ -106,6 +118,12 @@ mod tests {
         ];
         for (secs, said) in cases {
             assert_eq!(ago(secs), said);
+        }
+        let left = |secs| Moment::new(now + TimeDelta::seconds(secs), now).left();
+        let cases =
+            [(60, "any moment"), (120, "in 2 minutes"), (3600, "in 1 hour"), (7 * 86_400, "in 7 days"), (30 * 86_400, "on 21 Dec 2026")];
+        for (secs, said) in cases {
+            assert_eq!(left(secs), said);
         }
         assert_eq!(Moment::new(now, now).full(), "21 Nov 2026, 09:15 UTC");
         assert_eq!(Moment::new(now, now).iso(), "2026-11-21T09:15:03Z");

@@ -39,3 +39,34 @@ addEventListener('htmx:afterSwap', (event) => {
     status.focus();
   }
 });
+// The picker answers at once; without this its buttons ask the server.
+const search = document.querySelector('#search');
+if (search) {
+  const rows = [...document.querySelectorAll('.grant')];
+  const find = () => {
+    const text = search.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.dataset.words.toLowerCase().includes(text);
+    document.querySelector('#nothing-found').hidden = rows.some((row) => !row.hidden);
+  };
+  search.addEventListener('input', find);
+  document.querySelector('[name=find]').hidden = true;
+  for (const preset of document.querySelectorAll('[name=preset]')) {
+    preset.addEventListener('click', (event) => {
+      event.preventDefault();
+      for (const row of rows) {
+        const shown = getComputedStyle(row).display !== 'none' || row.hidden;
+        const may = [...row.querySelectorAll('input:enabled')].filter((it) => shown || it.value === 'none');
+        const upTo = { none: ['none'], read: ['none', 'read'], write: ['none', 'read', 'write'] }[preset.value];
+        may.filter((it) => upTo.includes(it.value)).at(-1).checked = true;
+      }
+    });
+  }
+}
+for (const button of document.querySelectorAll('[data-copy]')) {
+  if (!navigator.clipboard) continue;
+  button.hidden = false;
+  button.addEventListener('click', async () => {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = 'Copied';
+  });
+}

@@ -1,7 +1,7 @@
 // The account pages in Chromium: a first visit, signing in with and without JavaScript, and how every state looks.
 import assert from 'node:assert/strict';
 import { browser, look } from './browser.mjs';
-import { call } from './harness.mjs';
+import { call, run } from './harness.mjs';
 import login from './login.mjs';
 
 const EMAIL = 'owner@example.com';
@@ -61,6 +61,86 @@ export default async function pages(server, tally) {
       await look(page, 'menu');
       await page.keyboard.press('Escape');
       assert.equal(await page.getByRole('button', { name: 'Sign out' }).isVisible(), false);
+    });
+
+    await tally.scenario('pages: a scoped token is made, works within its reach, and is over when it is revoked', async () => {
+      const { body: projects } = await call(server, 'GET', '/v1/projects');
+      const [reached, other] = [projects.find(({ name }) => name === 'Production').ref, projects.find(({ name }) => name !== 'Production').ref];
+      await page.goto('/account/tokens');
+      await look(page, 'tokens');
+      await page.getByRole('link', { name: 'New token' }).click();
+      await look(page, 'token-new');
+      await page.getByRole('button', { name: 'Review' }).last().click();
+      await page.getByText('Choose at least one permission.').waitFor();
+      await look(page, 'token-new-wrong');
+      await page.getByLabel('Name', { exact: true }).fill('Deployments of the shop');
+      await page.getByRole('checkbox', { name: /^Production/ }).check();
+      await page.getByLabel('Search permissions').fill('migr');
+      assert.equal(await page.getByRole('radiogroup').count(), 1);
+      await page.getByRole('radiogroup', { name: 'Migrations' }).getByRole('radio', { name: 'Write' }).check();
+      await look(page, 'token-new-search');
+      await page.getByLabel('Search permissions').fill('no such thing');
+      await page.getByText('Nothing has this name.').waitFor();
+      await page.getByLabel('Search permissions').fill('');
+      await page.getByRole('radiogroup', { name: 'Project settings' }).getByRole('radio', { name: 'Read' }).check();
+      await look(page, 'token-new-filled');
+      await page.getByRole('button', { name: 'Review' }).last().click();
+      await heading(page, 'Review');
+      await look(page, 'token-review');
+      await page.getByRole('link', { name: 'Change' }).click();
+      assert.equal(await page.getByLabel('Name', { exact: true }).inputValue(), 'Deployments of the shop');
+      await page.getByRole('button', { name: 'Review' }).last().click();
+      await page.getByRole('button', { name: 'Make token' }).click();
+      const token = await page.locator('#secret').innerText();
+      assert.match(token, /^sbp_fc[0-9a-f]{38}$/);
+      await look(page, 'token-revealed');
+      // Word for word, as a person would paste it.
+      const curl = await page.locator('#curl').innerText();
+      const ended = await run(server, 'sh', ['-c', `${curl} -s -o /dev/null -w '%{http_code}'`]);
+      assert.equal(ended.out, '200', ended.all);
+      const status = async (path) => (await fetch(server.url + path, { headers: { authorization: `Bearer ${token}` } })).status;
+      assert.equal(await status(`/v1/projects/${reached}/database/migrations`), 200);
+      assert.equal(await status(`/v1/projects/${reached}/database/context`), 403);
+      assert.equal(await status(`/v1/projects/${other}`), 404);
+      const shown = page.url();
+      await page.reload();
+      assert.equal(await page.locator('#secret').count(), 0);
+      await page.goto('/account/tokens');
+      await page.goBack();
+      assert.equal(await page.locator('#secret').count(), 0);
+      await look(page, 'token');
+      await page.goto('/account/tokens');
+      await look(page, 'tokens-two');
+      await page.goto(shown);
+      await page.getByRole('link', { name: 'Revoke' }).click();
+      await heading(page, 'Revoke this token?');
+      await look(page, 'token-revoke');
+      await page.getByRole('button', { name: 'Revoke' }).click();
+      await page.getByText('The token is revoked.').waitFor();
+      assert.equal(await status(`/v1/projects/${reached}`), 401);
+    });
+
+    await tally.scenario('pages: a token is made without JavaScript as well', async () => {
+      const other = await chrome.open({ javaScriptEnabled: false });
+      await other.goto('/account/tokens/new');
+      await signIn(other);
+      await heading(other, 'New access token');
+      await other.getByLabel('Name', { exact: true }).fill('Without a script');
+      await other.getByRole('radio', { name: 'Whole account' }).check();
+      await other.getByRole('checkbox', { name: /I mean that/ }).check();
+      await other.getByRole('button', { name: 'Full' }).click();
+      await heading(other, 'New access token');
+      assert.equal(await other.getByLabel('Name', { exact: true }).inputValue(), 'Without a script');
+      await other.getByLabel('Search permissions').fill('members');
+      await other.getByRole('button', { name: 'Search' }).click();
+      assert.equal(await other.getByRole('radiogroup').count(), 1);
+      await other.getByRole('button', { name: 'Review' }).last().click();
+      await heading(other, 'Review');
+      await other.getByRole('button', { name: 'Make token' }).click();
+      assert.match(await other.locator('#secret').innerText(), /^sbp_fc/);
+      await other.getByRole('link', { name: 'Revoke' }).click();
+      await other.getByRole('button', { name: 'Revoke' }).click();
+      await other.getByText('The token is revoked.').waitFor();
     });
 
     await login(server, tally, page);

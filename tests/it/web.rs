@@ -4,6 +4,7 @@ mod browser;
 mod cli_login;
 mod guarding;
 mod signing_in;
+mod tokens;
 
 use gantry::accounts::{links, sessions::Secret};
 
