@@ -7,7 +7,8 @@ create table prepared_clusters (
     account    bigint      primary key,
     ref        text        not null unique check (ref ~ '^[a-z]{20}$'),
     node       uuid        not null,
-    engine     text        not null,
+    -- What it was copied from: a version of PostgreSQL, and what ours makes of it.
+    template   text        not null,
     -- Whether its server was started, too.
     running    boolean     not null,
     created_at timestamptz not null

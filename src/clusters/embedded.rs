@@ -290,6 +290,12 @@ impl Embedded {
         admin.batch_execute(template::GRANTS).await.map_err(|cause| ClusterError::Sql { doing: "granting what roles may do", cause })
     }
 
+    /// Tells what is copied from this engine's template from what is copied from another.
+    pub fn template_name(&self, engine: &Engine) -> Result<String> {
+        let path = template::path(&self.home, &self.host(engine))?;
+        Ok(path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+    }
+
     /// Tells the grants of this version from others.
     pub fn grants_version(&self) -> String {
         template::grants_version()

@@ -78,16 +78,21 @@ impl Taken {
 
 /// Takes the readiest cluster there is, if there is one: it is the caller's when the transaction is committed.
 pub(super) async fn take(app: &App, transaction: &Transaction<'_>, engine: &Engine) -> Result<Option<Taken>, Error> {
-    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and engine = $2 \
+    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                order by running desc, account limit 1 for update skip locked) returning ref, account, running";
     app.pool.asked.lock().insert(engine.major());
-    let row = transaction.query_opt(sql, &[&app.settings.node, &engine.text()]).await.context("taking a prepared cluster")?;
+    let row = transaction.query_opt(sql, &[&app.settings.node, &template(app, engine)?]).await.context("taking a prepared cluster")?;
     row.map(|row| read(&row)).transpose()
 }
 
 fn read(row: &Row) -> Result<Taken, Error> {
     let reference = row.get::<_, &str>(0).parse().context("reading a prepared cluster")?;
     Ok(Taken { reference, account: row.get(1), running: row.get(2) })
+}
+
+/// What a new project of this engine is copied from.
+fn template(app: &App, engine: &Engine) -> Result<String, Error> {
+    app.clusters.template_name(engine).context("naming a template")
 }
 
 /// Keeps the pool full until it is dropped.
@@ -144,16 +149,17 @@ async fn next(app: &App) -> Result<Option<(Engine, Lack)>, Error> {
     let servers = there.iter().filter(running).count();
     app.metrics.clusters().prepared(there.len() - servers, servers);
     let lack = |engine: &Engine| {
-        let of_engine: Vec<_> = there.iter().filter(|(text, _)| text == engine.text()).collect();
+        let name = template(app, engine).ok()?;
+        let of_engine: Vec<_> = there.iter().filter(|(template, _)| *template == name).collect();
         let servers = of_engine.iter().filter(|(_, cluster)| cluster.running).count();
         Some((engine.clone(), app.settings.prepared.lack(of_engine.len() - servers, servers)?))
     };
     Ok(app.pool.engines(app.clusters.engines()).into_iter().find_map(lack))
 }
 
-/// Prepared clusters of this data folder, each with the version it was made for.
+/// Prepared clusters of this data folder, each with the template it was copied from.
 async fn prepared(app: &App) -> Result<Vec<(String, Taken)>, Error> {
-    let sql = "select ref, account, running, engine from prepared_clusters where node = $1 order by account";
+    let sql = "select ref, account, running, template from prepared_clusters where node = $1 order by account";
     let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading prepared clusters")?;
     rows.iter().map(|row| Ok((row.get(3), read(row)?))).collect()
 }
@@ -161,9 +167,9 @@ async fn prepared(app: &App) -> Result<Vec<(String, Taken)>, Error> {
 /// Starts the server of a folder, or of a new one.
 async fn add_server(app: &App, engine: &Engine) -> Result<(), Error> {
     // Ours while it starts: whoever takes it at the same moment would start it, too.
-    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and engine = $2 \
+    let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                and not running order by account limit 1 for update skip locked) returning ref, account, running";
-    let rows = app.db.query(sql, &[&app.settings.node, &engine.text()]).await.context("taking a prepared cluster")?;
+    let rows = app.db.query(sql, &[&app.settings.node, &template(app, engine)?]).await.context("taking a prepared cluster")?;
     match rows.first() {
         Some(row) => ready(app, read(row)?, engine, true).await,
         None => add(app, engine, true).await,
@@ -197,26 +203,26 @@ async fn make(app: &App, taken: &Taken, engine: &Engine, server: bool) -> Result
         app.clusters.start(&cluster.project).await.context("starting a prepared cluster")?;
         app.clusters.wait_ready(&cluster.project, READY_TIMEOUT).await.context("starting a prepared cluster")?;
     }
-    let sql = "insert into prepared_clusters (account, ref, node, engine, running, created_at) select $1, $2, $3, $4, $5, $6 \
+    let sql = "insert into prepared_clusters (account, ref, node, template, running, created_at) select $1, $2, $3, $4, $5, $6 \
                where exists (select from node_leases l where l.node = $3 and l.generation = $7 for share) returning account";
     let lease = app.lease.check()?;
     let params: [Param<'_>; 7] =
-        [&taken.account, &taken.reference.as_str(), &app.settings.node, &engine.text(), &server, &app.clock.now(), &lease];
+        [&taken.account, &taken.reference.as_str(), &app.settings.node, &template(app, engine)?, &server, &app.clock.now(), &lease];
     let rows = app.db.query(sql, &params).await.context("writing down a prepared cluster")?;
     rows.first().map(drop).ok_or("the lease has passed on").context("writing down a prepared cluster")
 }
 
-/// Forgets prepared clusters that are of no use: too many, of an engine that was replaced since, or gone. What they leave is
+/// Forgets prepared clusters that are of no use: too many, from a template that was replaced since, or gone. What they leave is
 /// garbage. Returns the refs of those that stay.
 pub(super) async fn review(app: &App) -> Result<HashSet<ProjectRef>, Error> {
     let mut kept = HashSet::new();
     let mut counts: BTreeMap<(String, bool), u16> = BTreeMap::new();
-    for (engine, cluster) in prepared(app).await? {
+    for (template, cluster) in prepared(app).await? {
         let running = app.clusters.running(&cluster.reference).await.context("looking for a prepared cluster")?.is_some();
         let wanted = if running { app.settings.prepared.servers } else { app.settings.prepared.folders };
-        let installed = app.clusters.engines().all().iter().any(|known| known.text() == engine);
-        let count = counts.entry((engine, running)).or_default();
-        if app.clusters.exists(&cluster.reference) && installed && *count < wanted {
+        let current = app.clusters.engines().all().iter().any(|known| self::template(app, known).is_ok_and(|known| known == template));
+        let count = counts.entry((template, running)).or_default();
+        if app.clusters.exists(&cluster.reference) && current && *count < wanted {
             *count += 1;
             let sql = "update prepared_clusters set running = $2 where account = $1";
             app.db.query(sql, &[&cluster.account, &running]).await.context("reviewing prepared clusters")?;
