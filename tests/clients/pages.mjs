@@ -141,6 +141,10 @@ export default async function pages(server, tally) {
       await other.getByRole('link', { name: 'Revoke' }).click();
       await other.getByRole('button', { name: 'Revoke' }).click();
       await other.getByText('The token is revoked.').waitFor();
+      // Later scenarios count on who else is signed in.
+      await other.locator('summary').click();
+      await other.getByRole('button', { name: 'Sign out' }).click();
+      await other.getByText('You are signed out.').waitFor();
     });
 
     await login(server, tally, page);
