@@ -29,7 +29,7 @@ static BLANK: LazyLock<HeaderMap> = LazyLock::new(|| {
     names.into_iter().map(|name| (name, HeaderValue::from_static(""))).collect()
 });
 
-/// The head of an answer of this content type, with places for what [`write`] writes.
+/// The head of an answer of this content type, with places for what [`write()`] writes.
 pub(super) fn head(content_type: HeaderValue) -> HeaderMap {
     let mut head = BLANK.clone();
     head.insert(header::CONTENT_TYPE, content_type);

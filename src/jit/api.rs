@@ -45,6 +45,7 @@ static GET_STATE: Endpoint = Endpoint {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "JitAccessState")]
 enum State {
     Enabled,
     Disabled,

@@ -304,7 +304,7 @@ async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Er
 fn login_name(username: &str, letters: &str) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '_' };
     let member: String = username.chars().take(NAME_MAX).map(plain).collect();
-    format!("{}{member}_{letters}", LOGIN_PREFIX)
+    format!("{LOGIN_PREFIX}{member}_{letters}")
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(create_login_role),
+    handler: || mount(create_login_role).sample(r#"{"read_only": true}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -155,7 +155,7 @@ static SET_SSL: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(set_ssl),
+    handler: || mount(set_ssl).sample(r#"{"requestedConfig": {"database": true}}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -323,7 +323,7 @@ static APPLY_RESTRICTIONS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(apply_restrictions),
+    handler: || mount(apply_restrictions).sample(r#"{"dbAllowedCidrs": ["0.0.0.0/0"], "dbAllowedCidrsV6": ["::/0"]}"#),
 };
 
 async fn apply_restrictions(
@@ -351,7 +351,7 @@ static PATCH_RESTRICTIONS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(patch_restrictions),
+    handler: || mount(patch_restrictions).sample(r#"{"add": {"dbAllowedCidrs": ["203.0.113.0/24"]}}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -439,7 +439,7 @@ static DELETE_BANS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseNetworkBansWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(delete_bans),
+    handler: || mount(delete_bans).sample(r#"{"ipv4_addresses": ["203.0.113.9"]}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

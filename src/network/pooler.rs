@@ -109,7 +109,7 @@ pub(super) static UPDATE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabasePoolingConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(update),
+    handler: || mount(update).sample(r#"{"pool_mode": "session"}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]

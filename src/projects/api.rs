@@ -360,7 +360,7 @@ static REPLACE_SETTINGS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(replace_settings),
+    handler: || mount(replace_settings).sample(r#"{"work_mem": "8MB"}"#),
 };
 
 async fn replace_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {
@@ -376,7 +376,7 @@ static CHANGE_SETTINGS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(change_settings),
+    handler: || mount(change_settings).sample(r#"{"statement_timeout": "30s"}"#),
 };
 
 async fn change_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {

@@ -47,7 +47,7 @@ impl Uses {
     }
 }
 
-/// Where the project's PostgreSQL answers, for whoever has only its ref. See [`awake`].
+/// Where the project's PostgreSQL answers, for whoever has only its ref.
 pub async fn wake(app: &App, project: &ProjectRef) -> Result<Target, Error> {
     let sql = "select id from projects where ref = $1 and desired <> 'removed'";
     let rows = app.db.query(sql, &[&project.as_str()]).await.context("looking up a project")?;

@@ -98,6 +98,7 @@ struct RunRequest {
 
 /// What v2 wraps things in.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Resource")]
 struct Resource<T> {
     r#type: ResourceType,
     attributes: T,
