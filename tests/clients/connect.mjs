@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { PASSWORD, call, clients, project, run } from './harness.mjs';
+import { PASSWORD, call, clients, environment, project, run } from './harness.mjs';
 
 /**
  * Runs a program with names of its own, as if they stood in /etc/hosts: not every system finds names below `localhost`.
@@ -25,13 +25,7 @@ export default async function (server, tally) {
   const direct = `db.${ref}.localhost`;
   const works = async (names, args, more = {}) => {
     const ended = await named(server, names, join(clients, 'node_modules/.bin/supabase'), [...args, '--workdir', folder, '--yes'], {
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_ACCESS_TOKEN: server.token,
-      SUPABASE_HOME: join(server.home, 'supabase'),
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      DO_NOT_TRACK: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
-      SUPABASE_NO_KEYRING: '1',
+      ...environment(server),
       ...more,
     });
     assert.equal(ended.code, 0, `supabase ${args.join(' ')}: ${ended.all}`);

@@ -89,9 +89,9 @@ export function run(server, program, args, env = {}) {
   return bounded(`${program} ${args.join(' ')}`, ended).finally(() => child.kill('SIGKILL'));
 }
 
-/** Runs the `supabase` CLI for the server's own user, or for another token, which then has a home of its own. */
-export function supabase(server, args, { token = server.token, home = 'supabase' } = {}) {
-  return run(server, join(clients, 'node_modules/.bin/supabase'), args, {
+/** What the `supabase` CLI is told: the server, a token of it, and to leave the network and the keyring alone. */
+export function environment(server, { token = server.token, home = 'supabase' } = {}) {
+  return {
     SUPABASE_PROFILE: server.profile,
     SUPABASE_ACCESS_TOKEN: token,
     SUPABASE_HOME: join(server.home, home),
@@ -101,7 +101,12 @@ export function supabase(server, args, { token = server.token, home = 'supabase'
     SUPABASE_NO_KEYRING: '1',
     // Retrying what is not built only takes time.
     SUPABASE_API_MAX_RETRIES: '0',
-  });
+  };
+}
+
+/** Runs the `supabase` CLI for the server's own user, or for another token, which then has a home of its own. */
+export function supabase(server, args, who) {
+  return run(server, join(clients, 'node_modules/.bin/supabase'), args, environment(server, who));
 }
 
 /** A request of our own, for what a scenario needs to find before it begins. */

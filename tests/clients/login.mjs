@@ -3,12 +3,13 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { look } from './browser.mjs';
-import { bounded, clients, supabase } from './harness.mjs';
+import { bounded, clients, environment, supabase } from './harness.mjs';
 
 /** Runs the tool where it believes that a person sits at a terminal, and answers what it asks. */
 function terminal(server, args) {
   // A terminal without a width breaks every line after each character.
   const command = ['stty cols 200 rows 50;', join(clients, 'node_modules/.bin/supabase'), ...args].join(' ');
+  const { SUPABASE_ACCESS_TOKEN: _, ...settings } = environment(server, { home: 'login' });
   const child = spawn('script', ['--quiet', '--return', '--command', command, '/dev/null'], {
     cwd: server.work,
     stdio: ['pipe', 'pipe', 'inherit'],
@@ -16,12 +17,7 @@ function terminal(server, args) {
       PATH: process.env.PATH,
       HOME: server.home,
       TERM: 'xterm',
-      SUPABASE_PROFILE: server.profile,
-      SUPABASE_HOME: join(server.home, 'login'),
-      SUPABASE_NO_KEYRING: '1',
-      SUPABASE_TELEMETRY_DISABLED: '1',
-      DO_NOT_TRACK: '1',
-      SUPABASE_NO_UPDATE_NOTIFIER: '1',
+      ...settings,
     },
   });
   let said = '';
