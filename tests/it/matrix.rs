@@ -213,6 +213,20 @@ fn the_decisions_are_what_they_were_reviewed_to_be() {
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, { insta::assert_snapshot!("decisions", text) });
 }
 
+/// Whoever is signed in on the pages is as good as a classic token of the same user.
+#[test]
+fn a_session_is_let_in_exactly_where_a_classic_token_is() {
+    for question in questions() {
+        let Question { endpoint, .. } = question;
+        for role in ROLES {
+            let session = User { token: None, ..user(None) };
+            let standing = standing(&session, &subject(endpoint), role);
+            let session = decide(&Caller::User(session), &endpoint.access, &question.asked(), standing);
+            assert_eq!(letter(&session), letter(&outcome(&question, None, role)), "{} {role:?}", endpoint.id);
+        }
+    }
+}
+
 /// Every single permission, in words of the contract rather than of the decision: the operation's groups, the ladder of roles
 /// and what a token of each reach can hold.
 #[test]
