@@ -6,7 +6,7 @@ use tokio_postgres::{Client, error::SqlState};
 use super::Login;
 use crate::{
     app::App,
-    clusters::Embedded,
+    clusters::{Embedded, QUIET},
     database::{OWNER, READER},
     error::{Context, Error},
     ids::ProjectRef,
@@ -22,11 +22,6 @@ const SESSIONS_MAX: u8 = 10;
 const LOOKS: usize = 10;
 /// Roles and databases read at once.
 const LIST_MAX: i64 = 1_000;
-/// A password's verifier stays out of the log and of the statistics. A message of its own, as PostgreSQL decides on logging a
-/// message before it runs any of it.
-const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statement = -1; set log_min_error_statement = 'panic'; \
-                     set pg_stat_statements.track = 'none'";
-
 /// What the server made of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -48,6 +43,7 @@ pub(super) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
         Some(false) => return Ok(Outcome::Refused(format!("The role {} cannot be given to members", login.role))),
         Some(true) => {}
     }
+    // A message of its own: PostgreSQL decides on logging a message before it runs any of it.
     admin.batch_execute(QUIET).await.context(doing)?;
     let (name, role, group) = (escape_identifier(&login.name), escape_identifier(&login.role), escape_identifier(GROUP));
     let make = |name: &str| {
