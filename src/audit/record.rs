@@ -93,11 +93,6 @@ impl Recorder {
         self.append_alone(db, INTENT, now).await
     }
 
-    /// Where the request comes from. A command of the operator comes from nowhere.
-    pub fn address(&self) -> Option<IpAddr> {
-        self.address.parse().ok()
-    }
-
     /// Writes what a handler changed, and the status it will answer, in the transaction that changes it: both are there afterwards, or neither.
     pub async fn write_in(
         &self,

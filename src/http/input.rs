@@ -155,6 +155,15 @@ impl Input for RequestLine {
     }
 }
 
+/// Where the request comes from.
+impl Input for Peer {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(call.peer)
+    }
+}
+
 /// The user who calls.
 impl Input for User {
     fn describe(_: &mut Described) {}

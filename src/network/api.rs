@@ -16,7 +16,7 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Created, Done, Endpoint, Json, Tag, Verb, mount, needs},
+    http::{Created, Done, Endpoint, Json, Peer, Tag, Verb, mount, needs},
     limits::STANDARD,
 };
 
@@ -46,7 +46,7 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(create_login_role).sample(r#"{"read_only": true}"#),
+    handler: || mount(create_login_role).that_changes_elsewhere().sample(r#"{"read_only": true}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -69,13 +69,8 @@ struct LoginRoleMade {
     ttl_seconds: u64,
 }
 
-async fn create_login_role(
-    project: Project,
-    app: App,
-    audit: Arc<Recorder>,
-    Json(request): Json<LoginRoleRequest>,
-) -> Result<Created<LoginRoleMade>, Error> {
-    let made = login_roles::create(&app, &project, request.read_only, &audit).await?;
+async fn create_login_role(project: Project, app: App, Json(request): Json<LoginRoleRequest>) -> Result<Created<LoginRoleMade>, Error> {
+    let made = login_roles::create(&app, &project, request.read_only).await?;
     Ok(Created(LoginRoleMade { password: made.expose().to_owned(), role: made.role, ttl_seconds: login_roles::TTL.as_secs() }))
 }
 
@@ -88,7 +83,7 @@ static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(delete_login_roles),
+    handler: || mount(delete_login_roles).that_changes_elsewhere(),
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -104,8 +99,8 @@ struct LoginRolesDeleted {
     message: Fine,
 }
 
-async fn delete_login_roles(project: Project, app: App, audit: Arc<Recorder>) -> Result<Json<LoginRolesDeleted>, Error> {
-    login_roles::remove_all(&app, &project, &audit).await?;
+async fn delete_login_roles(project: Project, app: App) -> Result<Json<LoginRolesDeleted>, Error> {
+    login_roles::remove_all(&app, &project).await?;
     Ok(Json(LoginRolesDeleted { message: Fine::Ok }))
 }
 
@@ -454,7 +449,13 @@ struct UnbanRequest {
     identifier: Option<String>,
 }
 
-async fn delete_bans(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<UnbanRequest>) -> Result<Done, Error> {
+async fn delete_bans(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    peer: Peer,
+    Json(request): Json<UnbanRequest>,
+) -> Result<Done, Error> {
     const FIELD: &str = "ipv4_addresses";
     if request.ipv4_addresses.len() > NETWORKS_MAX {
         return Err(Error::invalid(FIELD, format!("expected at most {NETWORKS_MAX} addresses")));
@@ -462,6 +463,6 @@ async fn delete_bans(project: Project, app: App, audit: Arc<Recorder>, Json(requ
     let network = |text: &String| text.parse().ok().or_else(|| text.parse().ok().map(bans::block));
     let networks = request.ipv4_addresses.iter().map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
-    networks.extend(audit.address().filter(|_| request.requester_ip).map(bans::block));
+    networks.extend(request.requester_ip.then(|| bans::block(peer.address)));
     bans::lift(&app, &project, &networks, &audit).await.map(|()| Done)
 }

@@ -14,7 +14,6 @@ use super::LOGIN_ROLE_PREFIX;
 use crate::{
     access::Project,
     app::App,
-    audit::Recorder,
     clusters::{ClusterError, QUIET},
     error::{Context, Error},
     ids::ProjectRef,
@@ -37,7 +36,7 @@ pub struct LoginRole {
 }
 
 /// Makes one: the owner's right hand, or one that only reads.
-pub async fn create(app: &App, project: &Project, read_only: bool, audit: &Recorder) -> Result<LoginRole, Error> {
+pub async fn create(app: &App, project: &Project, read_only: bool) -> Result<LoginRole, Error> {
     projects::target(app, project).await?;
     let admin = admin(app, project).await?;
     let kind = if read_only { "read_only" } else { "postgres" };
@@ -60,30 +59,21 @@ pub async fn create(app: &App, project: &Project, read_only: bool, audit: &Recor
     admin.batch_execute(QUIET).await.context(MAKING)?;
     let sql = format!("begin; create role {name} login {inherit} {bypass} password {verifier} valid until {until}; {grants}; commit");
     admin.batch_execute(&sql).await.context(MAKING)?;
-    write_down(app, 201, audit).await?;
     expire(app, project.clone());
     Ok(LoginRole { role, password })
 }
 
 /// Ends the sessions of all of them, and drops them.
-pub async fn remove_all(app: &App, project: &Project, audit: &Recorder) -> Result<(), Error> {
+pub async fn remove_all(app: &App, project: &Project) -> Result<(), Error> {
     projects::target(app, project).await?;
     let admin = admin(app, project).await?;
     let sql = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename ~ $1";
     admin.query(sql, &[&pattern(&project.reference)]).await.context("ending sessions of login roles")?;
-    sweep(&admin, &project.reference, 0).await?;
-    write_down(app, 200, audit).await
+    sweep(&admin, &project.reference, 0).await
 }
 
 const MAKING: &str = "making a login role";
 const DROPPING: &str = "dropping login roles";
-
-async fn write_down(app: &App, status: i16, audit: &Recorder) -> Result<(), Error> {
-    let mut client = app.db.client().await?;
-    let transaction = client.transaction().await.context(MAKING)?;
-    audit.write_in(&transaction, status, (None, None), app.clock.now()).await?;
-    transaction.commit().await.context(MAKING)
-}
 
 async fn admin(app: &App, project: &Project) -> Result<Client, Error> {
     app.clusters.admin(&project.reference).await.map_err(|error| match error {
