@@ -20,6 +20,7 @@ mod errors;
 mod form;
 mod home;
 mod next;
+mod places;
 mod sessions;
 mod sign_in;
 mod tokens;

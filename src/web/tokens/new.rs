@@ -1,7 +1,5 @@
 //! Making a scoped token: the form, looking it over, and making it.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::http::{Method, StatusCode};
 use schemars::JsonSchema;
@@ -10,7 +8,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    super::{Answer, Form, Frame, Visitor, page, words::Moment},
+    super::{
+        Answer, Form, Frame, Visitor, page,
+        places::{Place, places},
+        words::Moment,
+    },
     Made,
     catalogue::{GROUPS, Group, Row},
     store,
@@ -64,35 +66,9 @@ struct Places {
     organizations: Vec<Place>,
 }
 
-/// An organization with its projects.
-struct Place {
-    organization: Organization,
-    projects: Vec<Project>,
-}
-
-#[derive(Deserialize)]
-struct Organization {
-    slug: String,
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct Project {
-    #[serde(rename = "ref")]
-    reference: String,
-    organization_slug: String,
-    name: String,
-}
-
 impl Places {
     async fn of(visitor: &Visitor) -> Result<Self, Error> {
-        let organizations: Vec<Organization> = visitor.get("/v1/organizations").await?;
-        let mut by_slug: BTreeMap<String, Vec<Project>> = BTreeMap::new();
-        for project in visitor.get::<Vec<Project>>("/v1/projects").await? {
-            by_slug.entry(project.organization_slug.clone()).or_default().push(project);
-        }
-        let place = |organization: Organization| Place { projects: by_slug.remove(&organization.slug).unwrap_or_default(), organization };
-        Ok(Self { organizations: organizations.into_iter().map(place).collect() })
+        Ok(Self { organizations: places(visitor).await? })
     }
 
     /// Names of what a token is to reach.

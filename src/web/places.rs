@@ -1,0 +1,61 @@
+//! The organizations and projects that somebody sees.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::Visitor;
+use crate::error::Error;
+
+/// An organization with its projects, by name.
+pub(super) struct Place {
+    pub(super) organization: Organization,
+    pub(super) projects: Vec<Project>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Organization {
+    pub(super) slug: String,
+    pub(super) name: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Project {
+    #[serde(rename = "ref")]
+    pub(super) reference: String,
+    organization_slug: String,
+    pub(super) name: String,
+    pub(super) region: String,
+    status: String,
+}
+
+/// All of them.
+pub(super) async fn places(visitor: &Visitor) -> Result<Vec<Place>, Error> {
+    let organizations: Vec<Organization> = visitor.get("/v1/organizations").await?;
+    let mut projects: Vec<Project> = visitor.get("/v1/projects").await?;
+    projects.sort_by_key(|project| project.name.to_lowercase());
+    let mut by_slug: BTreeMap<String, Vec<Project>> = BTreeMap::new();
+    for project in projects {
+        by_slug.entry(project.organization_slug.clone()).or_default().push(project);
+    }
+    let place = |organization: Organization| Place { projects: by_slug.remove(&organization.slug).unwrap_or_default(), organization };
+    Ok(organizations.into_iter().map(place).collect())
+}
+
+impl Project {
+    /// The state in words, and how it is marked.
+    pub(super) fn state(&self) -> (&'static str, &'static str) {
+        match self.status.as_str() {
+            "ACTIVE_HEALTHY" => ("Healthy", "good"),
+            "ACTIVE_UNHEALTHY" => ("Unhealthy", "bad"),
+            "COMING_UP" | "INIT_READ_REPLICA" => ("Starting", "busy"),
+            "RESTORING" | "RESTARTING" | "UPGRADING" | "RESIZING" => ("Working", "busy"),
+            "PAUSING" => ("Pausing", "busy"),
+            "INACTIVE" | "PAUSED" => ("Paused", "idle"),
+            "GOING_DOWN" => ("Going down", "busy"),
+            "REMOVED" => ("Removed", "idle"),
+            status if status.ends_with("FAILED") => ("Failed", "bad"),
+            _ => ("Unknown", "idle"),
+        }
+    }
+}
