@@ -285,8 +285,7 @@ impl Embedded {
     }
 
     /// Gives roles the grants of this version, whatever template the cluster is from. Can be repeated.
-    pub async fn grant(&self, project: &ProjectRef) -> Result<()> {
-        let admin = self.admin(project).await?;
+    pub async fn grant(&self, admin: &Client) -> Result<()> {
         admin.batch_execute(template::GRANTS).await.map_err(|cause| ClusterError::Sql { doing: "granting what roles may do", cause })
     }
 

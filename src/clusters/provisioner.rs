@@ -6,6 +6,7 @@
 use std::{fmt, time::Duration};
 
 use futures_util::future::BoxFuture;
+use tokio_postgres::Client;
 
 use super::{Cluster, Embedded, Pace, Result, Running};
 use crate::ids::ProjectRef;
@@ -33,8 +34,8 @@ pub trait Provisioner: fmt::Debug + Send + Sync {
     fn remove<'a>(&'a self, project: &'a ProjectRef) -> Step<'a>;
     /// The server, if it runs.
     fn running<'a>(&'a self, project: &'a ProjectRef) -> Step<'a, Option<Running>>;
-    /// Whether there are servers to connect to. A model has none.
-    fn hosts_servers(&self) -> bool;
+    /// A superuser's session with the server. A model has no server to have one with.
+    fn admin<'a>(&'a self, project: &'a ProjectRef) -> Step<'a, Option<Client>>;
 }
 
 impl Provisioner for Embedded {
@@ -74,7 +75,7 @@ impl Provisioner for Embedded {
         Box::pin(Self::running(self, project))
     }
 
-    fn hosts_servers(&self) -> bool {
-        true
+    fn admin<'a>(&'a self, project: &'a ProjectRef) -> Step<'a, Option<Client>> {
+        Box::pin(async { Self::admin(self, project).await.map(Some) })
     }
 }

@@ -104,10 +104,9 @@ async fn pass(app: &App) -> Result<Option<Duration>, Error> {
 }
 
 /// Ends what is over in a server that was just started, before it is announced. What is to be opened follows when it is.
-pub async fn shut(app: &App, project: ProjectId, reference: &ProjectRef) -> Result<(), Error> {
+pub async fn shut(app: &App, project: ProjectId, reference: &ProjectRef, admin: &Client) -> Result<(), Error> {
     let logins = logins(app, Some(project)).await?;
-    let admin = server::connect(app, reference).await?;
-    end_over(app, reference, &admin, &logins).await
+    end_over(app, reference, admin, &logins).await
 }
 
 async fn settle_server(app: &App, project: &ProjectRef, logins: &[Login]) -> Result<(), Error> {

@@ -365,7 +365,8 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
 async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> {
     let (clusters, reference) = (&app.provisioner, &project.cluster.project);
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
-    if matches!(project.status, Status::ComingUp | Status::InitFailed) {
+    let is_new = matches!(project.status, Status::ComingUp | Status::InitFailed);
+    if is_new {
         timed(app, Step::Create, clusters.create(&project.cluster)).await?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
@@ -385,14 +386,21 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
         let set = clusters.set_password(reference, database::OWNER, verifier);
         timed(app, Step::Password, set).await?;
     }
-    if clusters.hosts_servers() {
-        if project.outdated {
-            app.clusters.grant(reference).await.context("granting what roles may do")?;
-        }
-        // Before anybody is told that it is there.
-        jit::keeper::shut(app, project.id, reference).await?;
+    // A new one is as its template is, and nobody was let in.
+    if project.outdated || !is_new {
+        catch_up(app, project).await?;
     }
     Ok(went_back)
+}
+
+/// Brings a server in line with what changed while it did not run, before anybody is told that it is there.
+async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
+    let reference = &project.cluster.project;
+    let Some(admin) = app.provisioner.admin(reference).await.context("connecting to a cluster")? else { return Ok(()) };
+    if project.outdated {
+        app.clusters.grant(&admin).await.context("granting what roles may do")?;
+    }
+    jit::keeper::shut(app, project.id, reference, &admin).await
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.

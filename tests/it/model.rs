@@ -23,6 +23,7 @@ use tokio::{
     sync::watch::{Sender, channel},
     time::timeout,
 };
+use tokio_postgres::Client;
 
 use crate::support::{Node, TestApp, machine::Machine};
 
@@ -171,8 +172,8 @@ impl Provisioner for Model {
         Box::pin(async move { Ok(running) })
     }
 
-    fn hosts_servers(&self) -> bool {
-        false
+    fn admin<'a>(&'a self, _: &'a ProjectRef) -> Step<'a, Option<Client>> {
+        Box::pin(async { Ok(None) })
     }
 }
 
