@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-use super::lock;
+use super::{LOGIN_PREFIX, lock};
 use crate::{
     access::Project,
     app::App,
     audit::Recorder,
     error::{Context, Error},
-    ids::UserId,
+    ids::{ProjectId, UserId},
 };
 
 /// Roles that one member can be granted on a project.
@@ -74,6 +74,20 @@ pub async fn of_member(app: &App, project: &Project, user: UserId) -> Result<Vec
                where project_id = $1 and user_id = $2 and coalesce(expires_at > $3, true) order by role collate \"C\"";
     let rows = app.db.query(sql, &[&project.id.0, &user.0, &app.clock.now()]).await.context("reading grants")?;
     rows.iter().map(Grant::read).collect()
+}
+
+/// Whether who logs in to the project as `role` may come from there: anywhere, unless it is a login that a grant with networks
+/// gave.
+pub async fn admits(app: &App, project: ProjectId, role: &str, address: IpAddr) -> Result<bool, Error> {
+    if !role.starts_with(LOGIN_PREFIX) {
+        return Ok(true);
+    }
+    let sql = "select g.role, g.expires_at, g.networks::text[], g.branches_only from jit_grants g \
+               join jit_logins l on (l.project_id, l.user_id, l.role) = (g.project_id, g.user_id, g.role) \
+               where l.project_id = $1 and l.name = $2";
+    let rows = app.db.query(sql, &[&project.0, &role]).await.context("reading a login's grant")?;
+    // Without one it is over.
+    rows.first().map_or(Ok(false), |row| Grant::read(row).map(|grant| grant.admits(address)))
 }
 
 /// Everybody who is granted something on a project that is not over.

@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
 use self::grants::Grant;
-pub use self::{keeper::Keeper, server::LOGIN_PREFIX};
+pub use self::{grants::admits, keeper::Keeper, server::LOGIN_PREFIX};
 use crate::{
     access::{Permission, Project, Role, User},
     app::App,

@@ -32,6 +32,8 @@ pub struct Door {
     pub id: ProjectId,
     /// What was last seen of it.
     pub status: Status,
+    /// Whether its server sleeps until somebody comes.
+    pub asleep: bool,
     /// Whether its server is on this machine.
     pub here: bool,
     /// Whether only TLS may come.
@@ -44,7 +46,7 @@ pub struct Door {
 
 /// The door of a project for an address, unless there is no such project.
 pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Option<Door>, Error> {
-    let sql = "select p.id, p.status, p.node, coalesce(n.tls_required, false), \
+    let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), \
                n.allowed is null or exists (select from unnest(n.allowed) network where $2::text::inet <<= network), \
                exists (select from network_bans b where b.project_id = p.id and $2::text::inet <<= b.address and b.until > $3) \
                from projects p left join project_networks n on n.project_id = p.id where p.ref = $1 and p.desired <> 'removed'";
@@ -54,10 +56,11 @@ pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Op
     Ok(Some(Door {
         id: ProjectId(row.get(0)),
         status: Status::read(row, 1)?,
-        here: row.get::<_, Uuid>(2) == app.settings.node,
-        tls_required: row.get(3),
-        admitted: row.get(4),
-        banned: row.get(5),
+        asleep: row.get(2),
+        here: row.get::<_, Uuid>(3) == app.settings.node,
+        tls_required: row.get(4),
+        admitted: row.get(5),
+        banned: row.get(6),
     }))
 }
 

@@ -47,19 +47,9 @@ impl Uses {
     }
 }
 
-/// Where the project's PostgreSQL answers, for whoever has only its ref.
-pub async fn wake(app: &App, project: &ProjectRef) -> Result<Target, Error> {
-    let sql = "select id from projects where ref = $1 and desired <> 'removed'";
-    let rows = app.db.query(sql, &[&project.as_str()]).await.context("looking up a project")?;
-    awake(app, ProjectId(rows.first().ok_or(Error::NotFound)?.get(0)), project).await
-}
-
 /// Where the project's PostgreSQL answers. Waits for a server that is just starting, and starts one that sleeps.
-pub(super) async fn awake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Target, Error> {
-    if app.settings.idle_pause_after.is_some() && app.uses.is_news(id, app.clock.ticks()) {
-        let sql = "update projects set used_at = $2 where id = $1";
-        app.db.query(sql, &[&id.0, &app.clock.now()]).await.context("noting the use of a project")?;
-    }
+pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Target, Error> {
+    note_use(app, id).await?;
     let mut changes = app.reconciler.changes();
     let ready = async {
         loop {
@@ -80,6 +70,19 @@ pub(super) async fn awake(app: &App, id: ProjectId, project: &ProjectRef) -> Res
         }
     };
     tokio::time::timeout(SETTLE_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
+}
+
+/// Notes that somebody uses the project, where that matters. Costs nothing if it was noted a moment ago.
+pub async fn note_use(app: &App, id: ProjectId) -> Result<(), Error> {
+    if app.settings.idle_pause_after.is_some() && app.uses.is_news(id, app.clock.ticks()) {
+        write_use(app, id).await?;
+    }
+    Ok(())
+}
+
+async fn write_use(app: &App, id: ProjectId) -> Result<(), Error> {
+    let sql = "update projects set used_at = $2 where id = $1";
+    app.db.query(sql, &[&id.0, &app.clock.now()]).await.context("noting the use of a project").map(drop)
 }
 
 /// Has a sleeping server started. Somebody else may have at the same moment.
@@ -129,8 +132,7 @@ async fn put_to_sleep(app: &App, row: &Row, project: &ProjectRef) -> Result<bool
     // Nobody else has it in hand meanwhile; whoever wakes it waits.
     let Some(_hold) = app.reconciler.hold(id) else { return Ok(false) };
     if app.clusters.is_used(project).await.context("looking for open sessions")? {
-        let sql = "update projects set used_at = $2 where id = $1";
-        app.db.query(sql, &[&id.0, &app.clock.now()]).await.context("noting the use of a project")?;
+        write_use(app, id).await?;
         return Ok(false);
     }
     let lease = app.lease.check()?;

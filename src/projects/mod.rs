@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-pub use idle::wake;
+pub use idle::{note_use, wake};
 pub use request::{InstanceSize, NewProject, verifier};
 pub use status::{Command, Status};
 
@@ -235,7 +235,7 @@ const SETTLE_WAIT: Duration = Duration::from_secs(15);
 /// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
 /// script need not, and starts one that sleeps.
 pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
-    idle::awake(app, project.id, &project.reference).await
+    idle::wake(app, project.id, &project.reference).await
 }
 
 /// What was last seen of a project.

@@ -1,6 +1,12 @@
 //! One connection, from its first byte to its last.
 
-use std::{io, net::SocketAddr, os::fd::AsFd, path::PathBuf, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd,
+    path::PathBuf,
+    time::Duration,
+};
 
 use bytes::BytesMut;
 use rustix::net::sockopt;
@@ -25,6 +31,7 @@ use crate::{
     app::App,
     clock::Ticks,
     ids::ProjectId,
+    jit,
     network::{self, Door, bans},
     projects::{self, Status},
 };
@@ -58,6 +65,16 @@ enum Client {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// A client that asked for a session, and how it came.
+struct Asked<C> {
+    client: C,
+    peer: SocketAddr,
+    /// The name it asked for with TLS.
+    sni: Option<String>,
+    encrypted: bool,
+    startup: Startup,
+}
+
 /// What a connection is for.
 enum Wish {
     Session(Client, Box<Startup>),
@@ -74,10 +91,12 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: O
     }
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
     match opened {
-        Ok(Ok(Wish::Session(Client::Plain(stream), startup))) => session(app, stream, peer, None, *startup, false, entry).await,
-        Ok(Ok(Wish::Session(Client::Tls(stream), startup))) => {
-            let sni = stream.get_ref().1.server_name().map(str::to_owned);
-            session(app, stream, peer, sni.as_deref(), *startup, true, entry).await;
+        Ok(Ok(Wish::Session(Client::Plain(client), startup))) => {
+            session(app, Asked { client, peer, sni: None, encrypted: false, startup: *startup }, entry).await;
+        }
+        Ok(Ok(Wish::Session(Client::Tls(client), startup))) => {
+            let sni = client.get_ref().1.server_name().map(str::to_owned);
+            session(app, Asked { client, peer, sni, encrypted: true, startup: *startup }, entry).await;
         }
         Ok(Ok(Wish::Cancel(key))) => cancel(app, key).await,
         Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => refuse(app, stream, &refusal).await,
@@ -197,17 +216,9 @@ struct Session<C> {
     _cancellable: Option<Cancellable>,
 }
 
-async fn session<C: AsyncRead + AsyncWrite + Unpin>(
-    app: &App,
-    client: C,
-    peer: SocketAddr,
-    sni: Option<&str>,
-    startup: Startup,
-    encrypted: bool,
-    entry: Entry,
-) {
+async fn session<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>, entry: Entry) {
     // Boxed, so that a session that waits does not carry the room its login took.
-    let begun = Box::pin(begin(app, client, peer, sni, startup, encrypted)).await;
+    let begun = Box::pin(begin(app, asked)).await;
     drop(entry);
     let Some(mut session) = begun else { return };
     app.metrics.router().count("session");
@@ -224,16 +235,10 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Finds the project's server and logs in there; or tells the client why not.
-async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
-    app: &App,
-    client: C,
-    peer: SocketAddr,
-    sni: Option<&str>,
-    startup: Startup,
-    encrypted: bool,
-) -> Option<Session<C>> {
+async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) -> Option<Session<C>> {
+    let Asked { client, peer, sni, encrypted, startup } = asked;
     let prepared = async {
-        let named = named::find(&startup, sni, &app.settings.project_domain)?;
+        let named = named::find(&startup, sni.as_deref(), &app.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(app, &named, peer, encrypted).await?;
         let place = app.router.projects.take(door.id).ok_or(Refusal::ProjectFull)?;
@@ -256,8 +261,8 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     let refusal = match timeout(LOGIN, login).await {
         Ok(Ok(Outcome::In(key))) => {
             let cancellable = key.map(|key| Cancellable::new(app, key, socket));
-            let ((client, asked), (server, answered)) = (client.into_parts(), server.into_parts());
-            return Some(Session { client, server, early: (asked, answered), _place: place, _cancellable: cancellable });
+            let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
+            return Some(Session { client, server, early: (sent, answered), _place: place, _cancellable: cancellable });
         }
         Ok(Ok(Outcome::Out { wrong_password })) => {
             if wrong_password {
@@ -280,40 +285,45 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// Whether this client may come to this project at all. Waits for a project that is just starting.
+/// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
 async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> Result<Door, Refusal> {
-    let mut changes = app.reconciler.changes();
     let open = async {
         loop {
-            changes.borrow_and_update();
-            let door = network::door(app, &named.project, peer.ip()).await.map_err(|error| fault(&error))?.ok_or(Refusal::Unknown)?;
-            if door.banned {
-                return Err(Refusal::Banned);
-            }
-            if !door.admitted {
-                return Err(Refusal::Restricted);
-            }
-            if door.tls_required && !encrypted {
-                return Err(Refusal::TlsRequired);
-            }
-            if !door.here {
-                return Err(Refusal::Elsewhere);
-            }
+            let door = door(app, named, peer.ip(), encrypted).await?;
             match door.status {
-                Status::ActiveHealthy => {
-                    // Its server may sleep, and this is a use of it.
-                    projects::wake(app, &named.project).await.map_err(|_| Refusal::Away)?;
+                Status::ActiveHealthy if !door.asleep => {
+                    projects::note_use(app, door.id).await.map_err(|error| fault(&error))?;
                     return Ok(door);
                 }
                 Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
                 Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => return Err(Refusal::Away),
-                Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {}
+                // Then the door is looked at once more: its rules may have changed meanwhile.
+                Status::ActiveHealthy | Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {
+                    projects::wake(app, door.id, &named.project).await.map_err(|_| Refusal::Away)?;
+                }
             }
-            changes.changed().await.map_err(|_| Refusal::Stopping)?;
         }
     };
     timeout(READY, open).await.unwrap_or(Err(Refusal::Away))
+}
+
+/// The project's door, if its rules let this client through it.
+async fn door(app: &App, named: &Named, address: IpAddr, encrypted: bool) -> Result<Door, Refusal> {
+    let door = network::door(app, &named.project, address).await.map_err(|error| fault(&error))?.ok_or(Refusal::Unknown)?;
+    if door.banned {
+        return Err(Refusal::Banned);
+    }
+    if !door.admitted || !jit::admits(app, door.id, &named.user, address).await.map_err(|error| fault(&error))? {
+        return Err(Refusal::Restricted);
+    }
+    if door.tls_required && !encrypted {
+        return Err(Refusal::TlsRequired);
+    }
+    if !door.here {
+        return Err(Refusal::Elsewhere);
+    }
+    Ok(door)
 }
 
 fn fault(error: &crate::error::Error) -> Refusal {

@@ -1,6 +1,6 @@
 //! Settings of a project's server, and servers that sleep while nobody uses them: on real clusters.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use gantry::{
@@ -8,6 +8,7 @@ use gantry::{
     clusters::Observed,
     http::Transport,
     ids::ProjectRef,
+    network,
     projects::{self, Status, idle},
 };
 use serde_json::{Value, json};
@@ -129,7 +130,10 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     // Many at once, and none sees an error.
     let answers = join_all((0..8).map(|_| shown(&node, &app, &project, "work_mem"))).await;
     assert!(answers.iter().all(|answer| answer == "4MB"));
-    let target = projects::wake(&node.app, &project).await.unwrap();
+    let target =
+        projects::wake(&node.app, network::door(&node.app, &project, Ipv4Addr::LOCALHOST.into()).await.unwrap().unwrap().id, &project)
+            .await
+            .unwrap();
     assert_eq!(target.socket(), node.machine.clusters.socket_path(&project));
 
     // A sleeper can be paused and restored like any other.

@@ -1,6 +1,6 @@
 //! What the API says about who may come, held by the router: TLS, networks, bans, and roles for some minutes.
 
-use gantry::{access::Project, ids::ProjectId, network};
+use gantry::{access::Project, clock::Clock, ids::ProjectId, network};
 use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
 
@@ -75,6 +75,28 @@ async fn networks_are_let_in_by_list() {
         let refused = way.ask("POST", "/network-restrictions/apply", Some(json!({ field: networks }))).await.expect(400);
         assert!(refused.message().starts_with(field), "{}", refused.text());
     }
+}
+
+#[tokio::test]
+async fn a_temporary_login_comes_from_the_networks_of_its_grant() {
+    let way = Way::new().await;
+    way.app.clock.step_wall(Clock::system().now() - way.app.clock.now());
+    way.ask("PUT", "/jit-access", Some(json!({"state": "enabled"}))).await.expect(200);
+    let login = async |networks: Value, rhost: &str| {
+        let grant = json!({"role": "supabase_read_only_user", "allowed_networks": {"allowed_cidrs": networks}});
+        let body = json!({"user_id": way.app.owner.gotrue_id, "roles": [grant]});
+        way.ask("PUT", "/database/jit", Some(body)).await.expect(200);
+        let asked = json!({"role": "supabase_read_only_user", "rhost": rhost});
+        let answer = way.ask("POST", "/database/jit", Some(asked)).await.expect(200).json();
+        let mut config = way.config(answer["login"]["role"].as_str().unwrap());
+        config.password(answer["login"]["password"].as_str().unwrap());
+        config
+    };
+    // What a member says of its address opens a login, and does not let it in from elsewhere.
+    let elsewhere = login(json!([{"cidr": "198.51.100.0/24"}]), "198.51.100.7").await;
+    assert_eq!(refusal(&elsewhere).await.1, "address not in the project's allow list");
+    let here = login(json!([{"cidr": "127.0.0.0/8"}]), "127.0.0.1").await;
+    assert_eq!(number(&connect(&here).await.unwrap(), "select count(*) from pg_roles where rolname = current_user").await, 1);
 }
 
 #[tokio::test]
