@@ -193,6 +193,14 @@ fn from_row(settings: Value) -> Result<Settings, Error> {
     serde_json::from_value(settings).context("reading a project's settings")
 }
 
+/// Whether a server that started with some settings needs a start to run with others.
+pub(super) fn wait(started: &[(String, String)], wanted: &[(String, String)]) -> bool {
+    fn value<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a str> {
+        settings.iter().find(|(named, _)| named == name).map(|(_, value)| value.as_str())
+    }
+    AT_START.iter().any(|name| value(started, name) != value(wanted, name))
+}
+
 /// A value as PostgreSQL reads it.
 pub(super) fn text(value: &Value) -> String {
     match value {

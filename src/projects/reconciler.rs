@@ -105,13 +105,22 @@ struct Wanted {
     attempts: i32,
     /// What its server is to run with, by PostgreSQL's names.
     settings: Setting,
-    /// What it ran with before, until it runs with the new ones.
-    settings_before: Option<Setting>,
+    /// Whether they were changed, and the server does not know yet.
+    changed: bool,
+    /// What it last started with.
+    started: Setting,
     /// Whether its roles are to be given what this version gives.
     outdated: bool,
 }
 
 type Setting = Vec<(String, String)>;
+
+impl Wanted {
+    /// Whether its server, once it is up, was started with everything that is read at the start only.
+    fn runs_with_all(&self) -> bool {
+        self.status != Status::ActiveHealthy || !parameters::wait(&self.started, &self.settings)
+    }
+}
 
 /// Rows that something is to be done for. The index `projects_unsettled_idx` has the same condition.
 macro_rules! unsettled {
@@ -255,7 +264,8 @@ fn tell(app: &App) {
 /// Projects whose row says that something is to be done, and whose turn it is.
 async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
     let sql = unsettled!(
-        "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before, outdated",
+        "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
+         settings_started, outdated",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // No pause is that long: a clock that was set back would make it so.
@@ -328,8 +338,9 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
         verifier: row.get(4),
         attempts: row.get(5),
         settings: settings(&row.get(8)),
-        settings_before: row.get::<_, Option<Value>>(9).as_ref().map(settings),
-        outdated: row.get(10),
+        changed: row.get(9),
+        started: settings(&row.get(10)),
+        outdated: row.get(11),
     })
 }
 
@@ -375,11 +386,13 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
     }
     let mut went_back = None;
     if let Err(error) = start(app, project, &project.settings).await {
-        let Some(before) = &project.settings_before else { return Err(error) };
+        if project.started == project.settings {
+            return Err(error);
+        }
         clusters.stop(reference).await.context("stopping a cluster")?;
-        start(app, project, before).await?;
+        start(app, project, &project.started).await?;
         went_back = Some(format!("the server did not start with these settings, and runs with those before: {error}"));
-    } else if project.settings_before.is_some() && project.status == Status::ActiveHealthy {
+    } else if project.changed && project.status == Status::ActiveHealthy {
         clusters.reload(reference).await.context("reloading settings")?;
     }
     if let Some(verifier) = &project.verifier {
@@ -406,7 +419,7 @@ async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.
 async fn start(app: &App, project: &Wanted, settings: &Setting) -> Result<(), Error> {
     let (clusters, reference) = (&app.provisioner, &project.cluster.project);
-    if !settings.is_empty() || project.settings_before.is_some() {
+    if !settings.is_empty() || project.changed || !project.started.is_empty() {
         clusters.configure(reference, settings).await.context("writing settings")?;
     }
     timed(app, Step::Start, clusters.start(reference)).await?;
@@ -428,13 +441,15 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
     let lease = app.lease.check()?;
     let sql = fenced!(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
-         settings = case when $6::text is null then settings else coalesce(settings_before, settings) end, \
+         settings = case when $6::text is null then settings else settings_started end, \
+         settings_started = case when $6::text is null and $8 then settings else settings_started end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
     );
     let (goal, now, grants) = (project.status.goal(), app.clock.now(), app.clusters.grants_version());
-    let params: [Param<'_>; 7] = [&project.id.0, &project.generation, &lease, &goal.name(), &now, &went_back, &grants];
+    let started = goal == Status::ActiveHealthy && project.runs_with_all();
+    let params: [Param<'_>; 8] = [&project.id.0, &project.generation, &lease, &goal.name(), &now, &went_back, &grants, &started];
     app.db.query(sql, &params).await.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())

@@ -189,6 +189,7 @@ async fn in_every_state(app: &TestApp, model: &Model) -> Vec<(ProjectRef, Status
         };
         let sql = "update projects set node = $2, status = $3, desired = $4, settled_at = created_at, \
                    password_verifier = case when $4 = 'removed' then null else 'a verifier' end, \
+                   settings = case when $3 in ('ACTIVE_HEALTHY', 'RESTARTING') then '{\"work_mem\": \"8MB\"}'::jsonb else '{}' end, \
                    settings_before = case when $3 in ('ACTIVE_HEALTHY', 'RESTARTING') then '{}'::jsonb end where ref = $1";
         let node = uuid::Uuid::from_u128(NODE);
         app.app.db.query(sql, &[&project.as_str(), &node, &status.name(), &desired]).await.unwrap();

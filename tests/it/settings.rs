@@ -90,6 +90,29 @@ async fn settings_that_the_server_does_not_take_change_nothing() {
 }
 
 #[tokio::test]
+async fn a_setting_that_waits_and_then_does_not_start_is_taken_back() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    ask(&app, "PUT", &project, &json!({"max_connections": 40})).await.expect(200);
+    ask(&app, "PATCH", &project, &json!({"max_connections": 3, "restart_database": false})).await.expect(200);
+    // Another change meanwhile does not make it look as if the server ran with it.
+    ask(&app, "PATCH", &project, &json!({"work_mem": "8MB"})).await.expect(200);
+    assert_eq!(shown(&app, &app, &project, "work_mem").await, "8MB");
+    let restart = async || {
+        app.post(&format!("/v1/projects/{project}/restart")).as_(&app.owner).send().await.expect(200);
+        app.until(&project, Status::ActiveHealthy).await;
+        let path = format!("/v1/projects/{project}/config/database/postgres");
+        (shown(&app, &app, &project, "max_connections").await, app.get(&path).as_(&app.owner).send().await.expect(200).json())
+    };
+    assert_eq!(restart().await, (json!("40"), json!({"max_connections": 40})));
+    // What waited and started is what is gone back to.
+    ask(&app, "PATCH", &project, &json!({"max_connections": 50, "restart_database": false})).await.expect(200);
+    assert_eq!(restart().await, (json!("50"), json!({"max_connections": 50})));
+    ask(&app, "PATCH", &project, &json!({"max_connections": 3})).await.expect(400);
+    assert_eq!(restart().await, (json!("50"), json!({"max_connections": 50})));
+}
+
+#[tokio::test]
 async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     const AFTER: Duration = Duration::from_mins(10);
     let app = TestApp::new().await;

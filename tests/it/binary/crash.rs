@@ -208,6 +208,48 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
     }
 }
 
+/// The server runs with what the API tells, whether that is the change or what was before.
+#[test]
+fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+    let project = gantry.create("tuned");
+    gantry.healthy(&project);
+    let (path, place) = (format!("/v1/projects/{project}"), format!("projects/{project}"));
+    let settings = format!("{path}/config/database/postgres");
+    let victims = [(true, false), (false, true), (true, true)];
+    for (n, (moment, (itself, server))) in
+        [0, 10, 40, 150].into_iter().flat_map(|moment| victims.map(|victim| (moment, victim))).enumerate()
+    {
+        // Each third does not start, so that the server goes back.
+        let wanted = if n % 3 == 2 { 3 } else { 31 + n };
+        let (address, token, at) = (gantry.address, gantry.token.clone(), settings.clone());
+        let body = json!({"max_connections": wanted});
+        let asked = std::thread::spawn(move || wire::send(address, "PUT", &at, Some(&token), Some(&body)));
+        let_pass(moment);
+        if server && let Some(pid) = machine.postmaster(&place) {
+            // It may end by itself at the same moment.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if itself {
+            gantry.kill();
+            gantry = machine.dev(&[]);
+        }
+        let told = asked.join().unwrap().ok();
+        gantry.healthy(&project);
+        let kept = gantry.get(&settings).expect(200)["max_connections"].as_u64();
+        let runs = gantry.query(&project, "select current_setting('max_connections')::int as n").expect(201);
+        assert_eq!(runs, json!([{"n": kept.unwrap_or(30)}]), "{n}, after {moment} ms: {}", gantry.log());
+        assert_ne!(kept, Some(3), "{n}, after {moment} ms");
+        if told.is_some_and(|answer| answer.status == 200) {
+            assert_eq!(kept, Some(wanted as u64), "{n}: answered, and not there");
+        }
+        assert_tidy(&machine, &gantry, std::slice::from_ref(&project));
+    }
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+}
+
 #[test]
 fn killed_beside_running_clusters_it_adopts_them() {
     let machine = Machine::new();
