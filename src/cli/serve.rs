@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    iter::once,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -132,12 +133,10 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
 
     let engines = engines(&config)?;
     let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
-    if !launcher.sandbox {
-        tracing::warn!("clusters run without the Landlock sandbox: a project's SQL can reach files of its user id");
-    }
     let account = Account::for_servers()?;
-    if Account::current()?.uid != 0 {
-        tracing::warn!("not running as root: the servers of all projects share one user id, and only the sandbox is between them");
+    let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0);
+    for warning in &warnings {
+        tracing::warn!("{warning}");
     }
     let home = match config.control.database_url {
         Some(_) => Home::share(&config.control.home(), account)?,
@@ -194,7 +193,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let mut listeners = JoinSet::new();
     listeners.spawn(listen(listener, tls, app.api(), handle.clone()));
     if let Some(admin) = admin {
-        listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone()).into_make_service()));
+        listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone(), &warnings).into_make_service()));
     }
     Ok(Running { app, address, databases: reached, handle, background, routers, listeners, control, home, keeps_limits, signals })
 }
@@ -355,10 +354,18 @@ fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
     }
 }
 
+/// What projects are less apart by than they could be: said in the log, and to whoever watches the process's health.
+fn warnings(sandbox: bool, root: bool) -> Vec<&'static str> {
+    let unsafe_sandbox = "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
+    let shared_uid = "not running as root: the servers of all projects share one user id, and only the sandbox is between them";
+    [(sandbox, unsafe_sandbox), (root, shared_uid)].into_iter().filter(|(holds, _)| !holds).map(|(_, warning)| warning).collect()
+}
+
 /// For the operator's own tools: not counted, not authenticated, on a listener of its own.
-fn admin_router(app: App) -> Router {
+fn admin_router(app: App, warnings: &[&str]) -> Router {
+    let health: String = once("ok\n".to_owned()).chain(warnings.iter().map(|warning| format!("warning: {warning}\n"))).collect();
     Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/healthz", get(|| async { health }))
         .route("/readyz", get(ready))
         .route("/metrics", get(|State(app): State<App>| async move { app.metrics.render() }))
         .with_state(app)
