@@ -132,9 +132,6 @@ planned! {
     Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo the last restore" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/database/jit/invite" [] "v1-invite-external-jit-access" "Invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
-    Post "/v1/projects/{ref}/database/jit/invite/accept" [] "v1-accept-invite-external-jit-access" "Accept invite external JIT access" Database, Access::Caller, STANDARD;
-    Delete "/v1/projects/{ref}/database/jit/invite/{invite_id}" [] "v1-delete-invite-external-jit-access" "Delete invite external JIT access" Database, pat_only(&[&[P::DatabaseJitWrite]]), STANDARD;
     Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List all functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create a function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
     Put "/v1/projects/{ref}/functions" [] "v1-bulk-update-functions" "Bulk update functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;

@@ -40,9 +40,7 @@ pub async fn create(
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
 ) -> Result<Account, Error> {
-    let local =
-        email.split_once('@').filter(|(local, domain)| !local.is_empty() && domain.contains('.') && !email.contains(char::is_whitespace));
-    let Some((local, _)) = local else { return Err(Error::invalid("email", "expected an address such as ada@example.com")) };
+    let local = local_part(email)?;
     let gotrue_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
     let username = username.unwrap_or(local);
     let mut client = db.client().await?;
@@ -59,6 +57,14 @@ pub async fn create(
     }
     transaction.commit().await.context("creating a user")?;
     Ok(Account { id, gotrue_id, email: email.to_owned(), username: username.to_owned() })
+}
+
+/// What stands before the `@` of something that can be an address.
+pub fn local_part(email: &str) -> Result<&str, Error> {
+    const BYTES_MAX: usize = 320;
+    let parts = email.split_once('@').filter(|(local, domain)| !local.is_empty() && domain.contains('.'));
+    let parts = parts.filter(|_| !email.contains(char::is_whitespace) && email.len() <= BYTES_MAX);
+    parts.map(|(local, _)| local).ok_or_else(|| Error::invalid("email", "expected an address such as ada@example.com"))
 }
 
 /// The user with this address.

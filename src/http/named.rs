@@ -28,7 +28,7 @@ pub(super) enum Place {
     Project(usize),
     /// The query may have one of either.
     Query,
-    /// Nowhere, or in the body.
+    /// Nowhere, in the body, or only for the handler.
     None,
 }
 
@@ -39,7 +39,7 @@ impl Place {
                 place(endpoint, "ref").map(Self::Project).or_else(|| place(endpoint, "slug").map(Self::Organization)).unwrap_or(Self::None)
             }
             LimitKey::Uncounted => Self::Query,
-            LimitKey::OrganizationInBody { .. } => Self::None,
+            LimitKey::OrganizationInBody { .. } | LimitKey::Caller => Self::None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub async fn rehearse(app: &App, endpoints: &[&'static Endpoint], user: User, re
     let Some(endpoint) = router::find(endpoints, request.method, request.path) else { return Ok(None) };
     let named = match endpoint.limit.key {
         LimitKey::OrganizationInBody { fields } => Named::in_body(fields, request.body),
-        LimitKey::Path | LimitKey::Uncounted => Named::in_line(Place::of(endpoint), request.path, request.query),
+        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => Named::in_line(Place::of(endpoint), request.path, request.query),
     };
     let standing = if matches!(named, Named::Account) {
         Standing::Account

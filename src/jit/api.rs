@@ -5,28 +5,33 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use chrono::DateTime;
 use ipnet::IpNet;
 use schemars::JsonSchema;
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use uuid::Uuid;
 
 use super::{
+    Opened,
     grants::{self, Grant, Granted, NETWORKS_MAX, ROLES_MAX},
+    invitations::{self, Invitation},
     server::LOGIN_PREFIX,
 };
 use crate::{
     access::{OauthScope as S, Permission as P, Project, User},
+    accounts,
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs, pat_only},
+    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs, pat_only},
+    ids::ProjectRef,
     jit,
-    limits::STANDARD,
+    limits::{STANDARD, STANDARD_BY_CALLER},
     organizations::members,
+    projects::timestamp,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE];
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE, &INVITE, &ACCEPT, &REVOKE];
 
 /// Longest name of a role.
 const ROLE_BYTES_MAX: usize = 63;
@@ -198,7 +203,7 @@ struct AccessResponse {
 
 async fn get_own(project: Project, user: User, app: App) -> Result<Json<AccessResponse>, Error> {
     let grants = grants::of_member(&app, &project, user.id).await?;
-    Ok(Json(AccessResponse { user_id: user.gotrue_id, user_roles: grants.into_iter().map(RoleGrant::from).collect() }))
+    Ok(Json(AccessResponse { user_id: user.gotrue_id, user_roles: shown(grants) }))
 }
 
 static LIST: Endpoint = Endpoint {
@@ -222,24 +227,33 @@ struct ListResponse {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitListAccessItem")]
 struct Item {
-    user_id: Uuid,
+    /// Null for an invitation that nobody accepted yet.
+    user_id: Option<Uuid>,
     primary_email: String,
-    /// Always null: nobody from outside is invited.
+    /// Of an invitation that nobody accepted yet.
     invite_id: Option<Uuid>,
-    /// Of an invitation: always null.
+    /// Of such an invitation.
     expires_at: Option<String>,
     user_roles: Vec<RoleGrant>,
 }
 
 async fn list(project: Project, app: App) -> Result<Json<ListResponse>, Error> {
     let item = |Granted { user, email, grants }| Item {
-        user_id: user,
+        user_id: Some(user),
         primary_email: email,
         invite_id: None,
         expires_at: None,
-        user_roles: grants.into_iter().map(RoleGrant::from).collect(),
+        user_roles: shown(grants),
     };
-    Ok(Json(ListResponse { items: grants::list(&app, &project).await?.into_iter().map(item).collect() }))
+    let invited = |Invitation { id, email, grants, expires_at }| Item {
+        user_id: None,
+        primary_email: email,
+        invite_id: Some(id),
+        expires_at: Some(timestamp(expires_at)),
+        user_roles: shown(grants),
+    };
+    let (granted, open) = (grants::list(&app, &project).await?, invitations::open(&app, &project).await?);
+    Ok(Json(ListResponse { items: granted.into_iter().map(item).chain(open.into_iter().map(invited)).collect() }))
 }
 
 static SET: Endpoint = Endpoint {
@@ -264,13 +278,7 @@ struct SetRequest {
 }
 
 async fn set(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<SetRequest>) -> Result<Json<AccessResponse>, Error> {
-    if request.roles.len() > ROLES_MAX {
-        return Err(Error::invalid("roles", format!("Invalid input: expected at most {ROLES_MAX}")));
-    }
-    let grants = request.roles.into_iter().map(|role| role.check(&app)).collect::<Result<Vec<_>, _>>()?;
-    if grants.iter().map(|grant| &grant.role).collect::<BTreeSet<_>>().len() < grants.len() {
-        return Err(Error::invalid("roles", "Invalid input: a role is named twice"));
-    }
+    let grants = checked(&app, request.roles)?;
     let user = members::by_id(&app.db, project.organization, request.user_id).await;
     let user = user.map_err(|error| match error {
         Error::NotFound => Error::invalid("user_id", "Invalid input: expected a member of the project's organization"),
@@ -278,7 +286,22 @@ async fn set(project: Project, app: App, audit: Arc<Recorder>, Json(request): Js
     })?;
     grants::set(&app, &project, user, &grants, &audit).await?;
     jit::until_ended(&app, &project).await?;
-    Ok(Json(AccessResponse { user_id: request.user_id, user_roles: grants.into_iter().map(RoleGrant::from).collect() }))
+    Ok(Json(AccessResponse { user_id: request.user_id, user_roles: shown(grants) }))
+}
+
+fn checked(app: &App, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
+    if roles.len() > ROLES_MAX {
+        return Err(Error::invalid("roles", format!("Invalid input: expected at most {ROLES_MAX}")));
+    }
+    let grants = roles.into_iter().map(|role| role.check(app)).collect::<Result<Vec<_>, _>>()?;
+    if grants.iter().map(|grant| &grant.role).collect::<BTreeSet<_>>().len() < grants.len() {
+        return Err(Error::invalid("roles", "Invalid input: a role is named twice"));
+    }
+    Ok(grants)
+}
+
+fn shown(grants: Vec<Grant>) -> Vec<RoleGrant> {
+    grants.into_iter().map(RoleGrant::from).collect()
 }
 
 static REMOVE: Endpoint = Endpoint {
@@ -362,10 +385,156 @@ async fn authorize(
     Json(AuthorizeRequest { role, rhost }): Json<AuthorizeRequest>,
 ) -> Result<Json<AuthorizeResponse>, Error> {
     let opened = jit::open(&app, &project, &user, &role, rhost, &audit).await?;
-    let login = LoginResponse {
-        role: opened.name,
-        password: opened.password.expose_secret().to_owned(),
-        ttl_seconds: (opened.until - app.clock.now()).num_seconds(),
-    };
+    let login = LoginResponse::new(&app, &opened);
     Ok(Json(AuthorizeResponse { user_id: user.gotrue_id, user_role: opened.grant.into(), login }))
+}
+
+impl LoginResponse {
+    fn new(app: &App, opened: &Opened) -> Self {
+        let ttl_seconds = (opened.until - app.clock.now()).num_seconds();
+        Self { role: opened.name.clone(), password: opened.password.expose_secret().to_owned(), ttl_seconds }
+    }
+}
+
+static INVITE: Endpoint = Endpoint {
+    id: "v1-invite-external-jit-access",
+    summary: "Invite somebody from outside to the database",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/jit/invite",
+    aliases: &[],
+    access: pat_only(&[&[P::DatabaseJitWrite]]),
+    limit: &STANDARD,
+    handler: || mount(invite).sample(r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "InviteExternalJitAccessBody")]
+struct InviteRequest {
+    /// Whoever accepts has an account with this address.
+    email: String,
+    /// What is granted then; for a day, where no end is named.
+    #[schemars(length(min = 1))]
+    roles: Vec<RoleGrant>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "InviteExternalJitAccessResponse")]
+struct InviteResponse {
+    email: String,
+    invite_id: Uuid,
+    user_roles: Vec<RoleGrant>,
+    /// Ours, beyond the contract: what the invited person shows. Shown once.
+    token: String,
+    /// Ours: when the invitation is over.
+    expires_at: String,
+}
+
+async fn invite(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<InviteRequest>,
+) -> Result<Created<InviteResponse>, Error> {
+    accounts::local_part(&request.email)?;
+    let grants = checked(&app, request.roles)?;
+    if grants.is_empty() {
+        return Err(Error::invalid("roles", "Invalid input: expected at least one"));
+    }
+    let (made, secret) = invitations::invite(&app, &project, request.email, grants, &audit).await?;
+    // One that this one takes the place of may have been accepted.
+    jit::until_ended(&app, &project).await?;
+    Ok(Created(InviteResponse {
+        email: made.email,
+        invite_id: made.id,
+        user_roles: shown(made.grants),
+        token: secret.expose_secret().to_owned(),
+        expires_at: timestamp(made.expires_at),
+    }))
+}
+
+static ACCEPT: Endpoint = Endpoint {
+    id: "v1-accept-invite-external-jit-access",
+    summary: "Open logins to a database by an invitation",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/jit/invite/accept",
+    aliases: &[],
+    access: Access::Unscoped,
+    limit: &STANDARD_BY_CALLER,
+    handler: || mount(accept).sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#),
+};
+
+#[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "AcceptInviteExternalJitAccessBody")]
+struct AcceptRequest {
+    /// The caller's own.
+    email: String,
+    /// What the invitation showed.
+    #[schemars(length(min = 1))]
+    token: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AcceptInviteExternalJitAccessResponse")]
+struct AcceptResponse {
+    user_id: Uuid,
+    user_roles: Vec<RoleGrant>,
+    /// Ours, beyond the contract: what to connect with, in the order of the roles. To accept again renews them.
+    logins: Vec<LoginResponse>,
+}
+
+async fn accept(
+    Reference(project): Reference,
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<AcceptRequest>,
+) -> Result<Json<AcceptResponse>, Error> {
+    let shows = (request.email.as_str(), &SecretString::from(request.token));
+    let opened = invitations::accept(&app, &project, &user, shows, &audit).await?;
+    let logins = opened.iter().map(|opened| LoginResponse::new(&app, opened)).collect();
+    let user_roles = opened.into_iter().map(|opened| opened.grant.into()).collect();
+    Ok(Json(AcceptResponse { user_id: user.gotrue_id, user_roles, logins }))
+}
+
+/// `{ref}` of the path, of a project that the caller need not belong to.
+struct Reference(ProjectRef);
+
+impl Input for Reference {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        call.placeholder("ref").unwrap_or_default().parse().map(Self).map_err(|_| Error::NotFound)
+    }
+}
+
+static REVOKE: Endpoint = Endpoint {
+    id: "v1-delete-invite-external-jit-access",
+    summary: "Take back an invitation to the database",
+    tag: Tag::Database,
+    method: Verb::Delete,
+    path: "/v1/projects/{ref}/database/jit/invite/{invite_id}",
+    aliases: &[],
+    access: pat_only(&[&[P::DatabaseJitWrite]]),
+    limit: &STANDARD,
+    handler: || mount(revoke),
+};
+
+/// `{invite_id}` of the path.
+struct Invite(Uuid);
+
+impl Input for Invite {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        let id = call.placeholder("invite_id").unwrap_or_default();
+        id.parse().map(Self).map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
+    }
+}
+
+async fn revoke(project: Project, Invite(id): Invite, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+    invitations::revoke(&app, &project, id, &audit).await?;
+    jit::until_ended(&app, &project).await?;
+    Ok(Done)
 }

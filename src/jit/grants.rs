@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
@@ -13,6 +14,7 @@ use crate::{
     access::Project,
     app::App,
     audit::Recorder,
+    db::Param,
     error::{Context, Error},
     ids::{ProjectId, UserId},
 };
@@ -25,7 +27,7 @@ pub const NETWORKS_MAX: usize = 50;
 const LIST_MAX: i64 = 10_000;
 
 /// A role that a member may be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Role of the database.
     pub role: String,
@@ -63,8 +65,24 @@ impl Grant {
         self.networks.iter().map(ToString::to_string).collect()
     }
 
-    fn told(&self) -> Value {
-        json!({"role": self.role, "expires_at": self.expires_at, "networks": self.networks_text(), "branches_only": self.branches_only})
+    /// Writes it down: a member's, or what an invitation grants, which takes the place of what the same person had for the role.
+    pub(super) async fn insert(
+        &self,
+        transaction: &Transaction<'_>,
+        project: &Project,
+        user: UserId,
+        invitation: Option<Uuid>,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        let sql = "insert into jit_grants \
+                   (organization_id, project_id, user_id, role, expires_at, networks, branches_only, created_at, invitation_id) \
+                   values ($1, $2, $3, $4, $5, $6::text[]::cidr[], $7, $8, $9) on conflict (project_id, user_id, role) do update set \
+                   organization_id = excluded.organization_id, invitation_id = excluded.invitation_id, expires_at = excluded.expires_at, \
+                   networks = excluded.networks, branches_only = excluded.branches_only";
+        let (organization, networks) = (invitation.is_none().then_some(project.organization.0), self.networks_text());
+        let params: [Param<'_>; 9] =
+            [&organization, &project.id.0, &user.0, &self.role, &self.expires_at, &networks, &self.branches_only, &now, &invitation];
+        transaction.execute(sql, &params).await.context("granting access to a database").map(drop)
     }
 }
 
@@ -112,30 +130,16 @@ pub async fn set(app: &App, project: &Project, user: UserId, grants: &[Grant], a
     lock(&transaction, project).await?;
     let before = take(&transaction, project, user).await?;
     for grant in grants {
-        let networks = grant.networks_text();
-        let sql = "insert into jit_grants (organization_id, project_id, user_id, role, expires_at, networks, branches_only, created_at) \
-                   values ($1, $2, $3, $4, $5, $6::text[]::cidr[], $7, $8)";
-        let (organization, project) = (project.organization.0, project.id.0);
-        transaction
-            .execute(sql, &[&organization, &project, &user.0, &grant.role, &grant.expires_at, &networks, &grant.branches_only, &now])
-            .await
-            .context(doing)?;
+        grant.insert(&transaction, project, user, None, now).await?;
     }
     // The server itself has to know when a login ends, should nobody be there to end it.
     let sql = "update jit_logins l set until = g.expires_at, stale = true, generation = l.generation + 1, attempts = 0, not_before = $3 \
                from jit_grants g where (g.project_id, g.user_id, g.role) = (l.project_id, l.user_id, l.role) \
                and l.project_id = $1 and l.user_id = $2 and g.expires_at < l.until";
     transaction.execute(sql, &[&project.id.0, &user.0, &now]).await.context(doing)?;
-    let after: Value = grants.iter().map(Grant::told).collect();
     let member = member(&transaction, user).await?;
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(json!({"member": member, "roles": before})), Some(json!({"member": member, "roles": after}))),
-            now,
-        )
-        .await?;
+    let (before, after) = (json!({"member": member, "roles": before}), json!({"member": member, "roles": grants}));
+    audit.write_in(&transaction, 200, (Some(before), Some(after)), now).await?;
     transaction.commit().await.context(doing)?;
     app.jit.wake();
     Ok(())
@@ -159,13 +163,15 @@ pub async fn remove(app: &App, project: &Project, user: Uuid, audit: &Recorder) 
     Ok(())
 }
 
-/// Removes a member's grants, and tells what they were.
-async fn take(transaction: &Transaction<'_>, project: &Project, user: UserId) -> Result<Vec<Value>, Error> {
+/// Removes somebody's grants, with the invitation that gave them, and tells what they were.
+async fn take(transaction: &Transaction<'_>, project: &Project, user: UserId) -> Result<Vec<Grant>, Error> {
     let sql = "delete from jit_grants where project_id = $1 and user_id = $2 returning role, expires_at, networks::text[], branches_only";
     let rows = transaction.query(sql, &[&project.id.0, &user.0]).await.context("taking grants")?;
     let mut grants = rows.iter().map(Grant::read).collect::<Result<Vec<_>, _>>()?;
     grants.sort_by(|a, b| a.role.cmp(&b.role));
-    Ok(grants.iter().map(Grant::told).collect())
+    let sql = "delete from jit_invitations where project_id = $1 and user_id = $2";
+    transaction.execute(sql, &[&project.id.0, &user.0]).await.context("taking grants")?;
+    Ok(grants)
 }
 
 async fn member(transaction: &Transaction<'_>, user: UserId) -> Result<Uuid, Error> {

@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod grants;
+pub mod invitations;
 pub mod keeper;
 pub mod server;
 
@@ -68,13 +69,19 @@ struct Standing {
     expires_at: Option<DateTime<Utc>>,
     /// The member's role on the project; none if no member.
     role: Option<Role>,
+    /// Whether the grant is an invitation's, which needs no role.
+    invited: bool,
 }
 
 impl Standing {
     /// When it is over; a time that is past if it is.
     fn until(&self) -> DateTime<Utc> {
-        let reads = self.role.is_some_and(|role| role.holds(Permission::DatabaseJitRead));
-        if self.enabled && self.granted && reads { self.expires_at.unwrap_or(DateTime::<Utc>::MAX_UTC) } else { DateTime::<Utc>::MIN_UTC }
+        let admitted = self.invited || self.role.is_some_and(|role| role.holds(Permission::DatabaseJitRead));
+        if self.enabled && self.granted && admitted {
+            self.expires_at.unwrap_or(DateTime::<Utc>::MAX_UTC)
+        } else {
+            DateTime::<Utc>::MIN_UTC
+        }
     }
 }
 
@@ -100,6 +107,7 @@ impl Login {
                 granted: row.get(13),
                 expires_at: row.get(14),
                 role: in_organization.max(on_project),
+                invited: row.get(17),
             },
         })
     }
@@ -132,7 +140,7 @@ impl Login {
 /// The logins of this node's running servers, or of one project's whether it runs or not.
 async fn logins(app: &App, project: Option<ProjectId>) -> Result<Vec<Login>, Error> {
     let sql = "select l.id, l.project_id, p.ref, l.role, l.name, l.until, l.verifier, l.stale, l.refusal, l.generation, l.attempts, \
-               l.not_before, coalesce(s.enabled, false), coalesce(not g.branches_only, false), g.expires_at, m.role, r.role \
+               l.not_before, coalesce(s.enabled, false), coalesce(not g.branches_only, false), g.expires_at, m.role, r.role, g.invitation_id is not null \
                from jit_logins l join projects p on p.id = l.project_id \
                left join jit_settings s on s.project_id = l.project_id \
                left join jit_grants g on (g.project_id, g.user_id, g.role) = (l.project_id, l.user_id, l.role) \
@@ -190,12 +198,21 @@ pub async fn open(app: &App, project: &Project, user: &User, role: &str, from: I
     // Waits for a project that is just starting.
     projects::target(app, project).await?;
     if !is_enabled(app, project).await? {
-        return Err(Error::Rejected("Temporary access to the database is not enabled for this project".into()));
+        return Err(switched_off());
     }
-    let now = app.clock.now();
     let grants = grants::of_member(app, project, user.id).await?;
     let grant = grants.into_iter().find(|grant| grant.role == role && !grant.branches_only && grant.admits(from));
     let grant = grant.ok_or(Error::Forbidden(Denial::Role))?;
+    let_in(app, project, user, grant, audit).await
+}
+
+fn switched_off() -> Error {
+    Error::Rejected("Temporary access to the database is not enabled for this project".into())
+}
+
+/// Opens the login of one grant.
+async fn let_in(app: &App, project: &Project, user: &User, grant: Grant, audit: &Recorder) -> Result<Opened, Error> {
+    let now = app.clock.now();
     let until = grant.expires_at.map_or(now + LIFE, |expiry| expiry.min(now + LIFE));
     let password = SecretString::from(hex::encode(app.entropy.bytes::<20>()));
     let verifier = projects::verifier(password.clone()).await?;
@@ -285,6 +302,7 @@ async fn runs(app: &App, project: &Project) -> Result<bool, Error> {
 /// Forgets what was granted on a project that is removed: its server goes with every role in it.
 pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
     for sql in [
+        "delete from jit_invitations where project_id = $1",
         "delete from jit_logins where project_id = $1",
         "delete from jit_grants where project_id = $1",
         "delete from jit_settings where project_id = $1",
@@ -317,7 +335,7 @@ mod tests {
 
     #[test]
     fn access_needs_the_switch_a_grant_and_a_role() {
-        let all = Standing { enabled: true, granted: true, expires_at: Some(at(100)), role: Some(Role::ReadOnly) };
+        let all = Standing { enabled: true, granted: true, expires_at: Some(at(100)), role: Some(Role::ReadOnly), invited: false };
         assert_eq!(all.until(), at(100));
         assert_eq!(Standing { expires_at: None, ..all }.until(), DateTime::<Utc>::MAX_UTC);
         for lacking in [
@@ -328,6 +346,9 @@ mod tests {
         ] {
             assert_eq!(lacking.until(), DateTime::<Utc>::MIN_UTC, "{lacking:?}");
         }
+        let guest = Standing { role: None, invited: true, ..all };
+        assert_eq!(guest.until(), at(100));
+        assert_eq!(Standing { enabled: false, ..guest }.until(), DateTime::<Utc>::MIN_UTC);
     }
 
     #[test]
@@ -345,7 +366,7 @@ mod tests {
             generation: 0,
             attempts: 0,
             not_before: at(5),
-            standing: Standing { enabled: true, granted: true, expires_at: Some(at(grant)), role: Some(Role::Owner) },
+            standing: Standing { enabled: true, granted: true, expires_at: Some(at(grant)), role: Some(Role::Owner), invited: false },
         };
         for (until, grant) in [(10, 20), (20, 10)] {
             let login = login(until, grant);

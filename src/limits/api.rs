@@ -113,6 +113,7 @@ fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
         (LimitKey::Uncounted, _) | (_, Scope::Unresolved) => false,
         // If the body names none, the user pays.
         (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, Scope::Project(_)),
+        (LimitKey::Caller, scope) => scope == Scope::User,
         (LimitKey::Path, Scope::Project(_)) => project,
         (LimitKey::Path, Scope::Organization(_)) => organization,
         (LimitKey::Path, Scope::User) => !project && !organization,

@@ -68,6 +68,8 @@ impl Limit {
 pub enum LimitKey {
     /// `{ref}` of the path: its project; `{slug}`: its organization; neither: the user.
     Path,
+    /// The user, whatever the path names: who calls need not belong to it.
+    Caller,
     /// The organization a field of the JSON body names.
     OrganizationInBody {
         /// The field, then its older spelling.
@@ -89,6 +91,8 @@ const fn by_path(windows: &'static [Window]) -> Limit {
 
 /// 120 a minute.
 pub static STANDARD: Limit = by_path(&[per(120, 60)]);
+/// 120 a minute, counted for the user.
+pub static STANDARD_BY_CALLER: Limit = Limit { key: LimitKey::Caller, windows: &[per(120, 60)] };
 /// 120 a minute, counted in the organization that the body names.
 pub static STANDARD_BY_BODY: Limit =
     Limit { key: LimitKey::OrganizationInBody { fields: &["organization_slug", "organization_id"] }, windows: &[per(120, 60)] };

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     access::{OauthScope as S, Organization, Permission as P, Role, Standing, User},
+    accounts,
     app::App,
     audit::Recorder,
     error::{Denial, Error},
@@ -426,10 +427,7 @@ fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite
     if attributes.require_sso {
         return Err(Error::invalid("require_sso", "is not supported"));
     }
-    let (local, domain) = attributes.email.split_once('@').unwrap_or_default();
-    if local.is_empty() || !domain.contains('.') || attributes.email.contains(char::is_whitespace) || attributes.email.len() > 320 {
-        return Err(Error::invalid("email", "expected an address such as ada@example.com"));
-    }
+    accounts::local_part(&attributes.email)?;
     Ok(Invite { email: attributes.email, role, projects: named(attributes.projects)?.unwrap_or_default() })
 }
 

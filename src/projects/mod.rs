@@ -293,6 +293,7 @@ fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
     }
 }
 
-fn timestamp(at: DateTime<Utc>) -> String {
+/// A time as the contract writes it: RFC 3339 to the millisecond, with `Z`.
+pub fn timestamp(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }

@@ -113,7 +113,11 @@ fn spellings(endpoint: &'static Endpoint) -> impl Iterator<Item = &'static str> 
 
 /// Whether requests name an organization or a project.
 fn names_subject(endpoint: &Endpoint) -> bool {
-    ["{ref}", "{slug}"].iter().any(|name| endpoint.path.contains(name)) || endpoint.limit.key != LimitKey::Path
+    match endpoint.limit.key {
+        LimitKey::Path => ["{ref}", "{slug}"].iter().any(|name| endpoint.path.contains(name)),
+        LimitKey::Caller => false,
+        LimitKey::OrganizationInBody { .. } | LimitKey::Uncounted => true,
+    }
 }
 
 fn built(endpoint: &Endpoint) -> bool {
@@ -139,8 +143,8 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
 fn body(endpoint: &Endpoint, tenant: &Tenant) -> Value {
     match endpoint.limit.key {
         // The least of what it can be asked: anything else needs more.
-        LimitKey::Path | LimitKey::Uncounted if endpoint.id == "v1-run-a-query" => json!({"read_only": true}),
-        LimitKey::Path | LimitKey::Uncounted => json!({}),
+        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted if endpoint.id == "v1-run-a-query" => json!({"read_only": true}),
+        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => json!({}),
         LimitKey::OrganizationInBody { .. } => json!({"organization_slug": tenant.slug}),
     }
 }

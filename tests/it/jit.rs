@@ -336,3 +336,79 @@ async fn what_one_node_is_asked_the_other_does() {
     ended(session).await;
     other.stop().await;
 }
+
+#[tokio::test]
+async fn somebody_from_outside_is_let_into_the_database_and_nothing_else() {
+    let site = Site::new().await;
+    let outsider = &site.stranger;
+    let invite = async |roles: Value| {
+        let body = json!({"email": "Stan@example.com", "roles": roles});
+        site.ask("POST", "/database/jit/invite", &site.administrator, &body).await
+    };
+    assert_eq!(invite(json!([])).await.status, 400);
+    let made = invite(json!([{"role": "postgres", "expires_at": site.in_secs(60)}, {"role": "supabase_read_only_user"}])).await;
+    let made = made.expect(201).json();
+    let (id, token, email) = (made["invite_id"].as_str().unwrap(), &made["token"], &made["email"]);
+    let listed =
+        async || site.ask("GET", "/database/jit/list", &site.administrator, &json!(null)).await.expect(200).json()["items"].clone();
+    let pending = listed().await;
+    assert_eq!((&pending[0]["invite_id"], &pending[0]["user_id"], &pending[0]["primary_email"]), (&json!(id), &json!(null), email));
+    assert_eq!(pending[0]["user_roles"], made["user_roles"]);
+
+    let accept = async |actor: &Actor, email: &Value, token: &Value| {
+        site.ask("POST", "/database/jit/invite/accept", actor, &json!({"email": email, "token": token})).await
+    };
+    for (who, email, token) in [
+        (&site.developer, email, token),
+        (outsider, &json!("dora@example.com"), token),
+        (outsider, email, &json!("gantry_jit_invite_0000000000000000000000000000000000000000")),
+    ] {
+        assert_eq!(accept(who, email, token).await.status, 404);
+    }
+    let accepted = accept(outsider, email, token).await.expect(200).json();
+    assert_eq!((&accepted["user_roles"], &accepted["user_id"]), (&made["user_roles"], &json!(outsider.gotrue_id)));
+    let login = |accepted: &Value, n: usize| {
+        let text = |field: &str| accepted["logins"][n][field].as_str().unwrap().to_owned();
+        Login { role: text("role"), password: text("password") }
+    };
+    let session = site.connect(&login(&accepted, 0)).await.unwrap();
+    assert_eq!(session.query_one("select current_user::text", &[]).await.unwrap().get::<_, &str>(0), "postgres");
+    let reader = site.connect(&login(&accepted, 1)).await.unwrap();
+    assert_eq!(listed().await[0]["user_id"], json!(outsider.gotrue_id));
+    // The project, and all else of the organization, is as hidden as before.
+    for path in ["", "/database/jit", "/api-keys"] {
+        assert_eq!(site.ask("GET", path, outsider, &json!(null)).await.status, 404, "{path}");
+    }
+    let projects = site.get("/v1/projects").as_(outsider).send().await.expect(200).json();
+    assert!(!projects.to_string().contains(site.project.as_str()), "{projects}");
+
+    // One role's time is over; to accept again renews the other.
+    site.advance(61);
+    site.app.app.jit.wake();
+    ended(session).await;
+    let renewed = accept(outsider, email, token).await.expect(200).json();
+    assert_eq!((&renewed["user_roles"][0]["role"], renewed["logins"].as_array().unwrap().len()), (&json!("supabase_read_only_user"), 1));
+    refused(site.connect(&login(&accepted, 1)).await);
+    site.connect(&login(&renewed, 0)).await.unwrap();
+
+    // Taken back, it ends what came of it.
+    let path = format!("/database/jit/invite/{id}");
+    site.ask("DELETE", &path, &site.administrator, &json!(null)).await.expect(200);
+    ended(reader).await;
+    refused(site.connect(&login(&renewed, 0)).await);
+    assert_eq!(site.roles().await, Vec::<String>::new());
+    assert_eq!(accept(outsider, email, token).await.status, 404);
+    assert_eq!(site.ask("DELETE", &path, &site.administrator, &json!(null)).await.status, 404);
+
+    // By the person, too; and nobody can accept again what was taken.
+    let again = invite(json!([{"role": "postgres"}])).await.expect(201).json();
+    let accepted = accept(outsider, email, &again["token"]).await.expect(200).json();
+    let session = site.connect(&login(&accepted, 0)).await.unwrap();
+    site.ask("DELETE", &format!("/database/jit/{}", outsider.gotrue_id), &site.administrator, &json!(null)).await.expect(200);
+    ended(session).await;
+    assert_eq!(accept(outsider, email, &again["token"]).await.status, 404);
+    // Over after a day.
+    let last = invite(json!([{"role": "postgres"}])).await.expect(201).json();
+    site.advance(24 * 3600);
+    assert_eq!(accept(outsider, email, &last["token"]).await.status, 404);
+}

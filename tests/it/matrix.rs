@@ -102,7 +102,9 @@ fn reaches() -> [Reach; 5] {
 fn subject(endpoint: &Endpoint) -> Subject {
     let organization = Organization { id: HOME, slug: "home".parse().unwrap() };
     let project = Project { id: PROJECT, reference: "abcdefghijklmnopqrst".parse().unwrap(), organization: HOME };
-    if endpoint.path.contains("{ref}") {
+    if endpoint.limit.key == LimitKey::Caller {
+        Subject::Account
+    } else if endpoint.path.contains("{ref}") {
         Subject::Project(project)
     } else if endpoint.path.contains("{slug}") || matches!(endpoint.limit.key, LimitKey::OrganizationInBody { .. }) {
         Subject::Organization(organization)

@@ -57,7 +57,7 @@ impl Counted<'_> {
         if names_subject(self.endpoint) {
             expect("another subject", &self.call(0, elsewhere).await, false, quota(window.requests - 1, window.secs))?;
         }
-        if self.endpoint.path.contains("{ref}") {
+        if names_subject(self.endpoint) && self.endpoint.path.contains("{ref}") {
             let sibling = Tenant { project: app.stub(app.home.id, self.endpoint.id).await, ..app.home.clone() };
             expect("another project of it", &self.call(0, &sibling).await, false, quota(window.requests - 1, window.secs))?;
         }
