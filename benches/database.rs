@@ -19,14 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum_server::accept::NoDelayAcceptor;
 use gantry::{
     accounts,
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
     db::Db,
-    http::{Links, Transport},
+    http::{Links, Transport, server},
     ids::ProjectRef,
     limits::{Memory, Options},
     organizations,
@@ -276,7 +275,7 @@ impl Server {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 let here = rustix::thread::gettid().as_raw_nonzero().get();
                 let _ = told.send((listener.local_addr()?, here));
-                axum_server::from_tcp(listener.into_std()?)?.acceptor(NoDelayAcceptor::new()).serve(api).await
+                server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await
             })
         })?;
         let (address, thread) = hears.recv()?;

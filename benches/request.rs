@@ -8,8 +8,7 @@
 
 use std::{convert::Infallible, error::Error, fs, net::SocketAddr, os::unix::fs::PermissionsExt, sync::Arc, thread, time::Duration};
 
-use axum::{Router, routing::get};
-use axum_server::accept::NoDelayAcceptor;
+use axum::{Router, routing::get, serve::ListenerExt};
 use bytes::Bytes;
 use gantry::{
     access::{OauthScope, Organization, Permission},
@@ -19,7 +18,7 @@ use gantry::{
     clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
     db::Db,
     endpoints,
-    http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, needs},
+    http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, needs, server},
     ids::UserId,
     limits::{
         Memory, Options, Place, STANDARD,
@@ -242,15 +241,16 @@ impl Server {
 
     fn axum(router: Router) -> Outcome<Self> {
         Self::start("axum", |listener| async move {
-            let service = router.into_make_service_with_connect_info::<SocketAddr>();
-            axum_server::from_tcp(listener.into_std()?)?.acceptor(NoDelayAcceptor::new()).serve(service).await
+            let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+            axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
         })
     }
 
     fn gantry(name: &str, api: Api) -> Outcome<Self> {
-        Self::start(name, |listener| async move {
-            axum_server::from_tcp(listener.into_std()?)?.acceptor(NoDelayAcceptor::new()).serve(api).await
-        })
+        Self::start(
+            name,
+            |listener| async move { server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await },
+        )
     }
 
     fn start<F: Future<Output = std::io::Result<()>>>(name: &str, serve: impl FnOnce(TcpListener) -> F + Send + 'static) -> Outcome<Self> {

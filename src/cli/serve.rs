@@ -11,9 +11,8 @@ use std::{
 
 use anyhow::Context;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
-use axum_server::{Handle, Server, tls_rustls::RustlsConfig};
 use futures_util::FutureExt;
-use hyper_util::rt::TokioTimer;
+use hyper_util::service::TowerToHyperService;
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -33,7 +32,7 @@ use crate::{
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
-    http::{Api, Links, Transport},
+    http::{Links, Transport, server},
     limits::{Capacity, snapshot},
     projects::{lease, pool},
     router::Published,
@@ -41,10 +40,6 @@ use crate::{
     telemetry,
 };
 
-/// How long requests in flight may take to finish when the server stops.
-const DRAIN: Duration = Duration::from_secs(30);
-/// How long a client may take to send a request's headers.
-const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 /// What a kill can take back from the counters.
 const LIMITS_KEPT_EVERY: Duration = Duration::from_secs(1);
 const OTHER_SEALING_KEY: &str = "the secrets in this control database are encrypted with another key than this server's: start it with \
@@ -58,7 +53,7 @@ pub(super) struct Running {
     pub(super) address: SocketAddr,
     /// Where databases are reached.
     pub(super) databases: Reached,
-    handle: Handle<SocketAddr>,
+    stop: server::Stop,
     background: JoinSet<()>,
     routers: JoinSet<()>,
     listeners: JoinSet<std::io::Result<()>>,
@@ -126,8 +121,8 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     telemetry::log(&config.log, config.log_format)?;
     config.check()?;
     // Before anything is started: the commonest mistake should cost nothing.
-    let listener = bind(config.listen, "--listen")?;
-    let admin = config.admin_listen.map(|address| bind(address, "--admin-listen")).transpose()?;
+    let listener = TcpListener::from_std(bind(config.listen, "--listen")?)?;
+    let admin = config.admin_listen.map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?)).transpose()?;
     let mut databases = Databases::bind(&config, choice)?;
     let tls = tls(&config)?;
 
@@ -189,13 +184,13 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     }
     let reached = Reached { addresses: databases.addresses(), taken: databases.taken.clone(), authority: databases.authority.clone() };
     let routers = databases.listen(&app)?;
-    let handle = Handle::new();
-    let mut listeners = JoinSet::new();
-    listeners.spawn(listen(listener, tls, app.api(), handle.clone()));
+    let (stop, mut listeners, api) = (server::Stop::default(), JoinSet::new(), app.api());
+    listeners.spawn(server::serve(listener, tls, move |peer| api.connection(peer), stop.clone()));
     if let Some(admin) = admin {
-        listeners.spawn(plain(admin, handle.clone())?.serve(admin_router(app.clone(), &warnings).into_make_service()));
+        let router = admin_router(app.clone(), &warnings);
+        listeners.spawn(server::serve(admin, None, move |_| TowerToHyperService::new(router.clone()), stop.clone()));
     }
-    Ok(Running { app, address, databases: reached, handle, background, routers, listeners, control, home, keeps_limits, signals })
+    Ok(Running { app, address, databases: reached, stop, background, routers, listeners, control, home, keeps_limits, signals })
 }
 
 impl Running {
@@ -206,7 +201,7 @@ impl Running {
 
     /// Finishes what was begun, then stops what this process started.
     pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
-        self.handle.graceful_shutdown(Some(DRAIN));
+        self.stop.stop();
         self.app.router.stop();
         while let Some(listener) = self.listeners.join_next().await {
             listener??;
@@ -244,23 +239,7 @@ pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::
     Ok(listener)
 }
 
-async fn listen(listener: std::net::TcpListener, tls: Option<RustlsConfig>, api: Api, handle: Handle<SocketAddr>) -> std::io::Result<()> {
-    if let Some(tls) = tls {
-        let mut server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle);
-        server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
-        server.serve(api).await
-    } else {
-        plain(listener, handle)?.serve(api).await
-    }
-}
-
-fn plain(listener: std::net::TcpListener, handle: Handle<SocketAddr>) -> std::io::Result<Server<SocketAddr>> {
-    let mut server = axum_server::from_tcp(listener)?.handle(handle);
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
-    Ok(server)
-}
-
-fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
+fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
     let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else { return Ok(None) };
     let unreadable = |file: &Path| format!("cannot read {}", file.display());
     let chain = CertificateDer::pem_file_iter(cert).with_context(|| unreadable(cert))?.collect::<Result<Vec<_>, _>>();
@@ -272,7 +251,7 @@ fn tls(config: &Config) -> anyhow::Result<Option<RustlsConfig>> {
         .with_single_cert(chain.with_context(|| unreadable(cert))?, key)
         .context("the certificate and the key do not fit")?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Some(RustlsConfig::from_config(Arc::new(server))))
+    Ok(Some(Arc::new(server)))
 }
 
 /// What projects can have. Without a sandbox an owner's role must stay inside by itself, unless the operator says otherwise.

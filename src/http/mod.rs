@@ -13,6 +13,7 @@ pub mod output;
 mod rehearse;
 pub(crate) mod respond;
 mod router;
+pub mod server;
 mod transport;
 
 pub use asked::{Asked, Case};

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    future::{Future, Ready, ready},
+    future::Future,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::Pin,
     sync::Arc,
@@ -25,6 +25,7 @@ use super::{
     fields,
     guard::{self, Arrival, Guarded, PROGRAMS},
     input::Payload,
+    server,
 };
 use crate::{
     app::App,
@@ -132,6 +133,12 @@ impl Api {
     pub fn of(&self, client: IpAddr) -> Self {
         Self { routes: self.routes.clone(), client }
     }
+
+    /// What answers the requests of one connection.
+    pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
+        let api = self.of(client.ip());
+        server::answering(move |request| api.serve(request.map(body), None))
+    }
 }
 
 impl Routes {
@@ -194,20 +201,6 @@ impl Verb {
     }
 }
 
-impl Service<SocketAddr> for Api {
-    type Response = Self;
-    type Error = Infallible;
-    type Future = Ready<Result<Self, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, client: SocketAddr) -> Self::Future {
-        ready(Ok(self.of(client.ip())))
-    }
-}
-
 impl<B> Service<Request<B>> for Api
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -221,10 +214,13 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let body = |body: B| if body.is_end_stream() { Body::empty() } else { Body::new(body) };
         let answer = self.serve(request.map(body), None);
         Box::pin(async move { Ok(answer.await) })
     }
+}
+
+fn body<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(body: B) -> Body {
+    if body.is_end_stream() { Body::empty() } else { Body::new(body) }
 }
 
 impl Asking {

@@ -1,0 +1,178 @@
+//! Connections of HTTP clients: taken up to a bound, with TLS or without, and seen out at the end.
+//!
+//! A loop of our own over hyper's connections: through a general server a request also pays for boxes, for bodies of any
+//! kind, and for asking at each step whether the server is to stop.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use axum::{body::Body, http::Request, response::Response};
+use hyper::{
+    body::Incoming,
+    rt::{Read, Write},
+    server::conn::{http1, http2},
+    service::HttpService,
+};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::graceful::GracefulConnection,
+};
+use rustls::ServerConfig;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::TlsAcceptor;
+
+/// Connections of one listener. Further ones wait until it takes them.
+const CONNECTIONS_MAX: usize = 10_000;
+/// How long a client may take to agree on TLS, and to send a request's headers.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests that one HTTP/2 connection has in flight.
+const STREAMS_MAX: u32 = 100;
+/// How long requests in flight may take to finish when the server stops.
+const DRAIN: Duration = Duration::from_secs(30);
+/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What answers the requests of one connection.
+pub trait Service: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static {}
+
+impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static> Service for S {}
+
+/// Stops listeners, all together.
+#[derive(Debug, Clone)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self(Arc::new(watch::channel(false).0))
+    }
+}
+
+impl Stop {
+    /// No connection is taken any more, and none goes on after the requests it has begun.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// An answer to every request, from the function that gives it.
+pub fn answering<F: Future<Output = Response> + Send>(answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> impl Service {
+    hyper::service::service_fn(move |request| {
+        let answer = answer(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    })
+}
+
+/// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done.
+pub async fn serve<S: Service>(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    service: impl Fn(SocketAddr) -> S,
+    stop: Stop,
+) -> std::io::Result<()> {
+    let (tls, places) = (tls.map(TlsAcceptor::from), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    let mut connections = JoinSet::new();
+    let mut stopping = stop.0.subscribe();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stop| *stop) => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        match accepted {
+            Ok((stream, peer, place)) => {
+                let (tls, service, stopping) = (tls.clone(), service(peer), stop.0.subscribe());
+                connections.spawn(async move {
+                    greet(stream, tls, service, stopping).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be taken");
+                // Asked again at once it would fail again.
+                if timeout(PAUSE, stopping.wait_for(|stop| *stop)).await.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    drop(listener);
+    if timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await.is_err() {
+        tracing::warn!(connections = connections.len(), "requests that still worked were ended");
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, SocketAddr, Option<tokio::sync::OwnedSemaphorePermit>)> {
+    // The semaphore is never closed.
+    let place = places.clone().acquire_owned().await.ok();
+    let (stream, peer) = listener.accept().await?;
+    // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, peer, place))
+}
+
+/// HTTP/1, or with TLS what the client asks for.
+async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stopping: watch::Receiver<bool>) {
+    let Some(tls) = tls else { return first(stream, service, stopping).await };
+    // Who does not speak TLS, or takes its time, learns nothing.
+    let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else { return };
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
+        drive(builder.serve_connection(TokioIo::new(stream), service), stopping).await;
+    } else {
+        first(stream, service, stopping).await;
+    }
+}
+
+async fn first<I>(stream: I, service: impl Service, stopping: watch::Receiver<bool>)
+where
+    TokioIo<I>: Read + Write + Unpin + 'static,
+{
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    drive(builder.serve_connection(TokioIo::new(stream), service), stopping).await;
+}
+
+/// Runs a connection to its end, which is after the requests it has begun once the server is to stop.
+async fn drive(connection: impl GracefulConnection, stopping: watch::Receiver<bool>) {
+    let mut connection = pin!(connection);
+    let stopped = {
+        let mut told = stopping.clone();
+        async move { drop(told.wait_for(|stop| *stop).await) }
+    };
+    let (mut stopped, mut listens) = (pin!(stopped), false);
+    let ended = poll_fn(|cx| {
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        // Once it listens, it needs not ask again before something was said.
+        if listens && !stopping.has_changed().unwrap_or(true) {
+            return Poll::Pending;
+        }
+        listens = true;
+        stopped.as_mut().poll(cx).map(|()| false)
+    });
+    if !ended.await {
+        GracefulConnection::graceful_shutdown(Pin::as_mut(&mut connection));
+        // What a client does wrong ends its connection, and is nobody else's concern.
+        let _ = connection.await;
+    }
+}
