@@ -16,6 +16,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         accounts::api::ENDPOINTS,
         organizations::api::ENDPOINTS,
         organizations::v2::ENDPOINTS,
+        organizations::invited::ENDPOINTS,
         projects::api::ENDPOINTS,
         keys::api::ENDPOINTS,
         jit::api::ENDPOINTS,

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
+use tokio_postgres::Row;
 
-use super::members;
+use super::members::{self, NamedProject};
 use crate::{
     access::Role,
     audit::{Chain, Recorder},
@@ -42,6 +43,70 @@ pub struct Invited {
     pub secret: SecretString,
     /// When it is over.
     pub expires_at: DateTime<Utc>,
+}
+
+/// An invitation that can be accepted.
+#[derive(Debug)]
+pub struct Open {
+    /// Whom it is for.
+    pub email: String,
+    /// The role, in the organization or on the projects.
+    pub role: Role,
+    /// Projects on which the role is given; in the whole organization, if empty.
+    pub projects: Vec<NamedProject>,
+    /// Address of the member who invited.
+    pub invited_by: String,
+    /// When that was.
+    pub created_at: DateTime<Utc>,
+    /// When it is over.
+    pub expires_at: DateTime<Utc>,
+    /// The organization.
+    pub slug: OrgSlug,
+    /// What people call it.
+    pub organization: String,
+}
+
+macro_rules! open {
+    ($rest:literal) => {
+        concat!(
+            "select i.email, i.role, \
+             array(select p.ref from projects p where p.id = any(i.projects) and p.desired <> 'removed' order by p.id), \
+             array(select p.name from projects p where p.id = any(i.projects) and p.desired <> 'removed' order by p.id), \
+             b.email, i.created_at, i.expires_at, o.name, o.slug \
+             from invitations i join users b on b.id = i.invited_by join organizations o on o.id = i.organization_id ",
+            $rest
+        )
+    };
+}
+
+/// The open invitations of an organization, the newest first.
+pub async fn open(db: &Db, organization: OrganizationId, now: DateTime<Utc>) -> Result<Vec<Open>, Error> {
+    let sql = open!("where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3");
+    let rows = db.query(sql, &[&organization.0, &now, &OPEN_MAX]).await.context("listing invitations")?;
+    rows.iter().map(read).collect()
+}
+
+/// What an invitation offers to the one person it is for. To anybody else it does not exist.
+pub async fn look(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>) -> Result<Open, Error> {
+    let sql = open!("join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3");
+    let digest = Digest::of(secret.expose_secret());
+    let rows = db.query(sql, &[&digest.as_bytes(), &now, &user.0]).await.context("looking at an invitation")?;
+    read(rows.first().ok_or(Error::NotFound)?)
+}
+
+fn read(row: &Row) -> Result<Open, Error> {
+    let (references, names): (Vec<String>, Vec<String>) = (row.get(2), row.get(3));
+    let projects = references.into_iter().zip(names).map(|(reference, name)| NamedProject { reference, name });
+    Ok(Open {
+        email: row.get(0),
+        role: row.get::<_, &str>(1).parse().context("reading an invitation")?,
+        projects: projects.collect(),
+        invited_by: row.get(4),
+        created_at: row.get(5),
+        expires_at: row.get(6),
+        organization: row.get(7),
+        slug: super::slug(row, 8)?,
+    })
 }
 
 /// Invites all of these, or none. An invitation that was open for one of them is replaced.

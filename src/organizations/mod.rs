@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod invitations;
+pub mod invited;
 pub mod members;
 pub mod v2;
 

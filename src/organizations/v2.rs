@@ -1,9 +1,9 @@
-//! Operations on members, their roles and invitations, in the shapes of v2; and the acceptance of an invitation.
+//! Operations on members, their roles and invitations, in the shapes of v2.
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -17,14 +17,14 @@ use crate::{
     app::App,
     audit::Recorder,
     error::{Denial, Error},
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount, needs},
+    http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount, needs},
     ids::ProjectRef,
     limits::STANDARD,
     listener,
 };
 
 /// Endpoints of this part of the slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&MEMBERS, &ROLES, &ASSIGN, &REMOVE, &INVITE, &REVOKE, &ACCEPT];
+pub static ENDPOINTS: &[&Endpoint] = &[&MEMBERS, &ROLES, &ASSIGN, &REMOVE, &INVITE, &REVOKE];
 
 static MEMBERS: Endpoint = Endpoint {
     id: "v2-list-organization-members",
@@ -475,34 +475,4 @@ async fn revoke(
     let attributes = |email| InvitationAttributes { email, token: None, expires_at: None };
     let resource = |email| InvitationResource { r#type: "organization_invitation", attributes: attributes(email) };
     Ok(Json(Data { data: gone.into_iter().map(resource).collect() }))
-}
-
-static ACCEPT: Endpoint = Endpoint {
-    id: "gantry-accept-invitation",
-    summary: "Become a member by an invitation",
-    tag: Tag::Gantry,
-    method: Verb::Post,
-    path: "/v1/invitations/accept",
-    aliases: &[],
-    access: Access::Unscoped,
-    limit: &STANDARD,
-    handler: || mount(accept).sample(r#"{"token": "gantry_invite_…"}"#),
-};
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct AcceptRequest {
-    /// What the invitation showed.
-    token: String,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct Accepted {
-    organization_slug: crate::ids::OrgSlug,
-}
-
-async fn accept(user: User, audit: Arc<Recorder>, app: App, Json(request): Json<AcceptRequest>) -> Result<Json<Accepted>, Error> {
-    let organization_slug = invitations::accept(&app.db, user.id, &SecretString::from(request.token), app.clock.now(), &audit).await?;
-    app.forget("members");
-    Ok(Json(Accepted { organization_slug }))
 }

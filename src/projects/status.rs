@@ -83,6 +83,11 @@ impl Status {
         }
     }
 
+    /// Whether nothing is being done about it.
+    pub fn is_settled(self) -> bool {
+        self == self.goal()
+    }
+
     /// Where the work begun in this state leads; a settled state leads to itself.
     pub(super) const fn goal(self) -> Self {
         match self {
@@ -131,6 +136,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it can be followed in this state.
+    pub fn fits(self, status: Status) -> bool {
+        self.begin(status).is_ok()
+    }
+
     /// The state in which its work begins, or why it cannot be followed now. The same command again is the way out of its
     /// own failure.
     pub(super) fn begin(self, status: Status) -> Result<Status, String> {

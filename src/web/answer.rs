@@ -39,6 +39,16 @@ impl Answer {
         Ok(answer)
     }
 
+    /// A file to be kept.
+    pub fn file(name: &str, content_type: &'static str, bytes: impl Into<Body>) -> Result<Self, Error> {
+        let mut answer = Self::plain(StatusCode::OK, bytes.into());
+        let headers = answer.0.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        let kept = HeaderValue::try_from(format!("attachment; filename=\"{name}\"")).context("naming a file")?;
+        headers.insert(header::CONTENT_DISPOSITION, kept);
+        Ok(answer)
+    }
+
     /// The way to a page of ours: what a form answers when it did something, so that loading again does nothing twice.
     pub fn to(path: &str) -> Result<Self, Error> {
         let mut answer = Self::plain(StatusCode::SEE_OTHER, Body::empty());

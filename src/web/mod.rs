@@ -19,8 +19,12 @@ mod cookie;
 mod errors;
 mod form;
 mod home;
+mod may;
+mod named;
 mod next;
+mod organizations;
 mod places;
+mod projects;
 mod sessions;
 mod sign_in;
 mod tokens;
@@ -43,6 +47,30 @@ static FACE: Face = Face { presented: cookie::presented, refuse: errors::refuse,
 /// Every page, form and file.
 static PAGES: &[&Endpoint] = &[
     &home::HOME,
+    &projects::NEW,
+    &projects::CREATE,
+    &projects::SHOW,
+    &projects::KEYS,
+    &projects::ASK_PAUSE,
+    &projects::PAUSE,
+    &projects::ASK_RESTART,
+    &projects::RESTART,
+    &projects::RESTORE,
+    &projects::CANCEL,
+    &projects::ASK_DELETE,
+    &projects::DELETE,
+    &organizations::MEMBERS,
+    &organizations::MEMBER,
+    &organizations::GIVE_ROLE,
+    &organizations::ASK_REMOVE,
+    &organizations::REMOVE,
+    &organizations::OPEN,
+    &organizations::INVITE,
+    &organizations::WITHDRAW,
+    &organizations::LOG,
+    &organizations::EXPORT,
+    &organizations::OFFER,
+    &organizations::ACCEPT,
     &sign_in::SHOW,
     &sign_in::SUBMIT,
     &sign_in::SHOW_LINK,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::Visitor;
-use crate::error::Error;
+use super::{Visitor, words};
+use crate::{error::Error, ids::OrgSlug, projects::Status};
 
 /// An organization with its projects, by name.
 pub(super) struct Place {
@@ -26,12 +26,12 @@ pub(super) struct Project {
     organization_slug: String,
     pub(super) name: String,
     pub(super) region: String,
-    status: String,
+    status: Status,
 }
 
 /// All of them.
 pub(super) async fn places(visitor: &Visitor) -> Result<Vec<Place>, Error> {
-    let organizations: Vec<Organization> = visitor.get("/v1/organizations").await?;
+    let organizations = organizations(visitor).await?;
     let mut projects: Vec<Project> = visitor.get("/v1/projects").await?;
     projects.sort_by_key(|project| project.name.to_lowercase());
     let mut by_slug: BTreeMap<String, Vec<Project>> = BTreeMap::new();
@@ -45,17 +45,19 @@ pub(super) async fn places(visitor: &Visitor) -> Result<Vec<Place>, Error> {
 impl Project {
     /// The state in words, and how it is marked.
     pub(super) fn state(&self) -> (&'static str, &'static str) {
-        match self.status.as_str() {
-            "ACTIVE_HEALTHY" => ("Healthy", "good"),
-            "ACTIVE_UNHEALTHY" => ("Unhealthy", "bad"),
-            "COMING_UP" | "INIT_READ_REPLICA" => ("Starting", "busy"),
-            "RESTORING" | "RESTARTING" | "UPGRADING" | "RESIZING" => ("Working", "busy"),
-            "PAUSING" => ("Pausing", "busy"),
-            "INACTIVE" | "PAUSED" => ("Paused", "idle"),
-            "GOING_DOWN" => ("Going down", "busy"),
-            "REMOVED" => ("Removed", "idle"),
-            status if status.ends_with("FAILED") => ("Failed", "bad"),
-            _ => ("Unknown", "idle"),
-        }
+        words::state(self.status)
     }
+}
+
+/// The projects of one organization, by name.
+pub(super) async fn projects_of(visitor: &Visitor, slug: &OrgSlug) -> Result<Vec<Project>, Error> {
+    let mut projects: Vec<Project> = visitor.get("/v1/projects").await?;
+    projects.retain(|project| project.organization_slug == slug.as_str());
+    projects.sort_by_key(|project| project.name.to_lowercase());
+    Ok(projects)
+}
+
+/// The organizations alone.
+pub(super) async fn organizations(visitor: &Visitor) -> Result<Vec<Organization>, Error> {
+    visitor.get("/v1/organizations").await
 }

@@ -4,6 +4,7 @@ use axum::{
     body::{Body, to_bytes},
     http::{Method, Request, header},
 };
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -88,16 +89,21 @@ impl Visitor {
 
     /// What an operation answers that changes something, and that writes its own entry of the audit log.
     pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, Error> {
+        let bytes = self.answer(method, path, body).await?;
+        // Some answer nothing at all.
+        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(bytes).context("understanding an operation's answer")
+    }
+
+    /// The same as it was written: for what is no JSON, or is only handed on.
+    pub async fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Error> {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
             recorder.pass_on();
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
         let answer = self.asking.ask(request.body(body).context("asking an operation")?).await?;
-        let bytes = to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")?;
-        // Some answer nothing at all.
-        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(bytes).context("understanding an operation's answer")
+        to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")
     }
 }
 

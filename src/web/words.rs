@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use crate::projects::Status;
+
 /// A time, and how long ago that is: what a `<time>` element says.
 pub(super) struct Moment {
     at: DateTime<Utc>,
@@ -51,6 +53,29 @@ impl Moment {
             _ => self.at.format("%-d %b %Y").to_string(),
         }
     }
+}
+
+/// A project's state in words, and how it is marked.
+pub(super) const fn state(status: Status) -> (&'static str, &'static str) {
+    match status {
+        Status::ComingUp => ("Starting", "busy"),
+        Status::ActiveHealthy => ("Healthy", "good"),
+        Status::ActiveUnhealthy => ("Unhealthy", "bad"),
+        Status::InitFailed => ("Could not be created yet", "bad"),
+        Status::Pausing => ("Pausing", "busy"),
+        Status::Inactive => ("Paused", "idle"),
+        Status::PauseFailed => ("Could not be paused yet", "bad"),
+        Status::Restoring => ("Restoring", "busy"),
+        Status::RestoreFailed => ("Could not be restored yet", "bad"),
+        Status::Restarting => ("Restarting", "busy"),
+        Status::GoingDown => ("Going down", "busy"),
+        Status::Removed => ("Removed", "idle"),
+    }
+}
+
+/// So many of something.
+pub(super) fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Seconds until a time is over, none too few.

@@ -23,7 +23,12 @@ addEventListener('pageshow', (event) => {
 });
 // What htmx cannot show in place is shown as the page it is.
 for (const trouble of ['htmx:responseError', 'htmx:sendError']) {
-  addEventListener(trouble, (event) => event.detail.elt.closest('form')?.submit());
+  addEventListener(trouble, (event) => {
+    const form = event.detail.elt.closest('form');
+    if (form) form.submit();
+    // A state that was asked for again and again.
+    else if (trouble === 'htmx:responseError') location.reload();
+  });
 }
 addEventListener('htmx:beforeSwap', (event) => {
   const { pathname } = new URL(event.detail.xhr.responseURL || location.href);
@@ -33,6 +38,9 @@ addEventListener('htmx:beforeSwap', (event) => {
   }
 });
 addEventListener('htmx:afterSwap', (event) => {
+  offerCopies();
+  // What comes by itself does not take the focus away.
+  if (event.detail.requestConfig.verb === 'get') return;
   const status = document.querySelector('[role=status]');
   if (status) {
     status.tabIndex = -1;
@@ -62,11 +70,14 @@ if (search) {
     });
   }
 }
-for (const button of document.querySelectorAll('[data-copy]')) {
-  if (!navigator.clipboard) continue;
-  button.hidden = false;
-  button.addEventListener('click', async () => {
-    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
-    button.textContent = 'Copied';
-  });
+function offerCopies() {
+  if (!navigator.clipboard) return;
+  for (const button of document.querySelectorAll('[data-copy][hidden]')) button.hidden = false;
 }
+offerCopies();
+addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-copy]');
+  if (!button) return;
+  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+  button.textContent = 'Copied';
+});

@@ -211,3 +211,30 @@ async fn nobody_invites_above_the_own_role_and_what_is_taken_back_is_gone() {
     accept(&app, &app.stranger, &given).await.expect(404);
     assert_eq!(app.delete(&path).as_(&app.owner).json(&body).send().await.expect(200).json(), json!({"data": []}));
 }
+
+#[tokio::test]
+async fn open_invitations_are_listed_and_looked_at_by_whom_they_are_for() {
+    let app = TestApp::new().await;
+    let path = format!("/v1/organizations/{}/invitations", app.home.slug);
+    let listed = async |who: &Actor| app.get(&path).as_(who).send().await.expect(200).json();
+    let look = async |who: &Actor, secret: &str| app.post("/v1/invitations/look").as_(who).json(&json!({"token": secret})).send().await;
+    assert_eq!(listed(&app.read_only).await, json!([]));
+    let secret = secret(invite(&app, &app.administrator, "Stan@example.com", "developer", Some(&[&app.home.project])).await);
+    let mut open = listed(&app.read_only).await;
+    let expires_at = open[0]["expires_at"].take();
+    let projects = json!([{"ref": app.home.project, "name": "stub"}]);
+    let created_at = open[0]["created_at"].clone();
+    let expected = json!({"email": "Stan@example.com", "role": "developer", "projects": projects, "invited_by": "adam@example.com",
+        "created_at": created_at, "expires_at": null});
+    assert_eq!(open, json!([expected]));
+    app.get(&path).as_(&app.stranger).send().await.expect(404);
+    let offered = look(&app.stranger, &secret).await.expect(200).json();
+    let expected = json!({"organization_slug": app.home.slug, "organization_name": "Home", "role": "developer", "projects": projects,
+        "invited_by": "adam@example.com", "expires_at": expires_at});
+    assert_eq!(offered, expected);
+    look(&app.owner, &secret).await.expect(404);
+    look(&app.stranger, "gantry_invite_0").await.expect(404);
+    app.advance(24 * 3600);
+    look(&app.stranger, &secret).await.expect(404);
+    assert_eq!(listed(&app.owner).await, json!([]));
+}

@@ -3,6 +3,8 @@
 mod browser;
 mod cli_login;
 mod guarding;
+mod organizations;
+mod projects;
 mod signing_in;
 mod tokens;
 

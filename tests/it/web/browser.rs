@@ -48,6 +48,12 @@ impl Seen {
     }
 
     #[track_caller]
+    pub(super) fn hides(self, text: &str) -> Self {
+        assert!(!self.html.contains(text), "{text:?} in {}", self.html);
+        self
+    }
+
+    #[track_caller]
     pub(super) fn says(self, text: &str) -> Self {
         assert!(self.html.contains(text), "no {text:?} in {}", self.html);
         self
@@ -162,8 +168,14 @@ pub(super) async fn give_password(app: &TestApp, actor: &Actor) {
 
 /// Olga's browser, signed in.
 pub(super) async fn olga(app: &TestApp) -> Browser {
-    give_password(app, &app.owner).await;
+    signed_in(app, &app.owner).await
+}
+
+/// An actor's browser, signed in.
+pub(super) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
+    give_password(app, actor).await;
+    let account = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     let mut browser = Browser::new(&app.node);
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser.sign_in(&account.email, PASSWORD).await.leads_to("/projects");
     browser
 }
