@@ -13,7 +13,6 @@ use crate::{
     endpoints,
     error::Error,
     http::{Api, Endpoint, Links, Transport},
-    ids::TokenId,
     jit,
     limits::{self, Limits, Memory, Shared},
     listener,
@@ -107,7 +106,7 @@ impl Deref for App {
 /// Work beside requests, not started yet.
 pub struct Background {
     app: App,
-    uses: mpsc::Receiver<TokenId>,
+    uses: mpsc::Receiver<last_used::Use>,
     calls: mpsc::Receiver<usage::Noted>,
 }
 

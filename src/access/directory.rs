@@ -26,7 +26,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
-    tokens::{self, Digest, usage::Noted},
+    tokens::{self, Digest, last_used::Use, usage::Noted},
 };
 
 /// Entries of each kind; the least used go first.
@@ -121,14 +121,14 @@ pub struct Directory {
     /// Organizations as their members name them, with what each may do there.
     organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
     projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
-    uses: mpsc::Sender<TokenId>,
+    uses: mpsc::Sender<Use>,
     calls: mpsc::Sender<Noted>,
 }
 
 impl Directory {
     /// An empty cache over `db`. Uses of tokens go to `uses`, at most one a minute each, and what they are used for goes to
     /// `calls`; a full queue drops them.
-    pub fn new(db: Db, clock: Clock, uses: mpsc::Sender<TokenId>, calls: mpsc::Sender<Noted>) -> Self {
+    pub fn new(db: Db, clock: Clock, uses: mpsc::Sender<Use>, calls: mpsc::Sender<Noted>) -> Self {
         Self {
             db,
             clock,
@@ -153,7 +153,7 @@ impl Directory {
         if !token.holds(&self.clock, Some(address)) {
             return Ok(None);
         }
-        self.note_use(&token, now);
+        self.note_use(&token, address, now);
         Ok(Some(token.user.clone()))
     }
 
@@ -264,13 +264,13 @@ impl Directory {
     }
 
     /// Notes that a token was used, without making the request wait.
-    fn note_use(&self, token: &Token, now: Ticks) {
+    fn note_use(&self, token: &Token, address: IpAddr, now: Ticks) {
         let last = token.used.load(Ordering::Relaxed);
         let due = last == 0 || now.saturating_sub(last) >= USE_RESOLUTION;
         // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
         if due && token.used.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             // A dropped note costs a coarser "last used", never a request.
-            let _ = token.user.token.map(|token| self.uses.try_send(token));
+            let _ = token.user.token.map(|token| self.uses.try_send(Use { token, address }));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Writes when tokens were last used, a batch at a time, off the request path.
+//! Writes when, and from where, tokens were last used, a batch at a time, off the request path.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use tokio::sync::mpsc;
 
@@ -11,12 +11,25 @@ pub const QUEUE_MAX: usize = 10_000;
 /// How long uses are gathered.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// A use of a token.
+#[derive(Debug, Clone, Copy)]
+pub struct Use {
+    /// Which.
+    pub token: TokenId,
+    /// Where from.
+    pub address: IpAddr,
+}
+
 /// Runs until the sending half is dropped.
-pub async fn run(db: Db, clock: Clock, mut uses: mpsc::Receiver<TokenId>) {
+pub async fn run(db: Db, clock: Clock, mut uses: mpsc::Receiver<Use>) {
     let mut batch = Vec::new();
     while uses.recv_many(&mut batch, QUEUE_MAX).await > 0 {
-        let ids: Vec<i64> = batch.drain(..).map(|id| id.0).collect::<BTreeSet<_>>().into_iter().collect();
-        let written = db.query("update tokens set last_used_at = $2 where id = any($1)", &[&ids, &clock.now()]).await;
+        // Of several uses the last.
+        let last: BTreeMap<i64, String> = batch.drain(..).map(|used| (used.token.0, used.address.to_canonical().to_string())).collect();
+        let (ids, addresses): (Vec<i64>, Vec<String>) = last.into_iter().unzip();
+        let sql = "update tokens t set last_used_at = $3, last_used_from = u.address \
+                   from unnest($1::bigint[], $2::text[]) u(id, address) where t.id = u.id";
+        let written = db.query(sql, &[&ids, &addresses, &clock.now()]).await;
         if let Err(error) = written.context("writing when tokens were last used") {
             tracing::warn!(%error, "the last use of some tokens was not written");
         }

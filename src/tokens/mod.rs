@@ -102,6 +102,9 @@ pub struct Token {
     /// When it was last used, to the minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<DateTime<Utc>>,
+    /// Where that was from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_from: Option<String>,
     /// What it is limited to. Without it: a classic token, which may do whatever its owner may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
@@ -150,7 +153,16 @@ pub async fn create(
         audit.write_in(&transaction, 201, (None, Some(after)), created_at).await?;
     }
     transaction.commit().await.context("storing a token")?;
-    Ok(Token { id, name: name.to_owned(), alias: minted.alias.clone(), created_at, expires_at, last_used_at: None, scope: None })
+    Ok(Token {
+        id,
+        name: name.to_owned(),
+        alias: minted.alias.clone(),
+        created_at,
+        expires_at,
+        last_used_at: None,
+        last_used_from: None,
+        scope: None,
+    })
 }
 
 /// Tokens a list shows at most.
@@ -161,7 +173,7 @@ macro_rules! tokens {
         concat!(
             "select id, name, alias, created_at, expires_at, last_used_at, reach, permissions, networks::text[], not_before, \
              array(select slug from organizations o where o.id = any(t.organizations) order by slug), \
-             array(select ref from projects p where p.id = any(t.projects) order by ref) \
+             array(select ref from projects p where p.id = any(t.projects) order by ref), last_used_from \
              from tokens t where user_id = $1 and revoked_at is null ",
             $rest
         )
@@ -196,6 +208,7 @@ fn read(row: &Row) -> Token {
         created_at: row.get(3),
         expires_at: row.get(4),
         last_used_at: row.get(5),
+        last_used_from: row.get(12),
         scope,
     }
 }

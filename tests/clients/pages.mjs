@@ -3,6 +3,8 @@ import assert from 'node:assert/strict';
 import { browser, look } from './browser.mjs';
 import { call, run } from './harness.mjs';
 import login from './login.mjs';
+import organizations from './organizations.mjs';
+import projects from './projects.mjs';
 
 const EMAIL = 'owner@example.com';
 const PASSWORD = 'violin fjord lantern 9';
@@ -147,6 +149,8 @@ export default async function pages(server, tally) {
       await other.getByText('You are signed out.').waitFor();
     });
 
+    await projects(server, tally, chrome, page);
+    await organizations(server, tally, chrome, page);
     await login(server, tally, page);
 
     for (const javaScriptEnabled of [true, false]) {

@@ -113,7 +113,7 @@ impl Row {
             None => format!("Former member {id}"),
         };
         let what = endpoints::all().iter().chain(pages()).find(|it| it.id == entry.operation).map_or("", |it| it.summary);
-        Self { at, who, what, entry }
+        Self { entry, at, who, what }
     }
 
     /// How it ended, and how that is marked.

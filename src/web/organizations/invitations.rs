@@ -152,7 +152,7 @@ struct MadeAttributes {
 
 #[derive(Template)]
 #[template(path = "invitation_made.html")]
-struct Link {
+struct Shown {
     frame: Frame,
     head: Head,
     email: String,
@@ -179,7 +179,7 @@ async fn invite(
     let head = Head::of(&visitor, slug).await?;
     let frame = visitor.frame().of(&head.way("/invitations"));
     let link = format!("{}/invitations/{}", visitor.origin, made.token.expose_secret());
-    Answer::page(&Link { frame, head, email: made.email, link, ends: Moment::new(made.expires_at, visitor.app.clock.now()) })
+    Answer::page(&Shown { frame, head, email: made.email, link, ends: Moment::new(made.expires_at, visitor.app.clock.now()) })
 }
 
 #[derive(Deserialize)]

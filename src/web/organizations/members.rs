@@ -20,7 +20,7 @@ const PAGE: usize = 50;
 
 #[derive(Template)]
 #[template(path = "members.html")]
-struct Members {
+struct List {
     frame: Frame,
     head: Head,
     me: Uuid,
@@ -33,7 +33,7 @@ struct Members {
     after: Option<Uuid>,
 }
 
-impl Members {
+impl List {
     fn is_me(&self, member: &Member) -> bool {
         member.id == self.me
     }
@@ -64,5 +64,5 @@ async fn members(visitor: Visitor, InOrganization(slug): InOrganization, Query(p
     }
     let hidden = (!may_see.yes()).then(|| may_see.why().to_owned());
     let (frame, me) = (visitor.frame(), visitor.account.gotrue_id);
-    Answer::page(&Members { frame, head, me, members, hidden, may_invite, before, after })
+    Answer::page(&List { frame, head, me, members, hidden, may_invite, before, after })
 }

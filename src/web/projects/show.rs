@@ -35,7 +35,8 @@ struct Key {
     name: String,
     #[serde(rename = "type")]
     kind: String,
-    api_key: String,
+    #[serde(rename = "api_key")]
+    text: String,
 }
 
 #[derive(Deserialize)]

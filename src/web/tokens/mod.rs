@@ -62,6 +62,7 @@ struct Token {
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     last_used_at: Option<DateTime<Utc>>,
+    last_used_from: Option<String>,
     scope: Option<Scope>,
 }
 

@@ -3,7 +3,7 @@
 use gantry::ids::TokenId;
 
 use super::browser::{Browser, PASSWORD, Seen, email, give_password, olga};
-use crate::support::TestApp;
+use crate::support::{TestApp, machine::PATIENCE};
 
 const NEW: &str = "/account/tokens/new";
 
@@ -198,4 +198,26 @@ async fn names_of_tokens_are_text() {
         let page = browser.get(&path).await.expect(200).says("&#60;script&#62;alert(1)");
         assert!(!page.html.contains("<script>alert"), "{path}");
     }
+}
+
+#[tokio::test]
+async fn where_a_token_was_last_used_is_shown() {
+    let mut app = TestApp::new().await;
+    app.node.start();
+    let mut browser = olga(&app).await;
+    let page = format!("/account/tokens/{}", app.owner.token_id.0);
+    browser.get(&page).await.expect(200).says("Never</dd>");
+    app.get("/v1/profile").as_(&app.owner).from("127.0.0.9").send().await.expect(200);
+    // Within the minute it is not written again.
+    app.get("/v1/profile").as_(&app.owner).from("127.0.0.8").send().await.expect(200);
+    let written = async {
+        while app.app.db.query("select from tokens where last_used_from is not null", &[]).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.unwrap();
+    for page in [&*page, "/account/tokens", &*format!("{page}/revoke")] {
+        browser.get(page).await.expect(200).says("from 127.0.0.9");
+    }
+    app.node.stop().await;
 }

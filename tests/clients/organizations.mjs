@@ -1,0 +1,179 @@
+// Organizations on the account pages: two people, an invitation between them, roles, and the log.
+import assert from 'node:assert/strict';
+import { look } from './browser.mjs';
+import { call, run } from './harness.mjs';
+
+const NAME = 'Anastasia Wolfeschlegelsteinhausenbergerdorff';
+const EMAIL = 'anastasia.wolfeschlegelsteinhausenbergerdorff@department-of-long-addresses.example.com';
+
+const heading = (page, name) => page.getByRole('heading', { name, exact: true }).waitFor();
+
+/** Somebody with an account, signed in by a link as an operator makes it. */
+async function newcomer(server, chrome) {
+  const gantry = async (...args) => {
+    const ended = await run(server, process.env.GANTRY_BIN, ['user', ...args, '--email', EMAIL, '--data-dir', server.data]);
+    assert.equal(ended.code, 0, ended.all);
+    return ended.out;
+  };
+  await gantry('create', '--username', NAME);
+  const [link] = /\/sign-in\/link\/\S+/.exec(await gantry('sign-in-link'));
+  const page = await chrome.open();
+  return { page, signIn: async () => { await page.goto(link); await page.getByRole('button', { name: 'Sign in' }).click(); } };
+}
+
+/** A form that carries no token of its session. */
+async function foreign(page, path) {
+  await page.goto(path);
+  await page.evaluate("document.querySelectorAll('main [name=form_token]').forEach((field) => field.remove())");
+  await page.locator('main form button').first().click();
+}
+
+export default async function organizations(server, tally, chrome, page) {
+  const other = await newcomer(server, chrome);
+  const organization = `/organizations/${server.organization}`;
+
+  await tally.scenario('pages: somebody is invited, signs in by the way, and becomes a member', async () => {
+    await page.goto('/projects');
+    await page.getByRole('main').getByRole('heading', { level: 2 }).getByRole('link').first().click();
+    await heading(page, 'Members');
+    await look(page, 'members');
+    await page.getByRole('link', { name: 'Invite' }).click();
+    await heading(page, 'Open invitations');
+    await look(page, 'invitations-empty');
+    await page.getByLabel('Email address').fill('owner@example.com');
+    await page.getByRole('button', { name: 'Make invitation' }).click();
+    await page.getByText('is a member already').waitFor();
+    await look(page, 'invitations-wrong');
+    await page.getByLabel('Email address').fill(EMAIL);
+    await page.getByLabel('Role', { exact: true }).selectOption('read-only');
+    await page.getByRole('button', { name: 'Make invitation' }).click();
+    await heading(page, 'The invitation is made');
+    await look(page, 'invitation-made');
+    const link = await page.locator('#invitation-link').innerText();
+    await page.getByRole('link', { name: 'Back to the invitations' }).click();
+    await page.getByText(EMAIL).waitFor();
+    await look(page, 'invitations');
+    // It is for one address.
+    await page.goto(link);
+    await heading(page, 'This invitation cannot be used');
+    await look(page, 'invitation-not-mine');
+
+    await other.page.goto(link);
+    await heading(other.page, 'Sign in to Gantry');
+    assert.equal(new URL(other.page.url()).searchParams.get('next'), new URL(link).pathname);
+    await other.signIn();
+    await heading(other.page, 'You belong to no organization');
+    await look(other.page, 'home-nowhere');
+    await other.page.goto('/projects/new');
+    await look(other.page, 'project-new-nowhere');
+    await other.page.goto(link);
+    await heading(other.page, 'You are invited');
+    await look(other.page, 'invitation');
+    await other.page.getByRole('button', { name: 'Accept' }).click();
+    await other.page.getByText('You are a member now.').waitFor();
+    await look(other.page, 'members-joined');
+  });
+
+  await tally.scenario('pages: what a role does not allow is not offered, with the reason', async () => {
+    for (const [path, name] of [[`${organization}/invitations`, 'invitations-above'], ['/projects/new', 'project-new-above']]) {
+      await other.page.goto(path);
+      await other.page.getByText('Needs the role Administrator; yours is Read-only.').first().waitFor();
+      await look(other.page, name);
+    }
+    await other.page.goto(organization);
+    await other.page.getByRole('link', { name: NAME }).click();
+    await other.page.getByText('Needs the role Owner; yours is Read-only.').first().waitFor();
+    await look(other.page, 'member-above');
+    await other.page.goto(`${organization}/audit`);
+    await look(other.page, 'audit-read-only');
+    await other.page.goto('/account/tokens');
+    await heading(other.page, 'No access tokens');
+    await look(other.page, 'tokens-empty');
+    await other.page.goto('/account/tokens/new');
+    assert.ok(await other.page.getByRole('radio', { name: 'Write', disabled: true }).count() > 10);
+    await look(other.page, 'token-new-greyed');
+    await other.page.getByRole('radio', { name: 'Chosen organizations' }).check();
+    await other.page.getByRole('radio', { name: 'On a day' }).check();
+    await other.page.getByLabel('Last day').waitFor();
+    await look(other.page, 'token-new-organizations');
+  });
+
+  await tally.scenario('pages: roles are changed, the last owner stays, and a member is removed', async () => {
+    await page.goto(organization);
+    await page.getByRole('link', { name: NAME }).click();
+    await heading(page, NAME);
+    await look(page, 'member');
+    await page.getByLabel('Role', { exact: true }).selectOption('no-access');
+    await page.getByRole('button', { name: 'Change role' }).click();
+    await page.getByText('The role is changed.').waitFor();
+    await page.getByLabel('Role on it').selectOption('developer');
+    await page.getByRole('button', { name: 'Give role' }).click();
+    await page.getByText('Developer on 1 project').waitFor();
+    await look(page, 'member-on-project');
+    await other.page.goto(organization);
+    await other.page.getByText('you have none here').waitFor();
+    await look(other.page, 'members-hidden');
+    await other.page.goto(`${organization}/audit`);
+    await heading(other.page, 'The audit log is not shown to you');
+    await look(other.page, 'audit-hidden');
+    await page.getByRole('link', { name: 'Remove from the organization' }).click();
+    await look(page, 'member-remove');
+    await page.getByRole('button', { name: 'Remove' }).click();
+    await page.getByText('The member is removed.').waitFor();
+    await other.page.goto(organization);
+    await heading(other.page, 'There is nothing here');
+    await page.getByRole('main').getByRole('list').getByRole('link').first().click();
+    await page.getByRole('link', { name: 'Leave the organization' }).click();
+    await page.getByRole('button', { name: 'Leave' }).click();
+    await page.getByText('Make somebody else an owner first.').waitFor();
+    await look(page, 'member-last-owner');
+  });
+
+  await tally.scenario('pages: the audit log is read, filtered and exported', async () => {
+    await page.goto(`${organization}/audit`);
+    await heading(page, 'Entries');
+    await page.locator('summary', { hasText: 'Remove a member' }).filter({ hasText: 'Done' }).click();
+    await page.getByText('Before', { exact: true }).first().waitFor();
+    await look(page, 'audit');
+    const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Export' }).click()]);
+    const checked = await run(server, process.env.GANTRY_BIN, ['audit', 'verify', await file.path()]);
+    assert.equal(checked.code, 0, checked.all);
+    await page.getByLabel('Operation').fill('no-such-operation');
+    await page.getByRole('button', { name: 'Show', exact: true }).click();
+    await page.getByText('No entry is like that.').waitFor();
+    await look(page, 'audit-nothing');
+  });
+
+  await tally.scenario('pages: a token that has expired is told apart', async () => {
+    const name = 'A token that has expired long before anybody thought of renewing it';
+    const expires_at = new Date(Date.now() + 1_000).toISOString();
+    const made = await call(server, 'POST', '/v1/tokens', { name, expires_at, permissions: ['projects_read'] });
+    assert.equal(made.status, 201, JSON.stringify(made));
+    await page.goto('/account/tokens');
+    while (await page.getByText('Expired', { exact: true }).count() === 0) await page.reload();
+    await look(page, 'tokens-expired');
+    await page.getByRole('link', { name }).click();
+    await look(page, 'token-expired');
+  });
+
+  await tally.scenario('pages: errors look like pages', async () => {
+    await foreign(other.page, '/account/sessions');
+    await heading(other.page, 'This form is out of date');
+    await look(other.page, 'error-403');
+    for (let asked = 0; asked < 120; asked += 1) await other.page.request.get('/account/sessions');
+    await other.page.goto('/account/sessions');
+    await heading(other.page, 'Too many requests');
+    await look(other.page, 'error-429');
+    const socket = `${server.data}/run/control`;
+    const psql = async (sql) => {
+      const ended = await run(server, 'psql', ['-h', socket, '-U', 'gantry', '-d', 'gantry', '-c', sql], { PGCONNECT_TIMEOUT: '5' });
+      assert.equal(ended.code, 0, ended.all);
+    };
+    await psql('alter table passwords rename to gone');
+    await other.page.goto('/account');
+    await heading(other.page, 'Something went wrong');
+    await look(other.page, 'error-500');
+    await psql('alter table gone rename to passwords');
+  });
+  await other.page.context().close();
+}

@@ -1,0 +1,87 @@
+// A project on the account pages: made, watched until it is healthy, connected to, paused, and deleted.
+import assert from 'node:assert/strict';
+import { look } from './browser.mjs';
+import { run } from './harness.mjs';
+
+const NAME = 'A shop';
+const healthy = (page) => page.getByText('Healthy', { exact: true }).waitFor();
+
+async function confirm(page, action, name) {
+  await page.getByRole('link', { name: action, exact: true }).click();
+  await page.getByLabel("Type the project's name").fill(name);
+  await page.getByRole('button', { name: `${action} project` }).click();
+}
+
+export default async function projects(server, tally, chrome, page) {
+  await tally.scenario('pages: a project is made, watched until it is healthy, and connected to', async () => {
+    await page.goto('/projects');
+    await page.getByRole('link', { name: 'New project' }).click();
+    await look(page, 'project-new');
+    const password = await page.getByLabel('Database password').inputValue();
+    await page.getByLabel('Name', { exact: true }).fill('Production');
+    await page.getByRole('button', { name: 'Make project' }).click();
+    await page.getByText('already exists').waitFor();
+    await look(page, 'project-new-wrong');
+    assert.equal(await page.getByLabel('Database password').inputValue(), password);
+    await page.getByLabel('Name', { exact: true }).fill(NAME);
+    await page.getByRole('button', { name: 'Make project' }).click();
+    await page.getByText('The project is made.').waitFor();
+    await healthy(page);
+    await look(page, 'project');
+    for (const id of ['direct', 'shared']) {
+      const string = (await page.locator(`#${id}`).innerText()).replace('[YOUR-PASSWORD]', password);
+      const host = new URL(string).hostname;
+      const direct = string.replace(host, server.host).concat(`?options=reference%3D${new URL(page.url()).pathname.split('/')[2]}`);
+      const ended = await run(server, 'psql', [id === 'direct' ? direct : string.replace(host, server.host), '-Atc', 'select 1']);
+      assert.equal(ended.out.trim(), '1', ended.all);
+    }
+    assert.equal(await page.getByText('sb_secret_').count(), 0);
+    await page.getByRole('button', { name: 'Show keys' }).click();
+    await page.getByText('sb_secret_').waitFor();
+    await look(page, 'project-keys');
+  });
+
+  await tally.scenario('pages: a project is paused, restored and restarted', async () => {
+    await page.goto('/projects');
+    await page.getByRole('link', { name: NAME, exact: true }).click();
+    await page.getByRole('link', { name: 'Pause', exact: true }).click();
+    await look(page, 'project-pause');
+    await page.getByLabel("Type the project's name").fill('something else');
+    await page.getByRole('button', { name: 'Pause project' }).click();
+    await page.getByText('This is not its name.').waitFor();
+    await look(page, 'project-pause-wrong');
+    await page.getByLabel("Type the project's name").fill(NAME);
+    await page.getByRole('button', { name: 'Pause project' }).click();
+    await page.getByText('Paused', { exact: true }).waitFor();
+    await look(page, 'project-paused');
+    await page.getByRole('button', { name: 'Restore' }).click();
+    await healthy(page);
+    await page.getByRole('link', { name: 'Restart', exact: true }).click();
+    await look(page, 'project-restart');
+    await page.getByRole('button', { name: 'Restart project' }).click();
+    await page.getByText('The project is being restarted.').waitFor();
+    await healthy(page);
+  });
+
+  await tally.scenario('pages: without JavaScript a project is watched as well, and deleted', async () => {
+    const cookies = await page.context().cookies();
+    const other = await chrome.open({ javaScriptEnabled: false });
+    await other.context().addCookies(cookies);
+    await other.goto('/projects/new');
+    await other.getByLabel('Name', { exact: true }).fill('Without a script');
+    await other.getByRole('button', { name: 'Make project' }).click();
+    await healthy(other);
+    await confirm(other, 'Delete', 'Without a script');
+    await other.getByText('The project is being removed.').waitFor();
+    assert.equal(await other.getByRole('link', { name: 'Without a script' }).count(), 0);
+    await other.context().close();
+    await page.goto('/projects');
+    await page.getByRole('link', { name: NAME, exact: true }).click();
+    await page.getByRole('link', { name: 'Delete', exact: true }).click();
+    await look(page, 'project-delete');
+    await page.getByRole('link', { name: 'Keep it' }).click();
+    await confirm(page, 'Delete', NAME);
+    await page.getByText('The project is being removed.').waitFor();
+    await look(page, 'home-deleted');
+  });
+}
