@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::{
-    accounts, audit, database,
+    accounts, audit, database, domains,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     jit, keys,
@@ -22,6 +22,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         jit::api::ENDPOINTS,
         snippets::api::ENDPOINTS,
         network::api::ENDPOINTS,
+        domains::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,

@@ -9,6 +9,7 @@
 //!   [`mod@reference`]: the operations
 //! - [`web`]: the account pages, which are clients of the operations
 //! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
+//! - [`domains`]: the names under which a project is reached
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod access;
@@ -22,6 +23,7 @@ pub mod clusters;
 pub mod config;
 pub mod database;
 pub mod db;
+pub mod domains;
 pub mod endpoints;
 pub mod error;
 pub mod http;

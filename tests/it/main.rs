@@ -9,6 +9,7 @@ mod binary;
 mod clusters;
 mod contract;
 mod database;
+mod domains;
 mod engines;
 mod http;
 mod jit;

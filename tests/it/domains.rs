@@ -1,0 +1,3 @@
+//! Names under which projects are reached.
+
+mod vanity;
