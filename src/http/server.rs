@@ -1,7 +1,6 @@
 //! Connections of HTTP clients: taken up to a bound, with TLS or without, and seen out at the end.
 //!
-//! A loop of our own over hyper's connections: through a general server a request also pays for boxes, for bodies of any
-//! kind, and for asking at each step whether the server is to stop.
+//! A loop of our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
 use std::{
     convert::Infallible,
