@@ -126,6 +126,7 @@ impl Bench {
             idle_pause_after: None,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
+            oauth: gantry::oauth::Settings::default(),
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
         lease::claim(&app).await?;

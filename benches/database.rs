@@ -113,6 +113,7 @@ impl Bench {
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
+            oauth: gantry::oauth::Settings::default(),
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, db, clusters, Memory::default())?;
         background.spawn().detach_all();

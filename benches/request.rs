@@ -114,6 +114,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         idle_pause_after: None,
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32])?,
+        oauth: gantry::oauth::Settings::default(),
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;

@@ -15,7 +15,7 @@ use crate::{
     http::{Api, Endpoint, Links, Transport},
     jit,
     limits::{self, Limits, Memory, Shared},
-    listener,
+    listener, oauth,
     projects::{
         idle::{self, Uses},
         lease::{self, Lease},
@@ -53,6 +53,8 @@ pub struct Settings {
     pub idle_pause_after: Option<Duration>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
+    /// How applications of others get their tokens.
+    pub oauth: oauth::Settings,
 }
 
 /// Handle to the application. Cheap to clone.
@@ -209,6 +211,7 @@ impl Background {
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
+        tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);
             loop {

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use chrono::TimeDelta;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
@@ -141,6 +142,15 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SEALING_KEY", value_name = "FILE")]
     pub sealing_key: Option<PathBuf>,
 
+    /// Where clients reach this server: scheme, host and port. It is the issuer of OAuth tokens. Without it: as each request
+    /// spells it.
+    #[arg(long, env = "GANTRY_PUBLIC_URL", value_name = "URL")]
+    pub public_url: Option<String>,
+
+    /// Minutes that an OAuth access token lives.
+    #[arg(long, env = "GANTRY_OAUTH_ACCESS_LIFE", default_value_t = 1440, value_parser = clap::value_parser!(i64).range(5..=10_080), value_name = "MINUTES")]
+    pub oauth_access_life: i64,
+
     /// Page with the fair-use policy, named in the OpenAPI document.
     #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
     pub terms_url: Option<String>,
@@ -204,6 +214,16 @@ impl Config {
             return Err(ConfigError::NothingShared);
         }
         self.counting().check().map_err(ConfigError::Limits)
+    }
+
+    /// Where clients reach this server, without a slash at the end.
+    pub fn public_url(&self) -> Option<String> {
+        self.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned())
+    }
+
+    /// How long an OAuth access token lives.
+    pub fn oauth_access_life(&self) -> TimeDelta {
+        TimeDelta::minutes(self.oauth_access_life)
     }
 
     /// Where requests are counted.

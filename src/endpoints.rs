@@ -8,7 +8,7 @@ use crate::{
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     jit, keys,
     limits::{self, STANDARD},
-    network, organizations, planned, projects, reference, snippets, tokens,
+    network, oauth, organizations, planned, projects, reference, snippets, tokens,
 };
 
 static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
@@ -30,6 +30,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         limits::api::ENDPOINTS,
         tokens::api::ENDPOINTS,
         audit::api::ENDPOINTS,
+        oauth::api::ENDPOINTS,
         planned::PLANNED,
     ]
     .concat()

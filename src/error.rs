@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
-use crate::access::Permission;
+use crate::{
+    access::{OauthScope, Permission},
+    oauth::Fault,
+};
 
 /// Anything an operation can fail with.
 #[derive(Debug)]
@@ -53,6 +56,8 @@ pub enum Error {
     },
     /// A published operation that this server does not have yet.
     NotBuilt(&'static str),
+    /// What the OAuth protocol has a name for.
+    Oauth(Fault),
     /// A fault of ours. The cause is logged once and never sent.
     Internal(Report),
 }
@@ -81,6 +86,10 @@ pub enum Denial {
     UserScopeOnly,
     /// The operation makes tokens or tells about them, and the token is scoped.
     UnscopedOnly,
+    /// The application was not let do what has this scope.
+    Scope(OauthScope),
+    /// No application may do this, whatever it was let do.
+    NotByApplications,
     /// The request came over plain HTTP.
     InsecureTransport,
     /// A form that no page of this server made for this session, or not lately.
@@ -143,12 +152,15 @@ codes! {
     VALIDATION_FAILED = "validation_failed", 400, "A field, parameter or header is not what the operation accepts.", "Correct the field the message names.";
     BAD_REQUEST = "bad_request", 400, "The subject's state forbids the operation.", "Read the message; wait or change the state first.";
     SQL_FAILED = "sql_failed", 400, "PostgreSQL refused the statement.", "Read SQLSTATE, detail and line in the message; nothing was applied.";
+    OAUTH_REFUSED = "oauth_refused", 400, "A request of the OAuth protocol cannot be answered; `error` names the reason as its specifications do.", "Read `error_description`; ask the user again if it is `invalid_grant`.";
     UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
+    INVALID_CLIENT = "invalid_client", 401, "An application did not prove which it is.", "Send the client id with a live secret, by HTTP Basic or in the body.";
     FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
+    UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
     NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
@@ -184,6 +196,11 @@ impl Error {
             Self::Conflict(_) => CONFLICT,
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::LimitReached => RATE_LIMIT_EXCEEDED,
+            Self::Oauth(fault) => match fault.error {
+                "invalid_client" => INVALID_CLIENT,
+                _ if fault.unprocessable => UNKNOWN_CLIENT,
+                _ => OAUTH_REFUSED,
+            },
             Self::Internal(_) => INTERNAL_SERVER_ERROR,
             Self::NotBuilt(_) => NOT_IMPLEMENTED,
             Self::Unavailable { .. } => UNAVAILABLE,
@@ -205,6 +222,8 @@ impl Error {
             }
             Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
             Self::Forbidden(Denial::UnscopedOnly) => "This endpoint does not accept scoped access tokens".into(),
+            Self::Forbidden(Denial::Scope(scope)) => format!("Missing required OAuth scope: {}", scope.name()).into(),
+            Self::Forbidden(Denial::NotByApplications) => "This endpoint does not accept OAuth access tokens".into(),
             Self::Forbidden(Denial::InsecureTransport) => {
                 "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
             }
@@ -220,6 +239,7 @@ impl Error {
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
+            Self::Oauth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }
     }

@@ -116,6 +116,15 @@ number_id!(
     TokenId
 );
 
+number_id!(
+    /// Row of `oauth_applications`.
+    ApplicationId
+);
+number_id!(
+    /// Row of `oauth_grants`: what somebody let an application do.
+    ApprovalId
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,7 @@ pub mod keys;
 pub mod limits;
 pub mod listener;
 pub mod network;
+pub mod oauth;
 pub mod organizations;
 pub mod planned;
 pub mod projects;

@@ -64,10 +64,6 @@ planned! {
     Post "/v1/branches/{branch_id_or_ref}/push" [] "v1-push-a-branch" "Push a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Post "/v1/branches/{branch_id_or_ref}/reset" [] "v1-reset-a-branch" "Reset a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Post "/v1/branches/{branch_id_or_ref}/restore" [] "v1-restore-a-branch" "Restore a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/oauth/authorize" [] "v1-authorize-user" "Authorize user" OAuth, Access::Public, STANDARD;
-    Get "/v1/oauth/authorize/project-claim" [] "v1-oauth-authorize-project-claim" "OAuth authorize project claim" OAuth, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Post "/v1/oauth/revoke" [] "v1-revoke-token" "Revoke token" OAuth, Access::Public, STANDARD;
-    Post "/v1/oauth/token" [] "v1-exchange-oauth-token" "Exchange OAuth token" OAuth, Access::Public, STANDARD;
     Get "/v1/organizations/{slug}/entitlements" [] "v1-get-organization-entitlements" "Get organization entitlements" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get organization project claim" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim project for organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;

@@ -5,6 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use uuid::Uuid;
 
 use super::{
+    approval::Approval,
     directory::Subject,
     grant::{Grant, Reach},
 };
@@ -25,7 +26,7 @@ pub enum Caller {
         /// What was wrong.
         credential: Credential,
     },
-    /// A user, through a personal access token or signed in on the pages.
+    /// A user, through a personal access token, an application they let act for them, or signed in on the pages.
     User(User),
 }
 
@@ -40,6 +41,8 @@ pub struct User {
     pub token: Option<TokenId>,
     /// What the token is limited to. Without it: a classic token or a session, which are as good as the user.
     pub grant: Option<Arc<Grant>>,
+    /// What the application may do that sent an OAuth access token for the user.
+    pub approval: Option<Arc<Approval>>,
     /// What the token was used for lately, where that is noted.
     pub calls: Option<Arc<Calls>>,
 }
@@ -47,17 +50,29 @@ pub struct User {
 impl User {
     /// Whether the token may be used on the subject at all, were it its owner's.
     pub fn sees(&self, subject: &Subject) -> bool {
-        self.grant.as_ref().is_none_or(|grant| grant.sees(subject))
+        self.grant.as_ref().is_none_or(|grant| grant.sees(subject)) && self.approval.as_ref().is_none_or(|it| it.sees(subject))
     }
 
     /// Under which name requests are counted.
     pub fn identifier(&self) -> Identifier {
-        if self.token.is_some() { Identifier::User(self.id) } else { Identifier::Session(self.id) }
+        match (&self.approval, self.token) {
+            (Some(approval), _) => Identifier::Application(approval.application),
+            (None, Some(_)) => Identifier::User(self.id),
+            (None, None) => Identifier::Session(self.id),
+        }
     }
 
     /// What the token reaches, if not everything its owner does.
     pub fn reach(&self) -> Option<&Reach> {
-        self.grant.as_ref().map(|grant| &grant.reach)
+        let granted = self.grant.as_ref().map(|grant| &grant.reach);
+        granted.or_else(|| self.approval.as_ref().map(|approval| &approval.reach))
+    }
+
+    /// The number that the audit log has for what the request was sent with: a token's; of an application's approval the
+    /// negative; of a session 0.
+    pub fn credential(&self) -> TokenId {
+        let approved = self.approval.as_ref().map(|approval| TokenId(-approval.id.0));
+        approved.or(self.token).unwrap_or(TokenId(0))
     }
 }
 

@@ -22,7 +22,8 @@ pub enum Standing {
 ///
 /// The order is the rule that keeps callers from probing: who you are (401), whether you and your token may see the
 /// subject (404), and only then whether you may do this to it (403). A request is permitted by one group of permissions
-/// of which the owner's role holds every one, and so does the token if it is scoped. What no token of this owner could do
+/// of which the owner's role holds every one, and so does the token if it is scoped. An application needs the operation's
+/// scope besides, and where an operation has none it is refused. What no token of this owner could do
 /// is the role's refusal; what another token could is the token's.
 pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Standing) -> Result<(), Error> {
     if *access == Access::Public {
@@ -37,7 +38,15 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
         Standing::Account => None,
         Standing::Member(held) => Some(held),
     };
-    let grant = user.grant.as_deref();
+    let (grant, approval) = (user.grant.as_deref(), user.approval.as_deref());
+    if let Some(approval) = approval {
+        match access.oauth() {
+            None => return Err(Error::Forbidden(Denial::NotByApplications)),
+            Some(scope) if !approval.scopes.contains(scope) => return Err(Error::Forbidden(Denial::Scope(scope))),
+            Some(_) => {}
+        }
+    }
+    let held = approval.map_or(held, |approval| held.map(|held| approval.held(held)));
     if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
         return Err(Error::Forbidden(Denial::UserScopeOnly));
     }
@@ -47,7 +56,8 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
     let required = access.required(asked);
     // On one's own account one may do everything.
     let by_role = |permission| held.is_none_or(|held| held.holds(permission));
-    let by_token = |permission| grant.is_none_or(|grant| grant.holds(permission));
+    let by_token =
+        |permission| grant.is_none_or(|grant| grant.holds(permission)) && approval.is_none_or(|approval| approval.holds(permission));
     if required.met(|permission| by_role(permission) && by_token(permission)) {
         Ok(())
     } else if required.met(by_role) {
@@ -74,7 +84,7 @@ mod tests {
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 
     fn user() -> Caller {
-        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, calls: None })
+        Caller::User(User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, approval: None, calls: None })
     }
 
     fn nobody() -> Caller {

@@ -26,6 +26,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
+    oauth::approvals::{self, Issued},
     tokens::{self, Digest, last_used::Use, usage::Noted},
 };
 
@@ -94,7 +95,14 @@ macro_rules! token {
 impl Token {
     fn read(row: &Row) -> Result<Self, Error> {
         let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
-        let user = User { token: Some(TokenId(row.get(0))), id: UserId(row.get(1)), gotrue_id: row.get::<_, Uuid>(2), grant, calls: None };
+        let user = User {
+            token: Some(TokenId(row.get(0))),
+            id: UserId(row.get(1)),
+            gotrue_id: row.get::<_, Uuid>(2),
+            grant,
+            approval: None,
+            calls: None,
+        };
         Ok(Self { user, expires_at: row.get(3), used: AtomicU64::new(0) })
     }
 
@@ -118,6 +126,8 @@ pub struct Directory {
     db: Db,
     clock: Clock,
     tokens: Shelf<Digest, Arc<Token>>,
+    /// What applications send, with what was approved for them.
+    issued: Shelf<Digest, Arc<Issued>>,
     /// Organizations as their members name them, with what each may do there.
     organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
     projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
@@ -133,6 +143,7 @@ impl Directory {
             db,
             clock,
             tokens: Shelf::new(ENTRIES_MAX),
+            issued: Shelf::new(ENTRIES_MAX),
             organizations: Shelf::new(ENTRIES_MAX),
             projects: Shelf::new(ENTRIES_MAX),
             uses,
@@ -155,6 +166,25 @@ impl Directory {
         }
         self.note_use(&token, address, now);
         Ok(Some(token.user.clone()))
+    }
+
+    /// The user for whom the application calls that sent the live access token with this digest.
+    pub async fn approved(&self, digest: &Digest, now: Ticks) -> Result<Option<User>, Error> {
+        let issued = match self.issued.get(digest, now) {
+            Some(issued) => issued,
+            None => match Box::pin(self.load_issued(digest, now)).await? {
+                Some(issued) => issued,
+                None => return Ok(None),
+            },
+        };
+        Ok((issued.expires_at > self.clock.now()).then(|| issued.user.clone()))
+    }
+
+    async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Issued>>, Error> {
+        let epoch = self.issued.epoch();
+        let Some(issued) = approvals::find(&self.db, digest, self.clock.now()).await?.map(Arc::new) else { return Ok(None) };
+        self.issued.put(*digest, issued.clone(), now, epoch);
+        Ok(Some(issued))
     }
 
     /// What the holder of this token of `owner` would be, were it sent now. `None` if it is not the owner's or was revoked;
@@ -225,9 +255,15 @@ impl Directory {
     /// Forgets what a change of `table` may have made untrue.
     pub fn forget(&self, table: &str) {
         match table {
-            "users" | "tokens" => self.tokens.clear(),
+            "users" => {
+                self.tokens.clear();
+                self.issued.clear();
+            }
+            "tokens" => self.tokens.clear(),
+            "oauth_applications" | "oauth_grants" | "oauth_access_tokens" => self.issued.clear(),
             "organizations" => self.organizations.clear(),
             "members" | "project_roles" => {
+                self.issued.clear();
                 self.organizations.clear();
                 self.projects.clear();
             }
@@ -239,6 +275,7 @@ impl Directory {
     /// Whether what is read may be kept; everything known is forgotten.
     pub fn believe(&self, believe: bool) {
         self.tokens.believe(believe);
+        self.issued.believe(believe);
         self.organizations.believe(believe);
         self.projects.believe(believe);
     }

@@ -60,7 +60,7 @@ impl Reach {
     }
 
     /// Whether the subject can be seen at all. The organization of a project that is reached can: the project names it.
-    fn sees(&self, subject: &Subject) -> bool {
+    pub(super) fn sees(&self, subject: &Subject) -> bool {
         match (self, subject) {
             (Self::Account, _) | (_, Subject::Account) => true,
             (Self::Organizations(reached), Subject::Organization(organization)) => reached.contains(&organization.id),

@@ -1,5 +1,6 @@
 //! Who calls, what they may do, and the decision (specification §5).
 
+mod approval;
 pub mod caller;
 mod decide;
 mod directory;
@@ -7,6 +8,7 @@ mod grant;
 pub mod permission;
 pub mod role;
 
+pub use approval::{Approval, Scopes};
 pub use caller::{Caller, User};
 pub use decide::{Standing, decide};
 pub use directory::{Directory, Organization, Project, Reference, Subject};

@@ -175,6 +175,11 @@ macro_rules! oauth_scopes {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
+
+            /// The scope with this name.
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|scope| scope.name() == name)
+            }
         }
     };
 }

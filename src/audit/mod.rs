@@ -112,7 +112,8 @@ pub struct Entry {
     pub at: DateTime<Utc>,
     /// The user who did it; nobody, if the operator did.
     pub actor: Uuid,
-    /// The token it was done with; 0 if the user was signed in on the pages, or if the operator did it.
+    /// The token it was done with; 0 if the user was signed in on the pages, or if the operator did it. Of what an application did
+    /// for the user, the negative number of what the user approved.
     pub token: i64,
     /// Where from, or `operator:` and who at this machine.
     pub address: String,

@@ -16,7 +16,7 @@ use crate::{
     clock::Entropy,
     db::Db,
     error::{Context, Error},
-    ids::{OrganizationId, TokenId, UserId},
+    ids::{ApprovalId, OrganizationId, TokenId, UserId},
 };
 
 /// Parts of field names whose values are not written down. Handlers give no secrets; this is for the day one does.
@@ -47,7 +47,7 @@ impl Recorder {
             Subject::Organization(organization) => (Chain::Organization(organization.id), Some(organization.slug.to_string())),
             Subject::Project(project) => (Chain::Organization(project.organization), Some(project.reference.to_string())),
         };
-        let (address, request_id, token) = (address.to_string(), request_id.to_owned(), user.token.unwrap_or(TokenId(0)));
+        let (address, request_id, token) = (address.to_string(), request_id.to_owned(), user.credential());
         Self {
             chain,
             subject,
@@ -55,6 +55,25 @@ impl Recorder {
             token,
             address,
             request_id,
+            operation,
+            written: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
+        }
+    }
+
+    /// For a request of an application about what a member approved for it.
+    pub fn of_approval(
+        (approval, actor): (ApprovalId, Uuid),
+        organization: OrganizationId,
+        (address, request_id, operation): (IpAddr, &str, &'static str),
+    ) -> Self {
+        Self {
+            chain: Chain::Organization(organization),
+            subject: None,
+            actor,
+            token: TokenId(-approval.0),
+            address: address.to_string(),
+            request_id: request_id.to_owned(),
             operation,
             written: AtomicBool::new(false),
             passed_on: AtomicBool::new(false),

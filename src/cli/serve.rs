@@ -34,6 +34,7 @@ use crate::{
     db::Db,
     http::{Links, Transport, server},
     limits::{Capacity, snapshot},
+    oauth,
     projects::{lease, pool},
     router::Published,
     sealing::SealingKey,
@@ -309,6 +310,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
+        oauth: oauth::Settings { public_url: config.public_url(), access_life: config.oauth_access_life() },
     })
 }
 

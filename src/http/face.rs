@@ -27,6 +27,8 @@ pub struct Face {
 pub enum Presented {
     /// A personal access token's.
     Token(Digest),
+    /// An OAuth access token's.
+    Approval(Digest),
     /// A browser session's.
     Session(Digest),
 }
@@ -42,6 +44,8 @@ pub struct Refused<'a> {
     pub request_id: &'a str,
     /// Id of the operation.
     pub operation: &'static str,
+    /// The answer to "how do I authenticate?", where that is the error.
+    pub challenge: &'a str,
 }
 
 /// Who an operation is asked for by another one, in this process.

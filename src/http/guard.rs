@@ -14,6 +14,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
     response::Response,
 };
+use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::FutureExt;
 use uuid::Uuid;
 
@@ -22,7 +23,7 @@ use super::{
     endpoint::{Access, Effect, Endpoint, Handle, Mounted, Verb},
     face::{Asking, Face, OnBehalf, Presented, Refused},
     fields::{self, RequestId, Told},
-    input::{Call, Payload},
+    input::{Basic, Call, Payload},
     named::{self, Named},
     respond,
     transport::{Peer, Transport},
@@ -45,7 +46,7 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
 /// How programs are met.
 pub(super) static PROGRAMS: Face = Face {
-    presented: |headers, _| tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)).map(Presented::Token),
+    presented: |headers, _| tokens::recognise(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)),
     refuse: respond::error,
     asks: false,
 };
@@ -72,12 +73,22 @@ impl Guarded {
         self.face.asks
     }
 
+    /// How to authenticate: RFC 6750, and where RFC 9728 says the rest is told.
+    fn challenge(&self, credential: Credential, arrival: &Arrival) -> String {
+        let peer = self.app.settings.transport.peer(arrival.socket, &arrival.headers);
+        let origin = self.app.settings.oauth.issuer(peer.origin(&arrival.uri, &arrival.headers));
+        let wrong = if credential == Credential::Missing { "" } else { "error=\"invalid_token\", " };
+        let scope = self.endpoint.access.oauth().map(|scope| format!(", scope=\"{}\"", scope.name())).unwrap_or_default();
+        format!("Bearer {wrong}resource_metadata=\"{origin}/.well-known/oauth-protected-resource\"{scope}")
+    }
+
     fn refuse(&self, error: Error, arrival: &Arrival, request_id: &str) -> Response {
         if arrival.on_behalf.is_some() {
             return respond::within(error);
         }
         let Arrival { method, uri, .. } = arrival;
-        (self.face.refuse)(&error, &Refused { method, uri, request_id, operation: self.endpoint.id })
+        let challenge = if let Error::Unauthenticated(credential) = error { self.challenge(credential, arrival) } else { String::new() };
+        (self.face.refuse)(&error, &Refused { method, uri, request_id, operation: self.endpoint.id, challenge: &challenge })
     }
 }
 
@@ -214,6 +225,7 @@ async fn admit(
         uri: arrival.uri.clone(),
         headers: std::mem::take(&mut arrival.headers),
         body: std::mem::take(&mut arrival.payload),
+        request_id: if endpoint.access == Access::Public { request_id.as_str().into() } else { Box::default() },
     })
     .await
 }
@@ -241,6 +253,7 @@ async fn identify(guarded: &Guarded, headers: &HeaderMap, peer: Peer, now: Ticks
     let user = match (face.presented)(headers, peer) {
         Err(credential) => return Ok(nobody(credential)),
         Ok(Presented::Token(digest)) => app.directory.user(&digest, peer.address, now).await?,
+        Ok(Presented::Approval(digest)) => app.directory.approved(&digest, now).await?,
         Ok(Presented::Session(digest)) => Box::pin(sessions::user(&app.db, &digest, app.clock.now())).await?,
     };
     Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
@@ -314,8 +327,8 @@ impl Meter<'_> {
             Subject::Organization(organization) => (Scope::Organization(organization.id), Some(organization.id)),
             Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
         };
-        // No application calls yet.
-        let place = Place { organization, application: None };
+        let application = self.caller.user().and_then(|user| user.approval.as_ref()).map(|approval| approval.client_id);
+        let place = Place { organization, application };
         if self.guarded.endpoint.limit.key == LimitKey::Uncounted && self.caller.user().is_some() {
             let policy = self.guarded.app.limits.policy(self.guarded.operation, place);
             let whole = Quotas::whole(policy.windows());
@@ -343,6 +356,24 @@ impl Meter<'_> {
         let app = &self.guarded.app;
         app.limits.give_back(taken.key, taken.policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
     }
+}
+
+/// Name and secret of HTTP Basic as an OAuth client sends them: each form-encoded.
+pub(super) fn basic(headers: &HeaderMap) -> Basic {
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(line) = lines.next() else { return Basic::Absent };
+    let read = || {
+        let (scheme, encoded) = line.to_str().ok()?.split_once(' ')?;
+        let text = String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()?;
+        let (name, secret) = text.split_once(':').filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
+        Some(Basic::Said { name: decoded(name), secret: decoded(secret).into() })
+    };
+    if lines.next().is_some() { Basic::Unreadable } else { read().unwrap_or(Basic::Unreadable) }
+}
+
+/// A form with one field that has no value is that text, decoded.
+fn decoded(text: &str) -> String {
+    form_urlencoded::parse(text.as_bytes()).next().map(|(text, _)| text.into_owned()).unwrap_or_default()
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {

@@ -8,6 +8,7 @@ use axum::{
 };
 use bytes::Bytes;
 use schemars::JsonSchema;
+use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
@@ -15,6 +16,7 @@ use super::{
     body,
     endpoint::Endpoint,
     face::{Asking, OnBehalf},
+    guard::basic,
     openapi::Described,
     router::placeholder,
     transport::Peer,
@@ -40,6 +42,24 @@ pub struct Call {
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
     pub(super) body: Payload,
+    /// For who writes the audit log without a recorder of the guard's.
+    pub(super) request_id: Box<str>,
+}
+
+/// What HTTP Basic said.
+#[derive(Debug)]
+pub enum Basic {
+    /// There is no such header.
+    Absent,
+    /// There is one, or more than one, and it cannot be read.
+    Unreadable,
+    /// A name and a secret.
+    Said {
+        /// Before the colon.
+        name: String,
+        /// After it.
+        secret: SecretString,
+    },
 }
 
 /// A body that is still to be read, or was read to find out what the request names.
@@ -80,14 +100,24 @@ impl Call {
         &self.caller
     }
 
-    /// Ties it to its lines in the log. Empty for an operation that asks no others.
+    /// Ties it to its lines in the log. Empty for an operation that asks no others and is not open to all.
     pub fn request_id(&self) -> &str {
-        self.asking.as_ref().map_or("", |asking| &asking.request_id)
+        self.asking.as_ref().map_or(&self.request_id, |asking| &asking.request_id)
     }
 
     /// Writes the audit log, if it may change something.
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.recorder.clone()
+    }
+
+    /// What a client of the OAuth protocol presents by HTTP Basic.
+    pub fn client_credentials(&self) -> Basic {
+        basic(&self.headers)
+    }
+
+    /// The operation that was asked for.
+    pub fn endpoint(&self) -> &'static Endpoint {
+        self.endpoint
     }
 
     /// The whole body, within its bound.

@@ -22,13 +22,15 @@ pub struct Described {
     names: Vec<&'static str>,
     parameters: Vec<Value>,
     body: Option<Value>,
+    /// Whether the body is a form.
+    form: bool,
     reply: Option<(StatusCode, Option<Value>)>,
     may_be_empty: bool,
 }
 
 impl Described {
     fn new(schemas: SchemaGenerator) -> Self {
-        Self { schemas, names: Vec::new(), parameters: Vec::new(), body: None, reply: None, may_be_empty: false }
+        Self { schemas, names: Vec::new(), parameters: Vec::new(), body: None, form: false, reply: None, may_be_empty: false }
     }
 
     /// The handler needs what `{placeholder}` names.
@@ -41,8 +43,15 @@ impl Described {
             .push(json!({"name": name, "in": "header", "required": false, "description": description, "schema": {"type": "string"}}));
     }
 
-    pub(super) fn body_schema<T: JsonSchema>(&mut self) {
+    /// Takes JSON.
+    pub fn body_schema<T: JsonSchema>(&mut self) {
         self.body = Some(self.schemas.subschema_for::<T>().to_value());
+    }
+
+    /// Takes a form.
+    pub fn form_schema<T: JsonSchema>(&mut self) {
+        self.body_schema::<T>();
+        self.form = true;
     }
 
     pub(super) fn reply_schema<T: JsonSchema>(&mut self, status: StatusCode) {
@@ -60,7 +69,8 @@ impl Described {
         self.reply = Some((status, None));
     }
 
-    pub(super) fn query_schema<T: JsonSchema>(&mut self) {
+    /// Takes query parameters.
+    pub fn query_schema<T: JsonSchema>(&mut self) {
         let mut schema = T::json_schema(&mut self.schemas);
         for transform in self.schemas.transforms_mut() {
             transform.transform(&mut schema);
@@ -166,7 +176,8 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
         item["x-oauth-scope"] = scope.name().into();
     }
     if let Some(body) = described.body {
-        item["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": body}}});
+        let kind = if described.form { "application/x-www-form-urlencoded" } else { "application/json" };
+        item["requestBody"] = json!({"required": true, "content": {kind: {"schema": body}}});
     }
     (item, described.schemas)
 }

@@ -88,6 +88,56 @@ impl Output for Begun {
     }
 }
 
+/// 204.
+pub struct Nothing;
+
+impl Output for Nothing {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::NO_CONTENT);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response
+    }
+}
+
+/// 303: the browser goes on there, and tells nobody where it was.
+pub struct Onward(pub String);
+
+impl Output for Onward {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::SEE_OTHER);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::SEE_OTHER;
+        for (name, value) in [(header::REFERRER_POLICY, "no-referrer"), (header::CACHE_CONTROL, "no-store")] {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response.headers_mut().extend(HeaderValue::try_from(self.0).map(|to| (header::LOCATION, to)));
+        response
+    }
+}
+
+/// The same answer, which nobody may keep.
+pub struct Unkept<T>(pub T);
+
+impl<T: Output> Output for Unkept<T> {
+    fn describe(described: &mut Described) {
+        T::describe(described);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = self.0.respond();
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.headers_mut().insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
+        response
+    }
+}
+
 /// 200 with a JSON body that was written before: the bytes of a `T`.
 pub struct Written<T> {
     bytes: Bytes,

@@ -37,7 +37,15 @@ pub(super) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     let mut response = output::json(status(error), &body(error, refused.uri.path().starts_with("/v2/"), refused.request_id));
     match error {
         Error::Unauthenticated(_) => {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::try_from(refused.challenge).unwrap_or(HeaderValue::from_static("Bearer")));
+        }
+        Error::Oauth(fault) => {
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            if fault.error == "invalid_client" {
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"OAuth client\""));
+            }
         }
         Error::Unavailable { retry, .. } => {
             response.headers_mut().insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
@@ -54,6 +62,10 @@ fn body(error: &Error, v2: bool, request_id: &str) -> Value {
     if let Error::Forbidden(Denial::Permissions(missing)) = error {
         let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
         body["error"]["missing_permissions"] = missing.into();
+    }
+    if let Error::Oauth(fault) = error {
+        body["error"] = fault.error.into();
+        body["error_description"] = fault.description.as_ref().into();
     }
     if v2 {
         body["error"]["code"] = error.code().name.into();

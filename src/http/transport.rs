@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, Uri, header};
 use ipnet::IpNet;
 
 use crate::{
@@ -59,6 +59,17 @@ pub struct Peer {
     pub secure: bool,
     /// Whether it was HTTPS.
     pub https: bool,
+}
+
+impl Peer {
+    /// Where the client reaches this server, as it spells that: scheme, name and port.
+    pub fn origin(self, uri: &Uri, headers: &HeaderMap) -> String {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
+        // What goes into links and header fields is nothing but a name and a port.
+        let plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']'));
+        format!("{}://{}", if self.https { "https" } else { "http" }, if plain { host } else { "" })
+    }
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

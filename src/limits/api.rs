@@ -73,7 +73,8 @@ async fn standing(user: User, subject: Subject, app: App, Query(of): Query<Of>) 
         Subject::Organization(organization) => (Scope::Organization(organization.id), Some(organization.id)),
         Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
     };
-    let place = Place { organization, application: None };
+    let application = user.approval.as_ref().map(|approval| approval.client_id);
+    let place = Place { organization, application };
     let found: Vec<(&Endpoint, Key, Policy)> = (0..)
         .zip(endpoints::all())
         .filter(|(_, endpoint)| can_count(endpoint, scope))

@@ -217,7 +217,7 @@ impl Memory {
     #[inline]
     fn name(&self, key: &Key) -> (Name, &Table) {
         let table = match key.identifier {
-            Identifier::User(_) | Identifier::Session(_) => &self.known,
+            Identifier::User(_) | Identifier::Session(_) | Identifier::Application(_) => &self.known,
             Identifier::Address(_) => &self.addresses,
         };
         (self.namer.name(key), table)

@@ -27,7 +27,7 @@ pub use postgres::{DECISION, reclaim};
 pub use shared::{Shared, Tally};
 pub use store::{Options, Store, Trouble};
 
-use crate::ids::{OrganizationId, ProjectId, UserId};
+use crate::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
 /// How many requests a window admits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -105,6 +105,9 @@ pub static CONTEXT: Limit = by_path(&[per(10, 60), per(1, 1)]);
 /// 120 in three minutes: migrations.
 pub static MIGRATIONS: Limit = by_path(&[per(120, 180)]);
 
+/// 10 an hour: what registers itself and costs a row.
+pub static REGISTRATIONS: Limit = by_path(&[per(10, 3_600)]);
+
 /// Not counted: asking how much is left costs nothing.
 pub static UNCOUNTED: Limit = Limit { key: LimitKey::Uncounted, windows: &[per(120, 60)] };
 
@@ -115,6 +118,8 @@ pub enum Identifier {
     User(UserId),
     /// A user, through any of their browser sessions: what programs use up leaves the pages alone.
     Session(UserId),
+    /// An application, for whomever it acts.
+    Application(ApplicationId),
     /// An unauthenticated client. IPv6 addresses count by /64, as one client is given at least that.
     Address(u64),
 }

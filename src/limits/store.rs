@@ -141,6 +141,7 @@ pub(super) fn spelled(operation: &str, key: Key) -> String {
     let _ = match key.identifier {
         Identifier::User(user) => write!(text, "/u{user}"),
         Identifier::Session(user) => write!(text, "/s{user}"),
+        Identifier::Application(application) => write!(text, "/c{application}"),
         Identifier::Address(address) => write!(text, "/a{address:x}"),
     };
     let _ = match key.scope {
@@ -159,7 +160,7 @@ pub(crate) mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::ids::{OrganizationId, ProjectId, UserId};
+    use crate::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     /// A store that answers what it was told, in order, and then never.
     #[derive(Default)]
@@ -181,6 +182,7 @@ pub(crate) mod tests {
             Identifier::User(UserId(1)),
             Identifier::User(UserId(11)),
             Identifier::Session(UserId(1)),
+            Identifier::Application(ApplicationId(1)),
             Identifier::Address(1),
             Identifier::Address(u64::MAX),
         ];

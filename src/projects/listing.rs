@@ -13,7 +13,7 @@ use crate::{
     clock::Ticks,
     error::{Context, Error},
     http::{Endpoint, Json, Query, Tag, Verb, mount, needs},
-    ids::{OrganizationId, TokenId, UserId},
+    ids::{ApprovalId, OrganizationId, TokenId, UserId},
     limits::STANDARD,
 };
 
@@ -25,17 +25,19 @@ const BYTES_MAX: usize = 64 << 20;
 /// Answers of `GET /v1/projects`, by whom they are for.
 pub struct Listings(Shelf<Audience, Bytes>);
 
-/// Who is shown the same list. Classic tokens show what their owner sees; a scoped one may show less, and what it may never
-/// changes.
+/// Who is shown the same list. Classic tokens show what their owner sees; a scoped one, or an application, may show less, and
+/// what it may never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Audience {
     User(UserId),
     Token(TokenId),
+    Approval(ApprovalId),
 }
 
 impl Audience {
     pub(super) fn of(user: &User) -> Self {
-        user.token.filter(|_| user.grant.is_some()).map_or(Self::User(user.id), Self::Token)
+        let scoped = user.token.filter(|_| user.grant.is_some()).map(Self::Token);
+        scoped.or(user.approval.as_ref().map(|approval| Self::Approval(approval.id))).unwrap_or(Self::User(user.id))
     }
 }
 

@@ -20,7 +20,9 @@ use crate::{
     clock::Entropy,
     db::Db,
     error::{Context, Credential, Error},
+    http::Presented,
     ids::{TokenId, UserId},
+    oauth,
 };
 
 /// Longest custom life of a token.
@@ -42,10 +44,10 @@ impl Digest {
     }
 }
 
-/// The digest of the token in an `Authorization` header, or why there is none.
+/// The digest and kind of the token in an `Authorization` header, or why there is none.
 ///
 /// Form: `sbp_`, optionally `oauth_` or `v0_`, then 40 lowercase hex digits (`behaviour.md` §3).
-pub fn recognise(header: Option<&[u8]>) -> Result<Digest, Credential> {
+pub fn recognise(header: Option<&[u8]>) -> Result<Presented, Credential> {
     let header = header.ok_or(Credential::Missing)?;
     let header = std::str::from_utf8(header).map_err(|_| Credential::Malformed)?;
     let (scheme, token) = header.split_once(' ').ok_or(Credential::Missing)?;
@@ -53,7 +55,8 @@ pub fn recognise(header: Option<&[u8]>) -> Result<Digest, Credential> {
         return Err(Credential::Missing);
     }
     if well_formed(token) {
-        return Ok(Digest::of(token));
+        let digest = Digest::of(token);
+        return Ok(if token.starts_with(oauth::ACCESS_PREFIX) { Presented::Approval(digest) } else { Presented::Token(digest) });
     }
     let jwt = token.split('.').count() == 3 && token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
     Err(if jwt { Credential::Jwt } else { Credential::Malformed })
@@ -257,9 +260,9 @@ mod tests {
     fn headers_are_told_apart() {
         let good = format!("sbp_{}", "a1".repeat(20));
         let cases = [
-            (format!("Bearer {good}"), Ok(Digest::of(&good))),
-            (format!("bearer {good}"), Ok(Digest::of(&good))),
-            (format!("Bearer sbp_oauth_{}", "0".repeat(40)), Ok(Digest::of(&format!("sbp_oauth_{}", "0".repeat(40))))),
+            (format!("Bearer {good}"), Ok(Presented::Token(Digest::of(&good)))),
+            (format!("bearer {good}"), Ok(Presented::Token(Digest::of(&good)))),
+            (format!("Bearer sbp_oauth_{}", "0".repeat(40)), Ok(Presented::Approval(Digest::of(&format!("sbp_oauth_{}", "0".repeat(40)))))),
             (format!("Bearer {good}x"), Err(Credential::Malformed)),
             (format!("Bearer {good} "), Err(Credential::Malformed)),
             (format!("Bearer  {good}"), Err(Credential::Malformed)),

@@ -50,9 +50,7 @@ impl Input for Visitor {
         let (user, app) = (User::take(call).await?, App::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Unauthenticated(Credential::Missing))?;
         let account = accounts::by_id(&app.db, user.id).await?;
-        let host = call.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-        let host = call.uri().authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
-        let origin = format!("{}://{host}", if call.peer().https { "https" } else { "http" });
+        let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
         let done = query.find(|(name, _)| name == "done").map(|(_, what)| what.into_owned());
         let (path, asking, recorder) = (call.uri().path().to_owned(), call.asking()?, call.recorder());

@@ -19,6 +19,7 @@ mod limits;
 mod matrix;
 mod members;
 mod model;
+mod oauth;
 mod organizations;
 mod pausing;
 mod pool;

@@ -2,6 +2,7 @@
 //! token of every single permission, whether the token reaches the subject or not. Decided here by the pure decision, and
 //! in `live` by the whole application.
 
+mod applications;
 mod live;
 mod property;
 
@@ -12,11 +13,14 @@ use std::{
 };
 
 use gantry::{
-    access::{Caller, Grant, Organization, Permission, Permissions, Project, Reach, Role, Standing, Subject, User, decide},
+    access::{
+        Approval, Caller, Grant, OauthScope, Organization, Permission, Permissions, Project, Reach, Role, Scopes, Standing, Subject, User,
+        decide,
+    },
     endpoints,
     error::{Denial, Error},
     http::{Access, Asked, Endpoint},
-    ids::{OrganizationId, ProjectId, TokenId, UserId},
+    ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, TokenId, UserId},
     limits::LimitKey,
 };
 
@@ -114,7 +118,7 @@ fn subject(endpoint: &Endpoint) -> Subject {
 }
 
 fn user(grant: Option<Grant>) -> User {
-    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: Some(TokenId(1)), grant: grant.map(Arc::new), calls: None }
+    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: Some(TokenId(1)), grant: grant.map(Arc::new), approval: None, calls: None }
 }
 
 fn grant(permissions: Permissions, reach: Reach) -> Grant {
@@ -146,6 +150,8 @@ fn letter(outcome: &Result<(), Error>) -> char {
         Err(Error::Forbidden(Denial::Permissions(_))) => 'p',
         Err(Error::Forbidden(Denial::UserScopeOnly)) => 'u',
         Err(Error::Forbidden(Denial::UnscopedOnly)) => 'c',
+        Err(Error::Forbidden(Denial::Scope(_))) => 's',
+        Err(Error::Forbidden(Denial::NotByApplications)) => 'o',
         Err(other) => panic!("the decision never says {other}"),
     }
 }
@@ -191,8 +197,9 @@ const LEGEND: &str = "\
 Whether a request is let in, by what the token reaches, and there by the owner's role: one letter each for
   a stranger, no-access, read-only, developer, administrator, owner.
   `.` let in   `4` 404   `r` 403, the role   `p` 403, the token's permissions   `u` 403, the token does not reach the account
-  `c` 403, only classic tokens are accepted
+  `c` 403, only classic tokens are accepted   `s` 403, not in a scope that was approved   `o` 403, no application may
 A scoped token reaches: the account | the organization | the project | another organization | another project.
+An application reaches all of these but the account; bound to its member, or acting as the administrator who approved it.
 Nobody is 401 everywhere but where it says public.
 ";
 
@@ -208,7 +215,7 @@ fn the_decisions_are_what_they_were_reviewed_to_be() {
             assert!(rows(&question).iter().all(|(_, words)| words.iter().all(|word| word == "......")), "{}", endpoint.id);
             continue;
         }
-        for (token, words) in rows(&question) {
+        for (token, words) in rows(&question).into_iter().chain(applications::rows(&question)) {
             let _ = writeln!(text, "  {} {token}", words.join(" "));
         }
     }
@@ -281,7 +288,8 @@ fn tokens_for_projects_are_refused_on_organizations() {
         count += 1;
         let token = grant(all(), Reach::Projects { organization: HOME, projects: vec![PROJECT] });
         let refused = outcome(&question, Some(token), Some(Role::Owner)).unwrap_err();
-        assert!(matches!(refused, Error::Forbidden(Denial::Permissions(_))), "{}: {refused:?}", question.endpoint.id);
+        let expected = if question.endpoint.access == Access::Unscoped { 'c' } else { 'p' };
+        assert_eq!(letter(&Err(refused)), expected, "{}", question.endpoint.id);
     }
     assert!(count > 20, "{count}");
 }

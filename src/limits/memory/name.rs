@@ -60,6 +60,7 @@ impl Namer {
         let (who, identifier) = match key.identifier {
             Identifier::User(user) => (0, user.0.cast_unsigned()),
             Identifier::Session(user) => (8, user.0.cast_unsigned()),
+            Identifier::Application(application) => (9, application.0.cast_unsigned()),
             Identifier::Address(address) => (1, address),
         };
         let (what, scope) = match key.scope {
@@ -95,13 +96,15 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::ids::{OrganizationId, ProjectId, UserId};
+    use crate::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     #[test]
     fn every_part_of_a_key_is_in_its_name() {
         let namer = Namer::new([7; 32], &["a", "b"]);
-        let identifiers =
-            (0..10).flat_map(|n| [Identifier::User(UserId(n)), Identifier::Session(UserId(n)), Identifier::Address(n.cast_unsigned())]);
+        let identifiers = (0..10_i64).flat_map(|n| {
+            let address = Identifier::Address(n.cast_unsigned());
+            [Identifier::User(UserId(n)), Identifier::Session(UserId(n)), Identifier::Application(ApplicationId(n)), address]
+        });
         let scopes = (0..10).flat_map(|n| [Scope::Organization(OrganizationId(n)), Scope::Project(ProjectId(n))]);
         let scopes: Vec<_> = scopes.chain([Scope::User, Scope::Unresolved]).collect();
         let keys: Vec<_> = identifiers

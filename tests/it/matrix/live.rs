@@ -24,14 +24,14 @@ struct Holder {
 }
 
 /// What stands behind the names of the matrix.
-struct World {
-    app: TestApp,
+pub(super) struct World {
+    pub(super) app: TestApp,
     sibling: ProjectRef,
     second: Tenant,
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let app = TestApp::new().await;
         let sibling = app.stub(app.home.id, "sibling").await;
         let second = app.tenant("Second", &app.owner).await;
@@ -44,7 +44,7 @@ impl World {
         [(&self.app.stranger, None)].into_iter().chain(members).collect()
     }
 
-    async fn reaches(&self) -> Vec<Reach> {
+    pub(super) async fn reaches(&self) -> Vec<Reach> {
         let (home, second) = (self.app.home.id, self.second.id);
         let project = async |reference: &ProjectRef| {
             let sql = "select id from projects where ref = $1";
@@ -65,17 +65,23 @@ impl World {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
         let stored = scoped::create(db, actor.user, "matrix", &minted, (now, now + TimeDelta::days(300)), &grant, None).await.unwrap();
-        let user =
-            User { id: actor.user, gotrue_id: actor.gotrue_id, token: Some(TokenId(stored.id)), grant: Some(Arc::new(grant)), calls: None };
+        let user = User {
+            id: actor.user,
+            gotrue_id: actor.gotrue_id,
+            token: Some(TokenId(stored.id)),
+            grant: Some(Arc::new(grant)),
+            approval: None,
+            calls: None,
+        };
         Holder { token: minted.expose().to_owned(), user, role }
     }
 
     fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
-        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, calls: None };
+        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, approval: None, calls: None };
         Holder { token: actor.token.clone(), user, role }
     }
 
-    async fn simulate(&self, question: &Question, user: &User) -> char {
+    pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
         let (path, body) = self.spelled(question);
         let imagined = Imagined { method: question.endpoint.method.name(), path: &path, query: question.query, body: body.as_bytes() };
         let rehearsal = rehearse(&self.app.app, endpoints::all(), user.clone(), imagined).await.unwrap().unwrap();
@@ -83,7 +89,7 @@ impl World {
         letter(&rehearsal.outcome)
     }
 
-    async fn ask(&self, question: &Question, token: &str) -> Answer {
+    pub(super) async fn ask(&self, question: &Question, token: &str) -> Answer {
         let (path, body) = self.spelled(question);
         let call = self.app.request(question.endpoint.method.name(), &format!("{path}?{}", question.query)).token(token);
         if question.endpoint.method.has_body() { call.body(body).send().await } else { call.send().await }
@@ -102,7 +108,7 @@ impl World {
         (path.join("/"), body)
     }
 
-    fn subject(&self, endpoint: &'static Endpoint, reaches: &[Reach]) -> Subject {
+    pub(super) fn subject(&self, endpoint: &'static Endpoint, reaches: &[Reach]) -> Subject {
         match (super::subject(endpoint), &reaches[2]) {
             (Subject::Project(mut project), Reach::Projects { organization, projects }) => {
                 (project.id, project.organization) = (projects[0], *organization);
@@ -118,7 +124,7 @@ impl World {
 }
 
 /// The letter of the matrix for a real answer. What a handler finds wanting was let in.
-fn told(answer: &Answer, head: bool) -> char {
+pub(super) fn told(answer: &Answer, head: bool) -> char {
     let message = if head || answer.status.is_success() { String::new() } else { answer.message() };
     match answer.status {
         StatusCode::UNAUTHORIZED => '1',
@@ -128,6 +134,8 @@ fn told(answer: &Answer, head: bool) -> char {
         StatusCode::FORBIDDEN if message.starts_with("Missing required permission(s): ") => 'p',
         StatusCode::FORBIDDEN if message == "This endpoint requires a user-scoped access token" => 'u',
         StatusCode::FORBIDDEN if message == "This endpoint does not accept scoped access tokens" => 'c',
+        StatusCode::FORBIDDEN if message.starts_with("Missing required OAuth scope: ") => 's',
+        StatusCode::FORBIDDEN if message == "This endpoint does not accept OAuth access tokens" => 'o',
         StatusCode::FORBIDDEN if message.starts_with("Your account does not have") => 'r',
         _ => '.',
     }
@@ -144,7 +152,7 @@ fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
 }
 
 /// Whether the path names something besides organization and project.
-fn names_more(endpoint: &Endpoint) -> bool {
+pub(super) fn names_more(endpoint: &Endpoint) -> bool {
     placeholders(endpoint.path).any(|name| !["ref", "slug"].contains(&name))
 }
 
@@ -196,7 +204,7 @@ async fn a_request_gets_what_the_decision_says() {
             let letter = letter(&decide(&Caller::User(holder.user.clone()), &question.endpoint.access, &question.asked(), standing));
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
-            let (live, decided) = (told(&answer, head), if head && "rpuc".contains(letter) { '3' } else { letter });
+            let (live, decided) = (told(&answer, head), if head && "rpucso".contains(letter) { '3' } else { letter });
             let simulated = world.simulate(question, &holder.user).await;
             // Whom the decision lets in the handler may tell that there is no such thing.
             let live = if live == '4' && letter == '.' && names_more(question.endpoint) { '.' } else { live };

@@ -67,6 +67,11 @@ impl Call {
         self.header("content-type", "application/json").body(body.to_string())
     }
 
+    pub(crate) fn form(self, fields: &[(&str, &str)]) -> Self {
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        self.header("content-type", "application/x-www-form-urlencoded").body(body)
+    }
+
     pub(crate) fn body(mut self, body: impl Into<Body>) -> Self {
         *self.request.body_mut() = body.into();
         self
@@ -119,6 +124,8 @@ impl Answer {
     fn check_body(&self, method: &Method, path: &str) {
         if self.status.is_success() {
             document::check(method, path, self.status, self.header("content-type"), &self.body);
+        } else if self.status.is_redirection() {
+            assert!(self.headers.contains_key(header::LOCATION) && self.body.is_empty(), "{self:?}");
         } else {
             assert_eq!(self.header("content-type"), Some("application/json; charset=utf-8"), "{self:?}");
             assert!(self.json()["message"].is_string(), "{self:?}");

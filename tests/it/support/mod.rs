@@ -19,7 +19,7 @@ use gantry::{
     http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     limits::{Memory, Options},
-    organizations,
+    oauth, organizations,
     projects::{Status, pool::Wanted},
     router::Published,
     sealing::SealingKey,
@@ -277,6 +277,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         idle_pause_after: None,
         counting: Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
+        oauth: oauth::Settings::default(),
     }
 }
 

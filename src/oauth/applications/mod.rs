@@ -1,0 +1,381 @@
+//! Applications that are registered, and their secrets.
+
+pub mod api;
+pub mod secrets;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
+
+use super::{grants, redirect};
+use crate::{
+    access::{OauthScope, Scopes},
+    audit::Recorder,
+    clock::Entropy,
+    db::Db,
+    error::{Context, Error},
+    ids::{ApplicationId, OrganizationId, UserId},
+};
+
+/// Applications of one organization.
+const APPLICATIONS_MAX: i64 = 200;
+/// Longest name.
+const NAME_CHARS_MAX: usize = 100;
+/// Addresses of one application. The check of the table says the same.
+const REDIRECTS_MAX: usize = 20;
+
+/// What a member chooses among when they approve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "OauthProjectSelection")]
+pub enum Selection {
+    /// The whole organization.
+    Off,
+    /// The organization, or some of its projects.
+    Optional,
+    /// Some of its projects.
+    Required,
+}
+
+impl Selection {
+    /// Name in the database and on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        }
+    }
+
+    fn read(name: &str) -> Self {
+        match name {
+            "off" => Self::Off,
+            "optional" => Self::Optional,
+            // What this version does not know restricts.
+            _ => Self::Required,
+        }
+    }
+}
+
+/// An application that is registered and not deleted.
+#[derive(Debug, Clone)]
+pub struct Application {
+    /// Row of `oauth_applications`.
+    pub id: ApplicationId,
+    /// By which it is known outside.
+    pub client_id: Uuid,
+    /// Whose it is. None: it registered itself.
+    pub organization: Option<OrganizationId>,
+    /// What it is to be called.
+    pub name: String,
+    /// Its own page.
+    pub website: String,
+    /// A picture.
+    pub icon: Option<String>,
+    /// Where it can be answered.
+    pub redirect_uris: Vec<String>,
+    /// What it may ask for.
+    pub scopes: Scopes,
+    /// It can keep no secret.
+    pub public: bool,
+    /// It may do no more than who approved it may at the time.
+    pub bound: bool,
+    /// Whether projects are chosen.
+    pub selection: Selection,
+    /// The operator vouches for it.
+    pub verified: bool,
+    /// When it was registered.
+    pub created_at: DateTime<Utc>,
+}
+
+impl Application {
+    /// Whether it has to prove itself by PKCE: what keeps no secret, and what nobody looked at.
+    pub fn needs_challenge(&self) -> bool {
+        self.public || self.organization.is_none()
+    }
+}
+
+macro_rules! applications {
+    ($rest:literal) => {
+        concat!(
+            "select a.id, a.client_id, a.organization_id, a.name, a.website, a.icon, a.redirect_uris, a.scopes, a.public, \
+             a.bind_to_authorizing_user, a.project_selection, a.verified, a.created_at from oauth_applications a where a.deleted_at is null and ",
+            $rest
+        )
+    };
+}
+
+fn read(row: &Row) -> Application {
+    Application {
+        id: ApplicationId(row.get(0)),
+        client_id: row.get(1),
+        organization: row.get::<_, Option<i64>>(2).map(OrganizationId),
+        name: row.get(3),
+        website: row.get(4),
+        icon: row.get(5),
+        redirect_uris: row.get(6),
+        scopes: Scopes::named(row.get::<_, Vec<&str>>(7)),
+        public: row.get(8),
+        bound: row.get(9),
+        selection: Selection::read(row.get(10)),
+        verified: row.get(11),
+        created_at: row.get(12),
+    }
+}
+
+/// The application with this client id.
+pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application>, Error> {
+    let rows = db.query(applications!("a.client_id = $1"), &[&client_id]).await.context("looking up an application")?;
+    Ok(rows.first().map(read))
+}
+
+/// The application with this row.
+pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Error> {
+    let rows = db.query(applications!("a.id = $1"), &[&id.0]).await.context("looking up an application")?;
+    Ok(rows.first().map(read))
+}
+
+/// The applications of an organization, by name.
+pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
+    let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
+    let rows = db.query(sql, &[&organization.0, &APPLICATIONS_MAX]).await.context("listing applications")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// One of them.
+pub async fn of_organization(db: &Db, organization: OrganizationId, client_id: Uuid) -> Result<Application, Error> {
+    by_client_id(db, client_id).await?.filter(|found| found.organization == Some(organization)).ok_or(Error::NotFound)
+}
+
+/// What somebody wants an application to be.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// What it is to be called.
+    pub name: String,
+    /// Its own page, or nothing.
+    pub website: String,
+    /// A picture.
+    pub icon: Option<String>,
+    /// Where it can be answered.
+    pub redirect_uris: Vec<String>,
+    /// Names of what it may ask for.
+    pub scopes: Vec<String>,
+    /// It can keep no secret.
+    pub public: bool,
+    /// It may do no more than who approves it may at the time.
+    pub bound: bool,
+    /// Whether projects are chosen.
+    pub selection: Selection,
+}
+
+impl Draft {
+    /// The draft of what an application is.
+    pub fn of(application: &Application) -> Self {
+        Self {
+            name: application.name.clone(),
+            website: application.website.clone(),
+            icon: application.icon.clone(),
+            redirect_uris: application.redirect_uris.clone(),
+            scopes: application.scopes.names().into_iter().map(str::to_owned).collect(),
+            public: application.public,
+            bound: application.bound,
+            selection: application.selection,
+        }
+    }
+
+    /// What is wrong with it, if anything; what it may ask for, if not.
+    pub fn check(&self) -> Result<Scopes, Error> {
+        check_name(&self.name)?;
+        for (field, address) in [("website", Some(&self.website)), ("icon", self.icon.as_ref())] {
+            if address.is_some_and(|address| !address.is_empty() && !is_page(address)) {
+                return Err(Error::invalid(field, "expected an https address"));
+            }
+        }
+        check_redirects(&self.redirect_uris)?;
+        let scope = |name: &String| {
+            OauthScope::from_name(name).ok_or_else(|| Error::invalid("scopes", format!("{name} is not in the catalogue of scopes")))
+        };
+        if self.scopes.is_empty() {
+            return Err(Error::invalid("scopes", "expected at least one"));
+        }
+        self.scopes.iter().map(scope).collect()
+    }
+
+    fn described(&self) -> Value {
+        json!({
+            "name": self.name, "website": self.website, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
+            "public": self.public, "bind_to_authorizing_user": self.bound, "project_selection": self.selection.name(),
+        })
+    }
+}
+
+/// Refuses names that cannot be read, or look like something else: they are all that people see of an application.
+pub fn check_name(name: &str) -> Result<(), Error> {
+    // Marks that turn text around or stand nowhere.
+    let invisible = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if name.trim() != name || !(1..=NAME_CHARS_MAX).contains(&name.chars().count()) || name.chars().any(invisible) {
+        return Err(Error::invalid("name", format!("expected 1 to {NAME_CHARS_MAX} visible characters")));
+    }
+    Ok(())
+}
+
+/// Refuses addresses that cannot be registered.
+pub fn check_redirects(list: &[String]) -> Result<(), Error> {
+    if !(1..=REDIRECTS_MAX).contains(&list.len()) {
+        return Err(Error::invalid("redirect_uris", format!("expected 1 to {REDIRECTS_MAX}")));
+    }
+    match list.iter().find_map(|address| redirect::problem(address)) {
+        Some(problem) => Err(Error::invalid("redirect_uris", format!("one of them {problem}"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether it can stand in a link of ours.
+pub fn is_page(address: &str) -> bool {
+    address.starts_with("https://") && redirect::problem(address).is_none()
+}
+
+/// Registers an application.
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    (organization, creator): (OrganizationId, UserId),
+    draft: &Draft,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Application, Error> {
+    let doing = "registering an application";
+    let scopes = draft.check()?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Two at once are counted one after the other.
+    transaction.execute("select 1 from organizations where id = $1 for update", &[&organization.0]).await.context(doing)?;
+    let sql = "select count(*) from oauth_applications where organization_id = $1 and deleted_at is null";
+    if transaction.query_one(sql, &[&organization.0]).await.context(doing)?.get::<_, i64>(0) >= APPLICATIONS_MAX {
+        return Err(Error::Rejected(format!("An organization can have {APPLICATIONS_MAX} applications; delete one first").into()));
+    }
+    let client_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    insert(&transaction, client_id, Some((organization, creator)), draft, scopes, now).await?;
+    audit.write_in(&transaction, 201, (None, Some(with_id(client_id, draft.described()))), now).await?;
+    transaction.commit().await.context(doing)?;
+    by_client_id(db, client_id).await?.ok_or_else(|| Error::internal(doing, "it is not there"))
+}
+
+/// Writes the row of an application that was checked. Without an owner, it registered itself.
+pub async fn insert(
+    transaction: &Transaction<'_>,
+    client_id: Uuid,
+    owner: Option<(OrganizationId, UserId)>,
+    draft: &Draft,
+    scopes: Scopes,
+    now: DateTime<Utc>,
+) -> Result<ApplicationId, Error> {
+    let sql = "insert into oauth_applications (client_id, organization_id, created_by, name, website, icon, redirect_uris, scopes, public, \
+               bind_to_authorizing_user, project_selection, source, created_at) \
+               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) returning id";
+    let (organization, creator) = owner.unzip();
+    let row = transaction
+        .query_one(
+            sql,
+            &[
+                &client_id,
+                &organization.map(|id| id.0),
+                &creator.map(|id| id.0),
+                &draft.name,
+                &draft.website,
+                &draft.icon,
+                &draft.redirect_uris,
+                &scopes.names(),
+                &draft.public,
+                &draft.bound,
+                &draft.selection.name(),
+                &if owner.is_some() { "manual" } else { "dcr" },
+                &now,
+            ],
+        )
+        .await
+        .context("registering an application")?;
+    Ok(ApplicationId(row.get(0)))
+}
+
+/// Makes an application something else. What restricts it stays: members approved it as that.
+pub async fn change(db: &Db, application: &Application, draft: &Draft, now: DateTime<Utc>, audit: &Recorder) -> Result<(), Error> {
+    let doing = "changing an application";
+    let scopes = draft.check()?;
+    if application.bound && !draft.bound {
+        return Err(Error::invalid("bind_to_authorizing_user", "cannot be switched off again"));
+    }
+    if draft.selection < application.selection {
+        return Err(Error::invalid("project_selection", "cannot be loosened again"));
+    }
+    if draft.public != application.public {
+        return Err(Error::invalid("public", "cannot be changed; register another application"));
+    }
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Of two changes at once neither loosens what the other restricts.
+    let sql = "update oauth_applications set name = $2, website = $3, icon = $4, redirect_uris = $5, scopes = $6, \
+               bind_to_authorizing_user = bind_to_authorizing_user or $7, project_selection = $8 \
+               where id = $1 and deleted_at is null and (project_selection = $9 or project_selection = $8) returning id";
+    let row = transaction
+        .query_opt(
+            sql,
+            &[
+                &application.id.0,
+                &draft.name,
+                &draft.website,
+                &draft.icon,
+                &draft.redirect_uris,
+                &scopes.names(),
+                &draft.bound,
+                &draft.selection.name(),
+                &application.selection.name(),
+            ],
+        )
+        .await
+        .context(doing)?;
+    row.ok_or_else(|| Error::Conflict("The application was changed meanwhile; look at it again".into()))?;
+    let before = with_id(application.client_id, Draft::of(application).described());
+    audit.write_in(&transaction, 200, (Some(before), Some(with_id(application.client_id, draft.described()))), now).await?;
+    transaction.commit().await.context(doing)
+}
+
+/// Deletes an application, and ends everything that was approved for it. How many that were.
+pub async fn delete(db: &Db, application: &Application, now: DateTime<Utc>, audit: &Recorder) -> Result<u64, Error> {
+    let doing = "deleting an application";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "update oauth_applications set deleted_at = $2 where id = $1 and deleted_at is null returning id";
+    transaction.query_opt(sql, &[&application.id.0, &now]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let ended = grants::end_all_of(&transaction, application.id, now).await?;
+    let before = with_id(application.client_id, Draft::of(application).described());
+    audit.write_in(&transaction, 200, (Some(before), Some(json!({"authorizations_revoked": ended}))), now).await?;
+    transaction.commit().await.context(doing)?;
+    Ok(ended)
+}
+
+fn with_id(client_id: Uuid, mut value: Value) -> Value {
+    value["id"] = client_id.to_string().into();
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_they_look_like() {
+        for fine in ["Acme", "Açme 2.0", "日本", "<b>"] {
+            assert!(check_name(fine).is_ok(), "{fine}");
+        }
+        for wrong in ["", " Acme", "Acme ", "A\u{202e}cme", "A\u{200b}cme", "A\ncme", "\u{feff}Acme", &"x".repeat(101)] {
+            assert!(check_name(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Fields of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
+
+use super::fault;
+use crate::error::Error;
+
+/// Fields of one request.
+const FIELDS_MAX: usize = 64;
+/// Longest value.
+const LENGTH_MAX: usize = 4_096;
+
+/// The fields of a query or a form.
+#[derive(Debug, Default)]
+pub struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// Reads them. A field that is there twice, even with one value, means different things to different readers.
+    pub fn parse(text: &[u8]) -> Result<Self, Error> {
+        let mut fields: Vec<(String, String)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(text) {
+            if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
+                return Err(fault("invalid_request", "There are too many fields, or one is too long."));
+            }
+            if fields.iter().any(|(known, _)| *known == name) {
+                return Err(fault("invalid_request", "A field is there more than once."));
+            }
+            fields.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(Self(fields))
+    }
+
+    /// A field that says something: an empty one is as good as none.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether the field is there at all.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
+    /// A field that must be there.
+    pub fn required(&self, name: &'static str) -> Result<&str, Error> {
+        self.get(name).ok_or_else(|| fault("invalid_request", format!("Required parameter: {name}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_there_once() {
+        let fields = Fields::parse(b"a=1&b=&c=x%20y+z").unwrap();
+        assert_eq!((fields.get("a"), fields.get("b"), fields.get("c"), fields.get("d")), (Some("1"), None, Some("x y z"), None));
+        assert!(fields.has("b") && !fields.has("d"));
+        for twice in ["a=1&a=2", "a=1&a=1", "a=&a=1", "a=1&%61=1"] {
+            assert!(Fields::parse(twice.as_bytes()).is_err(), "{twice}");
+        }
+        assert!(Fields::parse(format!("a={}", "x".repeat(LENGTH_MAX + 1)).as_bytes()).is_err());
+        let many: String = (0..=FIELDS_MAX).map(|n| format!("f{n}=1&")).collect();
+        assert!(Fields::parse(many.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Applications that register themselves: what is taken, what is not, and what becomes of those nobody uses.
+
+use gantry::oauth::upkeep;
+use serde_json::{Value, json};
+
+use super::flow::{CALLBACK, Client, Pair, anywhere, parameter, tried};
+use crate::support::{TestApp, client::Answer};
+
+async fn register(app: &TestApp, body: &Value) -> Answer {
+    anywhere(app.post("/platform/oauth/apps/register")).json(body).send().await
+}
+
+fn right() -> Value {
+    json!({"client_name": "Assistant", "redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none", "scope": "projects:read"})
+}
+
+fn with(field: &str, value: Value) -> Value {
+    let mut body = right();
+    body[field] = value;
+    body
+}
+
+#[tokio::test]
+async fn one_that_registers_itself_gets_what_its_member_chose() {
+    let app = TestApp::new().await;
+    let registered = register(&app, &right()).await.expect(201);
+    assert_eq!(registered.header("cache-control"), Some("no-store"));
+    let body = registered.json();
+    assert!(body.get("client_secret").is_none() && body["scope"] == "projects:read" && body["token_endpoint_auth_method"] == "none");
+    let client = Client { id: body["client_id"].as_str().unwrap().to_owned(), secret: None };
+    let id = client.ask(&app.node, &[]).await;
+    let shown = app.get(&format!("/platform/oauth/authorizations/{id}")).as_(&app.read_only).send().await.expect(200).json();
+    assert_eq!(
+        (&shown["registered_itself"], &shown["verified"], &shown["project_selection"]),
+        (&json!(true), &json!(false), &json!("required"))
+    );
+    let chosen = json!({"project_refs": [app.home.project]});
+    let address = client.approved(&app, &app.read_only, &[], &chosen).await;
+    let pair = Pair::of(&client.exchange(&app.node, &parameter(&address, "code")).await.expect(200));
+    assert_eq!(tried(&app.node, &pair.access).await, 200);
+
+    let body = register(&app, &with("token_endpoint_auth_method", Value::Null)).await.expect(201).json();
+    assert_eq!((&body["token_endpoint_auth_method"], &body["client_secret_expires_at"]), (&json!("client_secret_basic"), &json!(0)));
+    let client =
+        Client { id: body["client_id"].as_str().unwrap().to_owned(), secret: Some(body["client_secret"].as_str().unwrap().to_owned()) };
+    let address = client.approved(&app, &app.owner, &[], &chosen).await;
+    client.exchange(&app.node, &parameter(&address, "code")).await.expect(200);
+    // Nobody looked at it, so its secret alone is not proof enough.
+    let text = super::flow::query(&[("client_id", &client.id), ("redirect_uri", CALLBACK), ("response_type", "code"), ("state", "s")]);
+    let answer = anywhere(app.get(&format!("/v1/oauth/authorize?{text}"))).send().await.expect(303);
+    assert_eq!(parameter(answer.header("location").unwrap(), "error"), "invalid_request");
+}
+
+#[tokio::test]
+async fn what_cannot_be_trusted_is_not_registered() {
+    let app = TestApp::new().await;
+    let redirect = |address: &str| with("redirect_uris", json!([address]));
+    let many: Vec<_> = (0..21).map(|n| format!("https://app.example/{n}")).collect();
+    for (case, body, error) in [
+        ("none", with("redirect_uris", json!([])), "invalid_redirect_uri"),
+        ("too many", with("redirect_uris", json!(many)), "invalid_redirect_uri"),
+        ("http", redirect("http://app.example/cb"), "invalid_redirect_uri"),
+        ("wildcard", redirect("https://*.example/cb"), "invalid_redirect_uri"),
+        ("wildcard path", redirect("https://app.example/*"), "invalid_redirect_uri"),
+        ("fragment", redirect("https://app.example/cb#x"), "invalid_redirect_uri"),
+        ("user", redirect("https://app.example@evil.example/"), "invalid_redirect_uri"),
+        ("script", redirect("javascript:alert(1)"), "invalid_redirect_uri"),
+        ("data", redirect("data:text/html,x"), "invalid_redirect_uri"),
+        ("file", redirect("file:///etc/passwd"), "invalid_redirect_uri"),
+        ("relative", redirect("/cb"), "invalid_redirect_uri"),
+        ("scheme-relative", redirect("//app.example/cb"), "invalid_redirect_uri"),
+        ("a short scheme", redirect("myapp:/cb"), "invalid_redirect_uri"),
+        ("a space", redirect(" https://app.example/cb"), "invalid_redirect_uri"),
+        ("one bad among good", with("redirect_uris", json!([CALLBACK, "http://app.example"])), "invalid_redirect_uri"),
+        ("our name", with("client_name", json!("Gantry Console")), "invalid_client_metadata"),
+        ("the service's name", with("client_name", json!("SUPABASE official")), "invalid_client_metadata"),
+        ("a name turned around", with("client_name", json!("evil\u{202e}gnp")), "invalid_client_metadata"),
+        ("a hidden mark", with("client_name", json!("Ac\u{200b}me")), "invalid_client_metadata"),
+        ("a line end", with("client_name", json!("Acme\n")), "invalid_client_metadata"),
+        ("no name", with("client_name", json!("")), "invalid_client_metadata"),
+        ("a long name", with("client_name", json!("x".repeat(101))), "invalid_client_metadata"),
+        ("implicit", with("grant_types", json!(["implicit"])), "invalid_client_metadata"),
+        ("password", with("grant_types", json!(["authorization_code", "password"])), "invalid_client_metadata"),
+        ("token", with("response_types", json!(["token"])), "invalid_client_metadata"),
+        ("a key", with("token_endpoint_auth_method", json!("private_key_jwt")), "invalid_client_metadata"),
+        ("scopes", with("scope", json!("everything")), "invalid_client_metadata"),
+    ] {
+        super::flow::fails(case, &register(&app, &body).await, error);
+    }
+    for body in [json!([]), json!({"redirect_uris": "https://app.example"}), json!({"redirect_uris": [1]})] {
+        register(&app, &body).await.expect(400);
+    }
+    let left: i64 = app.app.db.query("select count(*) from oauth_applications", &[]).await.unwrap()[0].get(0);
+    assert_eq!(left, 0);
+    // Nothing else that it says about itself is used.
+    let body = register(&app, &with("logo_uri", json!("javascript:alert(1)"))).await.expect(201).json();
+    let icon: Option<String> = app.app.db.query("select icon from oauth_applications", &[]).await.unwrap()[0].get(0);
+    assert!(icon.is_none() && body.get("logo_uri").is_none());
+}
+
+/// Ten an hour from one place, and those that nobody approved go again.
+#[tokio::test]
+async fn a_flood_ends_and_leaves_nothing() {
+    let app = TestApp::new().await;
+    for _ in 0..10 {
+        app.post("/platform/oauth/apps/register").json(&right()).send().await.expect(201);
+    }
+    app.post("/platform/oauth/apps/register").json(&right()).send().await.expect(429);
+    app.advance(3_600);
+    let used = app.post("/platform/oauth/apps/register").json(&right()).send().await.expect(201).json();
+    let used = Client { id: used["client_id"].as_str().unwrap().to_owned(), secret: None };
+    used.approved(&app, &app.owner, &[], &json!({"project_refs": [app.home.project]})).await;
+    let count = async || app.app.db.query("select count(*) from oauth_applications", &[]).await.unwrap()[0].get::<_, i64>(0);
+    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    assert_eq!(count().await, 11);
+    app.advance(30 * 86_400);
+    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    // What was approved and never used is nothing any more after a week.
+    assert_eq!(count().await, 0);
+}
