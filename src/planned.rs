@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::{
     access::{AnyOf, OauthScope as S, Permission as P},
-    http::{Access, Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
+    http::{Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
     limits::{ANALYTICS, DOMAINS, STANDARD},
 };
 

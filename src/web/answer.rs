@@ -56,6 +56,23 @@ impl Answer {
         Ok(answer)
     }
 
+    /// The way to an application's address: nobody there learns where the browser was.
+    pub fn away(address: &str) -> Result<Self, Error> {
+        let mut answer = Self::to(address)?;
+        answer.0.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        Ok(answer)
+    }
+
+    /// The same page, whose form may lead to an application's address: browsers hold a form to the policy on all of its way.
+    #[must_use]
+    pub fn leading_to(mut self, origin: Option<&str>) -> Self {
+        let policy = origin.map(|origin| POLICY.replace("form-action 'self'", &format!("form-action 'self' {origin}")));
+        if let Some(policy) = policy.and_then(|policy| HeaderValue::try_from(policy).ok()) {
+            self.0.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+        }
+        self
+    }
+
     /// The same with another status: a form that is shown again says why.
     #[must_use]
     pub fn status(mut self, status: StatusCode) -> Self {

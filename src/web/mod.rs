@@ -22,6 +22,7 @@ mod home;
 mod may;
 mod named;
 mod next;
+mod oauth;
 mod organizations;
 mod places;
 mod projects;
@@ -88,6 +89,21 @@ static PAGES: &[&Endpoint] = &[
     &tokens::SHOW,
     &tokens::ASK_REVOKE,
     &tokens::REVOKE,
+    &oauth::ASK,
+    &oauth::ANSWER,
+    &oauth::SWITCH,
+    &oauth::PROBLEM,
+    &oauth::APPROVED,
+    &oauth::TAKE_BACK,
+    &oauth::LIST,
+    &oauth::NEW,
+    &oauth::CREATE,
+    &oauth::SHOW,
+    &oauth::CHANGE,
+    &oauth::ADD_SECRET,
+    &oauth::REVOKE_SECRET,
+    &oauth::ASK_DELETE,
+    &oauth::DELETE,
     &sessions::LIST,
     &sessions::END_ONE,
     &sessions::END_ALL,

@@ -29,6 +29,13 @@ pub(super) struct Project {
     status: Status,
 }
 
+impl Place {
+    /// Whether the project is one of this organization's.
+    pub(super) fn has(&self, reference: &str) -> bool {
+        self.projects.iter().any(|project| project.reference == reference)
+    }
+}
+
 /// All of them.
 pub(super) async fn places(visitor: &Visitor) -> Result<Vec<Place>, Error> {
     let organizations = organizations(visitor).await?;

@@ -1,6 +1,6 @@
 //! The account pages, as a browser without JavaScript meets them.
 
-mod browser;
+pub(crate) mod browser;
 mod cli_login;
 mod guarding;
 mod organizations;

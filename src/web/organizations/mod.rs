@@ -19,19 +19,19 @@ use super::{Visitor, words};
 use crate::{access::Role, error::Error, ids::OrgSlug};
 
 /// What every page of an organization has at its top.
-struct Head {
-    slug: OrgSlug,
-    name: String,
+pub(super) struct Head {
+    pub(super) slug: OrgSlug,
+    pub(super) name: String,
 }
 
 impl Head {
     /// The path of a page of the organization.
-    fn way(&self, rest: &str) -> String {
+    pub(super) fn way(&self, rest: &str) -> String {
         format!("/organizations/{}{rest}", self.slug)
     }
 
     /// To who does not belong to it, it is not there.
-    async fn of(visitor: &Visitor, slug: OrgSlug) -> Result<Self, Error> {
+    pub(super) async fn of(visitor: &Visitor, slug: OrgSlug) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Detail {
             name: String,

@@ -15,82 +15,82 @@ use tower::ServiceExt;
 
 use crate::support::{Actor, Node, TestApp};
 
-pub(super) const PASSWORD: &str = "violin fjord lantern 9";
+pub(crate) const PASSWORD: &str = "violin fjord lantern 9";
 const HOST: &str = "gantry.test";
 
 /// One browser, of one person.
-pub(super) struct Browser {
+pub(crate) struct Browser {
     api: Api,
-    pub(super) cookies: BTreeMap<String, String>,
+    pub(crate) cookies: BTreeMap<String, String>,
     /// What it says about where a form is from.
-    pub(super) origin: Option<(&'static str, String)>,
+    pub(crate) origin: Option<(&'static str, String)>,
 }
 
 /// A page, or the way to one.
-pub(super) struct Seen {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) html: String,
+pub(crate) struct Seen {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) html: String,
 }
 
 impl Seen {
     #[track_caller]
-    pub(super) fn expect(self, status: u16) -> Self {
+    pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{:?} {}", self.headers, self.html);
         self
     }
 
     #[track_caller]
-    pub(super) fn leads_to(self, path: &str) -> Self {
+    pub(crate) fn leads_to(self, path: &str) -> Self {
         let seen = self.expect(303);
         assert_eq!(seen.header("location"), Some(path));
         seen
     }
 
     #[track_caller]
-    pub(super) fn hides(self, text: &str) -> Self {
+    pub(crate) fn hides(self, text: &str) -> Self {
         assert!(!self.html.contains(text), "{text:?} in {}", self.html);
         self
     }
 
     #[track_caller]
-    pub(super) fn says(self, text: &str) -> Self {
+    pub(crate) fn says(self, text: &str) -> Self {
         assert!(self.html.contains(text), "no {text:?} in {}", self.html);
         self
     }
 
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
     /// What the page's forms carry.
-    pub(super) fn form_token(&self) -> String {
+    pub(crate) fn form_token(&self) -> String {
         let (_, rest) = self.html.split_once("name=\"form_token\" value=\"").expect("a form");
         rest.split('"').next().unwrap().to_owned()
     }
 }
 
 impl Browser {
-    pub(super) fn new(node: &Node) -> Self {
+    pub(crate) fn new(node: &Node) -> Self {
         let origin = Some(("origin", format!("http://{HOST}")));
         Self { api: node.app.api(), cookies: BTreeMap::new(), origin }
     }
 
-    pub(super) fn from(mut self, address: &str) -> Self {
+    pub(crate) fn from(mut self, address: &str) -> Self {
         self.api = self.api.of(address.parse().unwrap());
         self
     }
 
     /// The same person's browser, at another node.
-    pub(super) fn at(&self, node: &Node) -> Self {
+    pub(crate) fn at(&self, node: &Node) -> Self {
         Self { api: node.app.api(), cookies: self.cookies.clone(), origin: self.origin.clone() }
     }
 
-    pub(super) async fn get(&mut self, path: &str) -> Seen {
+    pub(crate) async fn get(&mut self, path: &str) -> Seen {
         self.send(Request::get(path).body(Body::empty()).unwrap()).await
     }
 
-    pub(super) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
+    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
         let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
         let mut request = Request::post(path).header("content-type", "application/x-www-form-urlencoded");
         if let Some((name, value)) = &self.origin {
@@ -100,17 +100,17 @@ impl Browser {
     }
 
     /// Sends a form of the page at `at`.
-    pub(super) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
+    pub(crate) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
         let token = self.get(at).await.expect(200).form_token();
         let fields: Vec<_> = [("form_token", token.as_str())].into_iter().chain(fields.iter().copied()).collect();
         self.post(path, &fields).await
     }
 
-    pub(super) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
+    pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
         self.post("/sign-in", &[("email", email), ("password", password), ("next", "/projects")]).await
     }
 
-    pub(super) async fn send(&mut self, mut request: Request<Body>) -> Seen {
+    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Seen {
         let headers = request.headers_mut();
         headers.insert("host", HOST.parse().unwrap());
         headers.insert("sec-fetch-mode", "navigate".parse().unwrap());
@@ -133,6 +133,13 @@ impl Browser {
     }
 }
 
+/// The one application that pages of tests lead to.
+const APPLICATION: &str = "https://app.example";
+
+fn leads_away(seen: &Seen) -> bool {
+    seen.header("location").is_some_and(|to| to.starts_with(APPLICATION))
+}
+
 /// What holds for every page, form and redirect.
 fn check_headers(seen: &Seen) {
     if seen.header("content-type").is_some_and(|kind| !kind.starts_with("text/html")) {
@@ -140,10 +147,13 @@ fn check_headers(seen: &Seen) {
     }
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                   form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+    // A form that asks for consent may lead to the application, and what leads there tells nothing.
+    let (leads, away) =
+        (seen.header("content-security-policy").unwrap().replace(&format!("'self' {APPLICATION};"), "'self';"), leads_away(seen));
+    assert_eq!(leads, policy);
     for (name, value) in [
-        ("content-security-policy", policy),
         ("x-frame-options", "DENY"),
-        ("referrer-policy", "same-origin"),
+        ("referrer-policy", if away { "no-referrer" } else { "same-origin" }),
         ("x-content-type-options", "nosniff"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cache-control", "no-store"),
@@ -156,23 +166,23 @@ fn check_headers(seen: &Seen) {
     }
 }
 
-pub(super) fn email(name: &str) -> String {
+pub(crate) fn email(name: &str) -> String {
     format!("{name}@example.com")
 }
 
 /// Gives an actor the password.
-pub(super) async fn give_password(app: &TestApp, actor: &Actor) {
+pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     let owner = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     passwords::set(&app.app.db, &app.app.entropy, &owner, PASSWORD.into(), app.clock.now()).await.unwrap();
 }
 
 /// Olga's browser, signed in.
-pub(super) async fn olga(app: &TestApp) -> Browser {
+pub(crate) async fn olga(app: &TestApp) -> Browser {
     signed_in(app, &app.owner).await
 }
 
 /// An actor's browser, signed in.
-pub(super) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
+pub(crate) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
     give_password(app, actor).await;
     let account = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     let mut browser = Browser::new(&app.node);

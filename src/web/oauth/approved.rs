@@ -1,0 +1,66 @@
+//! What one let applications do, and taking it back.
+
+use askama::Template;
+use axum::http::Method;
+use serde::Deserialize;
+
+use super::{
+    super::{Answer, Form, Frame, Visitor, page, words::Moment},
+    words::{self, Line},
+};
+use crate::{
+    error::Error,
+    http::{Access, Endpoint, Verb, mount},
+    oauth::grants::Authorization,
+};
+
+pub(in crate::web) static APPROVED: Endpoint =
+    page("page-oauth-approved", "Authorized applications", Verb::Get, "/account/applications", Access::Caller, || mount(approved));
+pub(in crate::web) static TAKE_BACK: Endpoint =
+    page("page-oauth-take-back", "Revoke an application", Verb::Post, "/account/applications/revoke", Access::Caller, || mount(take_back));
+
+#[derive(Template)]
+#[template(path = "oauth_approved.html")]
+struct Approved {
+    frame: Frame,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    it: Authorization,
+    lines: Vec<Line>,
+    approved: Moment,
+    used: Option<Moment>,
+}
+
+impl Row {
+    fn reach(&self) -> String {
+        match self.it.project_refs.as_ref().map(Vec::len) {
+            None => "Whole organization".to_owned(),
+            Some(1) => "1 project".to_owned(),
+            Some(count) => format!("{count} projects"),
+        }
+    }
+}
+
+async fn approved(visitor: Visitor) -> Result<Answer, Error> {
+    let now = visitor.app.clock.now();
+    let row = |it: Authorization| Row {
+        lines: words::lines(it.scopes.iter().map(String::as_str), None),
+        approved: Moment::new(it.created_at, now),
+        used: it.last_used_at.map(|at| Moment::new(at, now)),
+        it,
+    };
+    let rows: Vec<Authorization> = visitor.get("/v1/oauth/authorizations").await?;
+    Answer::page(&Approved { frame: visitor.frame(), rows: rows.into_iter().map(row).collect() })
+}
+
+#[derive(Deserialize)]
+struct Which {
+    id: i64,
+}
+
+async fn take_back(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
+    visitor.ask::<()>(Method::DELETE, &format!("/v1/oauth/authorizations/{}", which.id), None).await?;
+    Answer::to("/account/applications?done=revoked")
+}

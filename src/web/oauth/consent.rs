@@ -1,0 +1,254 @@
+//! The page that asks a member whether an application may act for them.
+
+use askama::Template;
+use axum::http::{Method, StatusCode, header};
+use chrono::TimeDelta;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{
+    super::{
+        Answer, Form, Frame, Visitor, cookie, next, page,
+        places::{Place, places},
+        words::Moment,
+    },
+    words::{self, Line},
+};
+use crate::{
+    access::Role,
+    accounts::sessions::{self, Ending},
+    error::Error,
+    http::{Access, Endpoint, Query, Verb, mount},
+    oauth::{
+        applications::Selection,
+        redirect,
+        requests::{
+            self, Request,
+            api::{AuthId, Shown},
+        },
+    },
+};
+
+pub(in crate::web) static ASK: Endpoint =
+    page("page-oauth-ask", "Let an application act for you?", Verb::Get, "/authorize", Access::Caller, || mount(ask));
+pub(in crate::web) static ANSWER: Endpoint =
+    page("page-oauth-answer", "Answer an application", Verb::Post, "/authorize", Access::Caller, || mount(answer));
+pub(in crate::web) static SWITCH: Endpoint =
+    page("page-oauth-switch", "Answer an application as somebody else", Verb::Post, "/authorize/switch", Access::Caller, || mount(switch));
+pub(in crate::web) static PROBLEM: Endpoint =
+    page("page-oauth-problem", "A request that cannot be answered", Verb::Get, "/authorize/problem", Access::Public, || mount(problem));
+
+#[derive(Template)]
+#[template(path = "oauth_consent.html")]
+struct Consent {
+    frame: Frame,
+    id: Uuid,
+    email: String,
+    asks: Shown,
+    lines: Vec<Line>,
+    places: Vec<Place>,
+    /// The one that is chosen, by its place in the list.
+    chosen: Option<usize>,
+    /// What the member is there.
+    role: Option<Role>,
+    projects: Vec<String>,
+    whole: bool,
+    left: Moment,
+    wrong: Option<String>,
+}
+
+impl Consent {
+    fn place(&self) -> Option<&Place> {
+        self.chosen.and_then(|chosen| self.places.get(chosen))
+    }
+
+    fn is_chosen(&self, place: &Place) -> bool {
+        self.place().is_some_and(|chosen| chosen.organization.slug == place.organization.slug)
+    }
+
+    /// Whether the member's role is too low to give this away.
+    fn too_low(&self) -> bool {
+        !self.asks.bind_to_authorizing_user && self.role.is_none_or(|role| role < Role::Administrator)
+    }
+
+    fn above(&self) -> bool {
+        self.asks.bind_to_authorizing_user && self.lines.iter().any(|line| line.above)
+    }
+
+    fn is_local(&self) -> bool {
+        self.asks.domain == "a program on your computer"
+    }
+
+    fn chooses_projects(&self) -> bool {
+        self.asks.project_selection != Selection::Off
+    }
+
+    fn may_be_whole(&self) -> bool {
+        self.asks.project_selection == Selection::Optional
+    }
+
+    fn role_name(&self) -> &'static str {
+        self.role.map_or("none", Role::label)
+    }
+}
+
+#[derive(Template)]
+#[template(path = "oauth_receipt.html")]
+struct Receipt {
+    frame: Frame,
+    name: String,
+    domain: String,
+    lines: Vec<Line>,
+    approved: bool,
+}
+
+#[derive(Template)]
+#[template(path = "oauth_problem.html")]
+struct Problem {
+    frame: Frame,
+    title: &'static str,
+    text: &'static str,
+}
+
+#[derive(Deserialize, schemars::JsonSchema)]
+struct Which {
+    #[serde(flatten)]
+    id: AuthId,
+    organization: Option<String>,
+}
+
+async fn ask(visitor: Visitor, Query(which): Query<Which>) -> Result<Answer, Error> {
+    let Some(request) = open(&visitor, which.id.auth_id).await? else { return over(visitor.frame()) };
+    if request.done {
+        return receipt(&visitor, &request);
+    }
+    let wanted = Wanted { organization: which.organization, ..Wanted::default() };
+    show(&visitor, &request, wanted, None).await
+}
+
+/// The request, if this browser session is the one that opened it first.
+async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
+    match requests::open(&visitor.app.db, id, &visitor.secret.digest(), visitor.app.clock.now()).await {
+        Ok(request) => Ok(Some(request)),
+        Err(Error::NotFound) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+fn over(frame: Frame) -> Result<Answer, Error> {
+    let (title, text) = (
+        "This request is over",
+        "It was open for ten minutes, or in another browser. Nothing was allowed. Go back to the application, and begin again from there.",
+    );
+    Ok(Answer::page(&Problem { frame, title, text })?.status(StatusCode::GONE))
+}
+
+fn receipt(visitor: &Visitor, request: &Request) -> Result<Answer, Error> {
+    Answer::page(&Receipt {
+        frame: visitor.frame(),
+        name: request.application.name.clone(),
+        domain: redirect::shown(&request.redirect_uri),
+        lines: words::lines(request.scopes.names(), None),
+        approved: request.approved_at.is_some(),
+    })
+}
+
+/// What the form says so far.
+#[derive(Default)]
+struct Wanted {
+    organization: Option<String>,
+    projects: Vec<String>,
+    whole: bool,
+}
+
+async fn show(visitor: &Visitor, request: &Request, wanted: Wanted, wrong: Option<String>) -> Result<Answer, Error> {
+    let asks: Shown = visitor.get(&format!("/platform/oauth/authorizations/{}", request.id)).await?;
+    let places = places(visitor).await?;
+    let by_project = asks.project_ref.as_ref().and_then(|wanted| places.iter().position(|place| place.has(wanted)));
+    let named = wanted.organization.as_ref().or(asks.organization_slug.as_ref());
+    let named = named.and_then(|slug| places.iter().position(|place| place.organization.slug == *slug));
+    let chosen = named.or(by_project).or(if places.is_empty() { None } else { Some(0) });
+    let role = match chosen.and_then(|chosen| places.get(chosen)) {
+        Some(place) => Some(visitor.may("GET", &format!("/v1/organizations/{}", place.organization.slug)).await?.role),
+        None => None,
+    };
+    let projects = if wanted.projects.is_empty() { asks.project_ref.iter().cloned().collect() } else { wanted.projects };
+    let page = Consent {
+        frame: visitor.frame().of("/authorize"),
+        id: request.id,
+        email: visitor.account.email.clone(),
+        lines: words::lines(asks.scopes.iter().map(String::as_str), role),
+        left: Moment::new(asks.expires_at, visitor.app.clock.now() - TimeDelta::seconds(59)),
+        asks,
+        places,
+        chosen,
+        role,
+        projects,
+        whole: wanted.whole,
+        wrong,
+    };
+    let status = if page.wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    Ok(Answer::page(&page)?.status(status).leading_to(redirect::origin(&request.redirect_uri).as_deref()))
+}
+
+/// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones.
+async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> Result<Answer, Error> {
+    let all = |wanted: &str| fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect::<Vec<_>>();
+    let one = |wanted: &str| all(wanted).into_iter().next().unwrap_or_default();
+    let id = Uuid::try_parse(&one("auth_id")).map_err(|_| Error::NotFound)?;
+    let Some(request) = open(&visitor, id).await? else { return over(visitor.frame()) };
+    if request.done {
+        return receipt(&visitor, &request);
+    }
+    if one("decision") != "approve" {
+        let answer: Value = visitor.ask(Method::DELETE, &format!("/platform/oauth/authorizations/{id}"), None).await?;
+        return Answer::away(answer["url"].as_str().unwrap_or_default());
+    }
+    let slug = one("organization");
+    if slug.parse::<crate::ids::OrgSlug>().is_err() {
+        return Err(Error::NotFound);
+    }
+    let whole = request.application.selection == Selection::Off || one("reach") == "all";
+    let projects = all("project");
+    let body = if whole { json!({}) } else { json!({"project_refs": projects}) };
+    let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
+    match visitor.ask::<Value>(Method::POST, &path, Some(&body)).await {
+        Ok(answer) => Answer::away(answer["url"].as_str().unwrap_or_default()),
+        Err(Error::Invalid { .. }) => {
+            let wanted = Wanted { organization: Some(slug), projects, whole };
+            show(&visitor, &request, wanted, Some("Choose at least one project.".to_owned())).await
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Gives the request free for whoever signs in next, and signs out.
+async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, Error> {
+    let digest = visitor.secret.digest();
+    requests::release(&visitor.app.db, which.auth_id, &digest).await?;
+    sessions::end(&visitor.app.db, visitor.user.id, Ending::This(&digest), visitor.app.clock.now()).await?;
+    let back = next::sign_in(&format!("/authorize?auth_id={}", which.auth_id));
+    Ok(Answer::to(&back)?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+}
+
+#[derive(Deserialize, schemars::JsonSchema)]
+struct Why {
+    #[serde(default)]
+    why: String,
+}
+
+async fn problem(Query(why): Query<Why>) -> Result<Answer, Error> {
+    let (title, text) = if why.why == "client" {
+        (
+            "This application is unknown",
+            "The link that led here names no application that is registered on this server. Nothing was allowed, and nothing was told to anybody.",
+        )
+    } else {
+        (
+            "This link is not right",
+            "It names an address that the application did not register, or contradicts itself. Nothing was allowed, and nothing was told to anybody. Who made the link can mend it.",
+        )
+    };
+    Ok(Answer::page(&Problem { frame: Frame::anonymous(), title, text })?.status(StatusCode::BAD_REQUEST))
+}
