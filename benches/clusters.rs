@@ -125,6 +125,7 @@ impl Bench {
             prepared,
             idle_pause_after: None,
             counting: Options::default(),
+            upstreams: gantry::edge::upstreams::Upstreams::default(),
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
         };

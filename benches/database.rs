@@ -109,6 +109,7 @@ impl Bench {
             node: uuid::Uuid::nil(),
             databases: None,
             prepared: Wanted::default(),
+            upstreams: gantry::edge::upstreams::Upstreams::default(),
             idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),

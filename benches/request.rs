@@ -113,6 +113,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         prepared: Wanted::default(),
         idle_pause_after: None,
         counting: Options::default(),
+        upstreams: gantry::edge::upstreams::Upstreams::default(),
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
     };

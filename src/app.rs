@@ -10,6 +10,7 @@ use crate::{
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
+    edge::{self, Edge, upstreams::Upstreams},
     endpoints,
     error::Error,
     http::{Api, Endpoint, Links, Transport},
@@ -51,6 +52,8 @@ pub struct Settings {
     pub prepared: pool::Wanted,
     /// After how long without use a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Where the services of projects answer, unless the operator says otherwise of one.
+    pub upstreams: Upstreams,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
     /// How applications of others get their tokens.
@@ -93,6 +96,8 @@ pub struct Inner {
     pub jit: jit::Keeper,
     /// Connections to the projects' databases.
     pub router: Router,
+    /// Requests to the projects' services.
+    pub edge: Edge,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
 }
@@ -159,6 +164,7 @@ impl App {
             pool: Pool::default(),
             jit: jit::Keeper::default(),
             router: Router::default(),
+            edge: Edge::default(),
             metrics,
         };
         let app = Self(Arc::new(inner));
@@ -187,12 +193,14 @@ impl App {
     pub fn forget(&self, table: &str) {
         self.directory.forget(table);
         self.listings.forget(table);
+        self.edge.forget(table);
     }
 
     /// Forgets everything, and caches again only if changes are heard: nobody knows what was missed.
     pub fn believe(&self, hearing: bool) {
         self.directory.believe(hearing);
         self.listings.believe(hearing);
+        self.edge.reread();
     }
 }
 
@@ -210,6 +218,7 @@ impl Background {
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
+        tasks.spawn(edge::log::run(app.edge.log.take()));
         tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
         tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::{clusters::Home, http::ClientHeader, limits};
+use crate::{clusters::Home, edge::upstreams, http::ClientHeader, limits};
 
 /// The data folder nobody chose.
 const DATA_DIR: &str = "./.gantry";
@@ -110,6 +110,29 @@ pub struct Config {
     /// Private key (PEM) of that certificate.
     #[arg(long, env = "GANTRY_DB_TLS_KEY", requires = "db_tls_cert", value_name = "FILE")]
     pub db_tls_key: Option<PathBuf>,
+
+    /// Address that clients of projects' services connect to over HTTPS: `https://<ref>.<domain>`. May be given several times.
+    /// Without it, `gantry dev` takes 127.0.0.1:8443, or another port if that is taken; `gantry serve` serves no services.
+    #[arg(long, env = "GANTRY_EDGE_HTTPS_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    pub edge_https_listen: Vec<SocketAddr>,
+
+    /// Address for plain HTTP, port 80 as a rule: leads clients of projects' services to HTTPS.
+    #[arg(long, env = "GANTRY_EDGE_HTTP_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    pub edge_http_listen: Vec<SocketAddr>,
+
+    /// Certificate chain (PEM) for `*.<domain>`. Read again when the file changes. Without it, `gantry dev` has an authority
+    /// of its own.
+    #[arg(long, env = "GANTRY_EDGE_TLS_CERT", requires = "edge_tls_key", value_name = "FILE")]
+    pub edge_tls_cert: Option<PathBuf>,
+
+    /// Private key (PEM) of that certificate.
+    #[arg(long, env = "GANTRY_EDGE_TLS_KEY", requires = "edge_tls_cert", value_name = "FILE")]
+    pub edge_tls_key: Option<PathBuf>,
+
+    /// Where a service of the projects answers: `rest`, `auth`, `storage`, `realtime` or `functions`, and an `http://` address
+    /// in which `{ref}` stands for the project's ref. May be given several times. `gantry upstream` says otherwise of one project.
+    #[arg(long, env = "GANTRY_UPSTREAM", value_delimiter = ',', value_name = "SERVICE=URL")]
+    pub upstream: Vec<upstreams::Named>,
 
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]

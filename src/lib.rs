@@ -9,8 +9,8 @@
 //!   [`mod@reference`]: the operations
 //! - [`web`]: the account pages, which are clients of the operations
 //! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
-//! - [`domains`]: the names under which a project is reached
-//! - [`app`], [`db`], [`sealing`], [`cache`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
+//! - [`edge`]: the way in to its services, by [`domains`]: the names under which it is reached
+//! - [`app`], [`db`], [`sealing`], [`cache`], [`places`], [`tls`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod access;
 pub mod accounts;
@@ -24,6 +24,7 @@ pub mod config;
 pub mod database;
 pub mod db;
 pub mod domains;
+pub mod edge;
 pub mod endpoints;
 pub mod error;
 pub mod http;
@@ -35,6 +36,7 @@ pub mod listener;
 pub mod network;
 pub mod oauth;
 pub mod organizations;
+pub mod places;
 pub mod planned;
 pub mod projects;
 pub mod reference;
@@ -42,5 +44,6 @@ pub mod router;
 pub mod sealing;
 pub mod snippets;
 pub mod telemetry;
+pub mod tls;
 pub mod tokens;
 pub mod web;

@@ -10,6 +10,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::{
     config::LogFormat,
+    edge::{self, upstreams::Service},
     error::{Context, Error},
     limits::Tally,
     router,
@@ -41,6 +42,7 @@ pub struct Metrics {
     tally: Tally,
     clusters: Clusters,
     router: router::Tally,
+    edge: edge::Tally,
 }
 
 /// What a new project's cluster is made from.
@@ -125,6 +127,24 @@ impl Clusters {
     }
 }
 
+fn edge_tally(recorder: &PrometheusRecorder) -> edge::Tally {
+    let counter = |name: &'static str, labels| recorder.register_counter(&Key::from_parts(name, labels), &METADATA);
+    let requests = |service| {
+        ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
+            let labels = vec![Label::from_static_parts("service", service), Label::from_static_parts("status", class)];
+            counter("gantry_edge_requests_total", labels)
+        })
+    };
+    let [rest, auth, storage, realtime, functions] = Service::ALL.map(|service| requests(service.name()));
+    edge::Tally {
+        connections: edge::OUTCOMES
+            .map(|outcome| (outcome, counter("gantry_edge_connections_total", vec![Label::from_static_parts("outcome", outcome)]))),
+        requests: [rest, auth, storage, realtime, functions, requests("none")],
+        tunnels: recorder.register_gauge(&Key::from_static_name("gantry_edge_websockets"), &METADATA),
+        dropped: recorder.register_counter(&Key::from_static_name("gantry_edge_log_dropped_total"), &METADATA),
+    }
+}
+
 struct Operation {
     /// By hundreds of the status: 1xx to 5xx.
     requests: [Counter; 5],
@@ -169,12 +189,18 @@ impl Metrics {
                 (outcome, recorder.register_counter(&Key::from_parts("gantry_router_connections_total", labels), &METADATA))
             }),
         };
-        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router })
+        let edge = edge_tally(&recorder);
+        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router, edge })
     }
 
     /// What is counted about connections to databases.
     pub fn router(&self) -> &router::Tally {
         &self.router
+    }
+
+    /// What is counted about requests to projects' services.
+    pub fn edge(&self) -> &edge::Tally {
+        &self.edge
     }
 
     /// What is counted about shared limits.

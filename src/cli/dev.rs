@@ -1,6 +1,9 @@
 //! `gantry dev`: everything on this machine with one command and no configuration.
 
-use std::{net::Ipv4Addr, path::Path};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+};
 
 use anyhow::Context;
 use clap::Args;
@@ -106,12 +109,13 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     let token = if start.fresh { format!("{}  (shown once; kept in {env})", start.token.expose_secret()) } else { format!("in {env}") };
     let bearer = if start.fresh { start.token.expose_secret().to_owned() } else { format!("$(. {env}; echo $GANTRY_TOKEN)") };
     let engine = running.app.clusters.engines().default_engine().text();
-    let databases = databases(running);
+    let (databases, services) = (databases(running), services(running));
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\
          \n  Reference   {url}/docs\
          \n  Databases   {databases}\
+         \n  Services    {services}\
          \n  Pages       {link}  (signs you in, once, within 15 minutes)\
          \n  Token       {token}\
          \n  Variables   . {env}\
@@ -134,6 +138,19 @@ fn databases(running: &Running) -> String {
     let trust = authority.as_deref().map(|file| format!("\n              sslrootcert={}", quoted(file))).unwrap_or_default();
     let first = addresses.first().map_or("", String::as_str);
     format!("{}{instead}\n              psql postgresql://postgres.<ref>@{first}/postgres{trust}", addresses.join(", "))
+}
+
+/// Where projects' services are reached, in a line for people.
+fn services(running: &Running) -> String {
+    let port = running.services.first().map(SocketAddr::port).unwrap_or_default();
+    let domain = &running.app.settings.project_domain;
+    let trust = running
+        .databases
+        .authority
+        .as_deref()
+        .map(|file| format!("\n              certificate authority: {}", quoted(file)))
+        .unwrap_or_default();
+    format!("https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, once --upstream says where they answer{trust}")
 }
 
 /// A path as a shell takes it: as it is where that is safe, else in quotes.

@@ -6,6 +6,7 @@ mod check;
 mod control;
 mod databases;
 mod dev;
+mod edges;
 mod engine;
 mod files;
 mod generate;
@@ -15,6 +16,7 @@ mod secret;
 mod serve;
 mod snippet;
 mod token;
+mod upstream;
 mod with_postgres;
 
 use std::process::ExitCode;
@@ -63,6 +65,9 @@ enum Command {
     /// Raise or lower limits.
     #[command(subcommand)]
     Limits(limits::Limits),
+    /// Say where services of single projects answer.
+    #[command(subcommand)]
+    Upstream(upstream::Upstream),
     /// Write the files that derive from the code: the OpenAPI document, tables and requests.
     Generate(generate::Generate),
     /// List and install PostgreSQL versions.
@@ -107,6 +112,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Snippet(snippet) => snippet.run().await,
         Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
+        Command::Upstream(upstream) => upstream.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,

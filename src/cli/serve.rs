@@ -25,7 +25,10 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::databases::{Choice, Databases};
+use super::{
+    databases::{Choice, Databases},
+    edges::Edges,
+};
 use crate::{
     app::{App, Settings},
     clock::{Clock, Entropy},
@@ -54,9 +57,12 @@ pub(super) struct Running {
     pub(super) address: SocketAddr,
     /// Where databases are reached.
     pub(super) databases: Reached,
+    /// Where projects' services are reached.
+    pub(super) services: Vec<SocketAddr>,
     stop: server::Stop,
     background: JoinSet<()>,
     routers: JoinSet<()>,
+    edges: JoinSet<()>,
     listeners: JoinSet<std::io::Result<()>>,
     control: Option<Control>,
     home: Arc<Home>,
@@ -103,6 +109,9 @@ pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
     for address in &running.databases.addresses {
         tracing::info!(%address, "taking connections to databases");
     }
+    for address in &running.services {
+        tracing::info!(%address, "taking requests to projects' services");
+    }
     tracing::info!(address = %running.address, "listening");
     running.wait().await;
     tracing::info!("stopping: requests in flight are finished first");
@@ -125,6 +134,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let listener = TcpListener::from_std(bind(config.listen, "--listen")?)?;
     let admin = config.admin_listen.map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?)).transpose()?;
     let mut databases = Databases::bind(&config, choice)?;
+    let mut edges = Edges::bind(&config, choice)?;
     let tls = tls(&config)?;
 
     let engines = engines(&config)?;
@@ -140,6 +150,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     };
     let home = Arc::new(home);
     databases.certify(&config, &home)?;
+    edges.certify(&config, &home)?;
     let host = Host { engine: engines.fitting(&home.control_data()).clone(), launcher };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
@@ -184,14 +195,30 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
     }
     let reached = Reached { addresses: databases.addresses(), taken: databases.taken.clone(), authority: databases.authority.clone() };
+    let services = edges.addresses();
     let routers = databases.listen(&app)?;
+    let edges = edges.listen(&app)?;
     let (stop, mut listeners, api) = (server::Stop::default(), JoinSet::new(), app.api());
     listeners.spawn(server::serve(listener, tls, move |peer| api.connection(peer), stop.clone()));
     if let Some(admin) = admin {
         let router = admin_router(app.clone(), &warnings);
         listeners.spawn(server::serve(admin, None, move |_| TowerToHyperService::new(router.clone()), stop.clone()));
     }
-    Ok(Running { app, address, databases: reached, stop, background, routers, listeners, control, home, keeps_limits, signals })
+    Ok(Running {
+        app,
+        address,
+        databases: reached,
+        services,
+        stop,
+        background,
+        routers,
+        edges,
+        listeners,
+        control,
+        home,
+        keeps_limits,
+        signals,
+    })
 }
 
 impl Running {
@@ -204,10 +231,12 @@ impl Running {
     pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
         self.stop.stop();
         self.app.router.stop();
+        self.app.edge.stop();
         while let Some(listener) = self.listeners.join_next().await {
             listener??;
         }
         while self.routers.join_next().await.is_some() {}
+        while self.edges.join_next().await.is_some() {}
         let led = self.app.lease.leads();
         self.app.reconciler.stop().await;
         if clusters == Clusters::Stop && led {
@@ -306,6 +335,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
+        upstreams: config.upstream.iter().cloned().collect(),
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,

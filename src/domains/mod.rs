@@ -3,12 +3,17 @@
 pub mod api;
 pub mod vanity;
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
-use tokio_postgres::Transaction;
+use rustls::sign::CertifiedKey;
+use smol_str::SmolStr;
+use tokio_postgres::{Row, Transaction};
 
 use crate::{
+    app::App,
     error::{Context, Error},
-    ids::{OrganizationId, ProjectId},
+    ids::{OrganizationId, ProjectId, ProjectRef},
     projects,
 };
 
@@ -37,4 +42,50 @@ async fn taken(transaction: &Transaction<'_>, project: ProjectId) -> Result<(Opt
         "select (select host from custom_hostnames where project_id = $1), (select name from vanity_subdomains where project_id = $1)";
     let row = transaction.query_one(sql, &[&project.0]).await.context("reading a project's names")?;
     Ok((row.get(0), row.get(1)))
+}
+
+/// A project, and the names it is reached under besides its reference.
+#[derive(Debug)]
+pub struct Published {
+    /// Whose they are.
+    pub project: ProjectId,
+    /// Its reference.
+    pub reference: ProjectRef,
+    /// Whether its services are stopped.
+    pub paused: bool,
+    /// Below the projects' domain.
+    pub vanity: Option<String>,
+    /// Its owner's own.
+    pub hostname: Option<Hostname>,
+}
+
+/// A hostname that has a certificate.
+#[derive(Debug)]
+pub struct Hostname {
+    /// The name in DNS.
+    pub host: SmolStr,
+    /// Whether it was activated.
+    pub active: bool,
+    /// With what the edge answers for it.
+    pub certificate: Option<Arc<CertifiedKey>>,
+}
+
+/// Every project that is there, with its names.
+pub async fn published(app: &App) -> Result<Vec<Published>, Error> {
+    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state from projects p \
+               left join vanity_subdomains v on v.project_id = p.id \
+               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') where p.desired <> 'removed'";
+    let rows = app.db.query(sql, &[]).await.context("reading the names of projects")?;
+    rows.iter().map(read_published).collect()
+}
+
+fn read_published(row: &Row) -> Result<Published, Error> {
+    let host: Option<&str> = row.get(4);
+    Ok(Published {
+        project: ProjectId(row.get(0)),
+        reference: row.get::<_, &str>(1).parse().context("reading a project's ref")?,
+        paused: row.get(2),
+        vanity: row.get(3),
+        hostname: host.map(|host| Hostname { host: host.into(), active: row.get::<_, &str>(5) == "active", certificate: None }),
+    })
 }

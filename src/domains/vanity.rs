@@ -14,7 +14,7 @@ use crate::{
     db,
     error::{Context, Error},
     ids::{Malformed, OrganizationId, ProjectId, ProjectRef},
-    projects,
+    listener, projects,
 };
 
 /// For how long a name that was let go is kept for the organization that had it: links to it are still about.
@@ -193,6 +193,7 @@ pub async fn activate(app: &App, project: &Project, name: &Name, audit: &Recorde
     let (before, after) = (before.map(|name| json!({"vanity_subdomain": name})), json!({"vanity_subdomain": name.0}));
     audit.write_in(&transaction, 201, (before, Some(after)), now).await?;
     transaction.commit().await.context(doing)?;
+    app.forget("vanity_subdomains");
     Ok(name.within(&app.settings.project_domain))
 }
 
@@ -215,7 +216,10 @@ pub async fn deactivate(app: &App, project: &Project, audit: &Recorder) -> Resul
     hold(&transaction, project.id).await?;
     let before = release(&transaction, project.id, project.organization, now).await?;
     audit.write_in(&transaction, 200, (before.map(|name| json!({"vanity_subdomain": name})), None), now).await?;
-    transaction.commit().await.context(doing)
+    transaction.commit().await.context(doing)?;
+    app.forget("vanity_subdomains");
+    // No node serves it any more when this is answered.
+    listener::settle(&app.db).await
 }
 
 /// Lets go of a project's name, which is kept for its organization for a while.

@@ -34,7 +34,7 @@ use crate::{
     clusters::Engine,
     database::Target,
     db::{self, Db, Param},
-    domains,
+    domains, edge,
     error::{Context, Error},
     http::Written,
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
@@ -224,6 +224,7 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     snippets::forget(&transaction, project.id).await?;
     network::forget(&transaction, project.id).await?;
     domains::forget(&transaction, project.id, project.organization, now).await?;
+    edge::overrides::forget(&transaction, project.id).await?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;
     app.forget("projects");

@@ -23,7 +23,6 @@ use super::{
     named::{self, Named},
     packet::{self, CancelKey, Opening, Startup},
     pipe::{self, Ended},
-    places::Place,
     refusal::Refusal,
     wire::Wire,
 };
@@ -33,6 +32,7 @@ use crate::{
     ids::ProjectId,
     jit,
     network::{self, Door, bans},
+    places::Place,
     projects::{self, Status},
 };
 

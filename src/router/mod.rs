@@ -13,7 +13,6 @@ mod login;
 mod named;
 mod packet;
 mod pipe;
-mod places;
 mod refusal;
 mod tls;
 mod wire;
@@ -30,15 +29,15 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::tls::{Tls, TlsError};
+pub use self::tls::Tls;
 
-use self::{
-    failures::Failures,
-    packet::CancelKey,
+use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
+use crate::{
+    app::App,
+    ids::ProjectId,
+    network::bans,
     places::{Place, Places},
-    refusal::Refusal,
 };
-use crate::{app::App, ids::ProjectId, network::bans};
 
 /// Connections of all projects, logged in or not.
 pub const CONNECTIONS_MAX: usize = 4000;

@@ -1,50 +1,17 @@
-//! Certificates for databases: the operator's, read again when the files change; or, for `gantry dev`, of an authority of its
-//! own.
+//! TLS as the router speaks it.
 
 use std::{
-    fmt, fs, io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    fmt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use parking_lot::Mutex;
-use quick_cache::sync::Cache;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-use rustls::{
-    ServerConfig,
-    crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
+use rustls::ServerConfig;
+
+use crate::tls::{self, Resolver, TlsError};
 
 /// How a client that begins with TLS says that it means PostgreSQL.
 const ALPN: &[u8] = b"postgresql";
-/// Certificates of the authority kept at hand; more are made again when they are asked for.
-const CERTIFICATES_MAX: usize = 1000;
-/// The authority's certificate, for clients to trust.
-const AUTHORITY: &str = "db-ca.pem";
-const AUTHORITY_KEY: &str = "db-ca-key.pem";
-
-/// Why there is no TLS. A complete line, fit for a terminal.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read or written.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why not.
-        cause: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// Certificate and key are of no use together.
-    #[error("the certificate and the key for databases cannot be used: {0}")]
-    Unusable(#[from] rustls::Error),
-    /// The authority could not be made.
-    #[error("making certificates for databases: {0}")]
-    Authority(#[from] rcgen::Error),
-}
 
 /// How the router speaks TLS.
 #[derive(Clone)]
@@ -59,213 +26,22 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// With the certificate chain and the key in these files. They are read again whenever they changed.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
-        let files = Files { cert: cert.to_owned(), key: key.to_owned(), held: Mutex::default() };
-        files.current()?;
-        Self::new(Arc::new(files))
+        Self::new(tls::from_files(cert, key)?)
     }
 
     /// With certificates of an authority whose key is in `dir`, made when it is first needed. Returns where its own
     /// certificate is.
     pub fn own_authority(dir: &Path, domain: &str) -> Result<(Self, PathBuf), TlsError> {
-        let authority = Authority::open(dir, domain)?;
-        authority.certificate(domain)?;
-        Ok((Self::new(Arc::new(authority))?, dir.join(AUTHORITY)))
+        let (authority, certificate) = tls::own_authority(dir, domain)?;
+        Ok((Self::new(authority)?, certificate))
     }
 
-    fn new(resolver: Arc<dyn ResolvesServerCert>) -> Result<Self, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(provider())
+    fn new(resolver: Resolver) -> Result<Self, TlsError> {
+        let mut config = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(resolver);
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Self(Arc::new(config)))
-    }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
-}
-
-fn at(path: &Path) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> TlsError {
-    move |cause| TlsError::File { path: path.to_owned(), cause }
-}
-
-/// The operator's certificate.
-#[derive(Debug)]
-struct Files {
-    cert: PathBuf,
-    key: PathBuf,
-    held: Mutex<Option<(Stamp, Arc<CertifiedKey>)>>,
-}
-
-/// Tells one content of the two files from the next.
-type Stamp = [(u64, u64, i64, i64); 2];
-
-impl Files {
-    /// What is in the files now; if it is of no use, what was in them before.
-    fn current(&self) -> Result<Arc<CertifiedKey>, TlsError> {
-        let mut held = self.held.lock();
-        let stamp =
-            [&self.cert, &self.key].map(|path| fs::metadata(path).map(|file| (file.ino(), file.len(), file.mtime(), file.mtime_nsec())));
-        let stamp = match stamp {
-            [Ok(cert), Ok(key)] => Some([cert, key]),
-            _ => None,
-        };
-        match &*held {
-            Some((then, key)) if stamp.as_ref().is_none_or(|now| now == then) => Ok(key.clone()),
-            before => match self.read() {
-                Ok(key) => {
-                    *held = stamp.map(|stamp| (stamp, key.clone()));
-                    Ok(key)
-                }
-                Err(error) => {
-                    let Some((_, key)) = before else { return Err(error) };
-                    tracing::warn!(%error, "the new certificate for databases is not used");
-                    Ok(key.clone())
-                }
-            },
-        }
-    }
-
-    fn read(&self) -> Result<Arc<CertifiedKey>, TlsError> {
-        let chain = CertificateDer::pem_file_iter(&self.cert).and_then(Iterator::collect).map_err(|cause| at(&self.cert)(cause.into()))?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|cause| at(&self.key)(cause.into()))?;
-        Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
-    }
-}
-
-impl ResolvesServerCert for Files {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.current().ok()
-    }
-}
-
-/// Certifies the names of this machine's databases, one by one: no wildcard has a place in the middle of `db.<ref>.<domain>`.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    domain: String,
-    made: Cache<String, Arc<CertifiedKey>>,
-}
-
-impl fmt::Debug for Authority {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authority({})", self.domain)
-    }
-}
-
-impl Authority {
-    fn open(dir: &Path, domain: &str) -> Result<Self, TlsError> {
-        let (key_file, cert_file) = (dir.join(AUTHORITY_KEY), dir.join(AUTHORITY));
-        let key = match fs::read_to_string(&key_file) {
-            Ok(pem) => KeyPair::from_pem(&pem)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let key = KeyPair::generate()?;
-                replace(&key_file, &key.serialize_pem(), 0o600).map_err(|cause| at(&key_file)(cause.into()))?;
-                key
-            }
-            Err(error) => return Err(at(&key_file)(error.into())),
-        };
-        let params = Self::params();
-        if !cert_file.exists() {
-            let pem = params.self_signed(&key)?.pem();
-            replace(&cert_file, &pem, 0o644).map_err(|cause| at(&cert_file)(cause.into()))?;
-        }
-        Ok(Self { issuer: Issuer::new(params, key), domain: domain.to_ascii_lowercase(), made: Cache::new(CERTIFICATES_MAX) })
-    }
-
-    fn params() -> CertificateParams {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "gantry dev databases");
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params
-    }
-
-    /// A certificate for `name`, if it is ours to certify; else for the machine itself.
-    fn certificate(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
-        let name = name.to_ascii_lowercase();
-        let ours = name.strip_suffix(&self.domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        let name = if ours { name } else { self.domain.clone() };
-        self.made.get_or_insert_with(&name, || self.make(&name))
-    }
-
-    fn make(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
-        let mut names = vec![name.to_owned()];
-        if name == self.domain {
-            names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned).into_iter().filter(|other| *other != name));
-        }
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
-        let cert = params.signed_by(&key, &self.issuer)?;
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        Ok(Arc::new(CertifiedKey::from_der(vec![cert.der().clone()], key, &provider())?))
-    }
-}
-
-impl ResolvesServerCert for Authority {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.certificate(hello.server_name().unwrap_or(&self.domain)).ok()
-    }
-}
-
-fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
-    use io::Write;
-    let unfinished = file.with_extension("tmp");
-    let _ = fs::remove_file(&unfinished);
-    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?.write_all(text.as_bytes())?;
-    fs::rename(&unfinished, file)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    fn pair(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
-        let key = KeyPair::generate().unwrap();
-        let cert = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
-        let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
-        replace(&cert_file, &cert.pem(), 0o644).unwrap();
-        replace(&key_file, &key.serialize_pem(), 0o600).unwrap();
-        (cert_file, key_file)
-    }
-
-    #[test]
-    fn a_certificate_is_renewed_while_it_is_used_and_a_broken_one_is_not_taken() {
-        let dir = tempfile::tempdir().unwrap();
-        let (cert, key) = pair(dir.path(), "one.test");
-        let files = Files { cert: cert.clone(), key, held: Mutex::default() };
-        let first = files.current().unwrap();
-        assert!(Arc::ptr_eq(&first, &files.current().unwrap()), "unchanged files are not read again");
-        pair(dir.path(), "two.test");
-        let second = files.current().unwrap();
-        assert_ne!(first.cert, second.cert);
-        fs::write(&cert, "nonsense").unwrap();
-        assert_eq!(files.current().unwrap().cert, second.cert);
-        fs::remove_file(&cert).unwrap();
-        assert_eq!(files.current().unwrap().cert, second.cert);
-        assert!(Tls::from_files(&cert, &cert).is_err(), "at the start it is an error");
-    }
-
-    #[test]
-    fn the_authority_stays_and_certifies_only_its_own_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let (_, file) = Tls::own_authority(dir.path(), "dev.test").unwrap();
-        let before = fs::read_to_string(&file).unwrap();
-        Tls::own_authority(dir.path(), "dev.test").unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), before, "clients trust it already");
-        assert_eq!(fs::metadata(dir.path().join(AUTHORITY_KEY)).unwrap().permissions().mode() & 0o777, 0o600);
-
-        let authority = Authority::open(dir.path(), "dev.test").unwrap();
-        let made = |name: &str| authority.certificate(name).unwrap();
-        assert!(Arc::ptr_eq(&made("db.x.dev.test"), &made("DB.x.DEV.test")));
-        assert!(!Arc::ptr_eq(&made("db.x.dev.test"), &made("dev.test")));
-        for foreign in ["bank.example", "evildev.test", "dev.test.evil"] {
-            assert!(Arc::ptr_eq(&made(foreign), &made("dev.test")), "{foreign}");
-        }
     }
 }

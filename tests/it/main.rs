@@ -10,6 +10,7 @@ mod clusters;
 mod contract;
 mod database;
 mod domains;
+mod edge;
 mod engines;
 mod http;
 mod jit;

@@ -1,6 +1,12 @@
 //! `gantry dev`, as the README tells a stranger to use it.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -115,4 +121,50 @@ fn databases_are_reached_where_the_greeting_says() {
     assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
     assert!(runtime.block_on(client.simple_query("select 1")).is_err(), "the session outlives the router");
     assert_eq!(machine.servers(), [], "{}", gantry.log());
+}
+
+/// A service that answers every request with the beginning of it.
+fn service() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{line}", line.len());
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    address
+}
+
+#[test]
+fn services_are_reached_under_the_projects_own_name() {
+    let machine = Machine::new();
+    let (all, one) = (service(), service());
+    let mut gantry = machine.dev(&["--upstream", &format!("rest=http://{all}")]);
+    let line = field(&gantry.greeting, "Services").to_owned();
+    let port = line.strip_prefix("https://<ref>.localhost:").unwrap().split('/').next().unwrap().to_owned();
+    let project = gantry.create("served");
+    let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'').to_owned();
+    let curl = |path: &str| {
+        let url = format!("https://{project}.localhost:{port}{path}");
+        let output = Command::new("curl").args(["-sS", "--cacert"]).arg(&authority).arg(&url).output().unwrap();
+        assert!(output.status.success(), "{url}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(curl("/rest/v1/todos?a=b"), "GET /todos?a=b HTTP/1.1\r\n");
+    assert!(curl("/auth/v1/").contains("The auth service of this project is not configured."));
+    let set = machine.json(&["upstream", "set", &project, &format!("auth=http://{one}/own")]);
+    assert_eq!(set["before"], json!(null));
+    // It hears of the change as other nodes do.
+    super::machine::until("the other service", || (curl("/auth/v1/x") == "GET /own/x HTTP/1.1\r\n").then_some(()));
+    assert_eq!(machine.json(&["upstream", "list"]), json!([{ "project": project, "service": "auth", "url": format!("http://{one}/own") }]));
+    assert_eq!(machine.json(&["upstream", "unset", &project, "auth"])["before"], json!(format!("http://{one}/own")));
+    let refused = machine.run(&["upstream", "set", &project, "auth=https://elsewhere"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let unknown = machine.run(&["upstream", "set", &"z".repeat(20), "auth=http://127.0.0.1:1"]);
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
 }

@@ -31,6 +31,8 @@ fn every_command_explains_itself() {
         &["audit"],
         &["audit", "export"],
         &["audit", "verify"],
+        &["upstream"],
+        &["upstream", "set"],
         &["engine"],
         &["engine", "list"],
         &["engine", "install"],

@@ -16,6 +16,7 @@ use gantry::{
     clock::{Clock, Entropy},
     clusters::Provisioner,
     db::Db,
+    edge::upstreams::Upstreams,
     http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     limits::{Memory, Options},
@@ -276,6 +277,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         prepared: Wanted::default(),
         idle_pause_after: None,
         counting: Options::default(),
+        upstreams: Upstreams::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         oauth: oauth::Settings::default(),
     }

@@ -5,25 +5,25 @@ use std::{collections::HashMap, hash::Hash, sync::Arc};
 use parking_lot::Mutex;
 
 /// Places taken, by whom. Holds only those who have one, so it is bounded by how many places there are in all.
-pub(super) struct Places<K> {
+pub struct Places<K> {
     most: usize,
     taken: Mutex<HashMap<K, usize>>,
 }
 
 /// One of them.
-pub(super) struct Place<K: Eq + Hash> {
+pub struct Place<K: Eq + Hash> {
     places: Arc<Places<K>>,
     key: K,
 }
 
 impl<K: Copy + Eq + Hash> Places<K> {
     /// At most `most` for each.
-    pub(super) fn new(most: usize) -> Arc<Self> {
+    pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, taken: Mutex::default() })
     }
 
     /// A place, if one is left.
-    pub(super) fn take(self: &Arc<Self>, key: K) -> Option<Place<K>> {
+    pub fn take(self: &Arc<Self>, key: K) -> Option<Place<K>> {
         let mut taken = self.taken.lock();
         let count = taken.entry(key).or_default();
         // Who has none is not in the map, and there is at least one for everybody.

@@ -1,0 +1,68 @@
+//! The listeners for projects' services: where `gantry serve` was told to, and in `gantry dev` on this machine.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use tokio::task::JoinSet;
+
+use super::{databases::Choice, serve::bind};
+use crate::{
+    app::App,
+    clusters::Home,
+    config::Config,
+    edge::{self, Wildcard},
+};
+
+/// Where people look for HTTPS that needs no privileges.
+const PORT: u16 = 8443;
+
+/// Bound, and not yet listening.
+pub(super) struct Edges {
+    https: Vec<TcpListener>,
+    http: Vec<TcpListener>,
+    choice: Choice,
+    wildcard: Option<Wildcard>,
+}
+
+impl Edges {
+    /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
+    pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
+        let all = |addresses: &[SocketAddr], flag| addresses.iter().map(|address| bind(*address, flag)).collect::<anyhow::Result<Vec<_>>>();
+        let https = if choice == Choice::Convenient && config.edge_https_listen.is_empty() {
+            let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
+            vec![near(PORT).or_else(|_| near(0))?]
+        } else {
+            all(&config.edge_https_listen, "--edge-https-listen")?
+        };
+        Ok(Self { https, http: all(&config.edge_http_listen, "--edge-http-listen")?, choice, wildcard: None })
+    }
+
+    /// Reads or makes the certificate.
+    pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
+        self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
+            (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
+            _ if self.choice == Choice::Convenient => Some(Wildcard::own_authority(home.dir(), &config.project_domain)?),
+            _ => None,
+        };
+        if self.wildcard.is_none() && !self.https.is_empty() {
+            tracing::warn!(
+                "without --edge-tls-cert nobody reaches a project under {}: only custom hostnames are served",
+                config.project_domain
+            );
+        }
+        Ok(())
+    }
+
+    /// Where HTTPS is answered: the ports chosen, where the configuration left it open.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        self.https.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Begins to take connections, if there is anywhere to take them.
+    pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
+        if self.https.is_empty() && self.http.is_empty() {
+            return Ok(JoinSet::new());
+        }
+        let all = |listeners: Vec<TcpListener>| listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<Vec<_>, _>>();
+        Ok(edge::listen(app, all(self.https)?, all(self.http)?, self.wildcard)?)
+    }
+}

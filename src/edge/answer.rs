@@ -1,0 +1,103 @@
+//! What the edge answers itself: JSON with a message, as the API does.
+
+use hyper::{
+    HeaderMap, Response, StatusCode, Version,
+    header::{self, HeaderValue},
+};
+
+use super::{
+    body::{Download, full},
+    upstreams::Service,
+};
+
+/// Why a request is not passed on, or came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Not a request as HTTP has it, or one that can be read in two ways.
+    Malformed,
+    /// For another host than the connection was made for.
+    Misdirected,
+    /// Nobody is reached under this name.
+    NoProject,
+    /// The project does not run.
+    Paused,
+    /// No service has this path.
+    NoService,
+    /// Nobody said where the service answers.
+    NotConfigured(Service),
+    /// The method is for proxies.
+    Method,
+    /// The body is longer than the service takes.
+    TooLarge,
+    /// The project has as many requests as it may.
+    Busy,
+    /// The service could not be reached, or hung up.
+    Unreachable(Service),
+    /// The service took too long.
+    Late(Service),
+}
+
+impl Refusal {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Malformed => StatusCode::BAD_REQUEST,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
+            Self::Paused | Self::NotConfigured(_) | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
+            Self::Late(_) => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::Malformed => "The request is malformed".into(),
+            Self::Misdirected => "The connection was made for another host; make a new one".into(),
+            Self::NoProject => "No project is reached under this name".into(),
+            Self::Paused => "The project is paused; restore it to use its services".into(),
+            Self::NoService => {
+                let prefixes = Service::ALL.map(Service::prefix).join(", ");
+                format!("No service has this path; those of a project are under {prefixes}")
+            }
+            Self::NotConfigured(service) => format!(
+                "The {service} service of this project is not configured. The operator says where it answers with \
+                 --upstream {service}=http://HOST:PORT, or for this project alone with `gantry upstream set`."
+            ),
+            Self::Method => "The method is not allowed".into(),
+            Self::TooLarge => "request entity too large".into(),
+            Self::Busy => "The project has too many requests at once; try again shortly".into(),
+            Self::Unreachable(service) => format!("The {service} service does not answer"),
+            Self::Late(service) => format!("The {service} service did not answer in time"),
+        }
+    }
+
+    /// Whether the connection can be used for another request.
+    fn ends_connection(self) -> bool {
+        matches!(self, Self::Malformed | Self::Misdirected | Self::TooLarge)
+    }
+
+    pub(super) fn respond(self, version: Version) -> Response<Download> {
+        let mut response = message(self.status(), &self.message());
+        if self.ends_connection() && version < Version::HTTP_2 {
+            close(response.headers_mut());
+        }
+        if self == Self::Busy {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+/// Ends the connection with this response.
+pub(super) fn close(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+fn message(status: StatusCode, message: &str) -> Response<Download> {
+    let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+    response
+}

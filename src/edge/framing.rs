@@ -1,0 +1,212 @@
+//! Watches the bytes of an HTTP/1 connection for requests that say twice how long they are.
+//!
+//! hyper takes the one and hides the other. A proxy in front may have taken the other, and then what it thinks is the end of a
+//! body would be somebody's next request here. Such a request is refused, and its connection is closed. After a chunked body,
+//! or an upgrade, nothing is watched: those connections are not used for another request.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Longest line that is looked at. Names of headers that matter are shorter; hyper bounds the rest.
+const LINE_BYTES_MAX: usize = 64;
+
+/// Whether somebody did so on a connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ambiguous(Arc<AtomicBool>);
+
+impl Ambiguous {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that is watched.
+pub(super) struct Watched<S> {
+    stream: S,
+    watch: Watch,
+}
+
+impl<S> Watched<S> {
+    pub(super) fn new(stream: S) -> (Self, Ambiguous) {
+        let ambiguous = Ambiguous::default();
+        (Self { stream, watch: Watch::new(ambiguous.clone()) }, ambiguous)
+    }
+}
+
+/// Where in a connection's requests the next byte is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// In a head.
+    Head,
+    /// In a body with so many bytes to come.
+    Body(u64),
+    /// Where nothing matters any more.
+    Beyond,
+}
+
+struct Watch {
+    at: At,
+    /// The beginning of the line of a head that is being read.
+    line: Vec<u8>,
+    first_line: bool,
+    length: Option<u64>,
+    chunked: bool,
+    upgrade: bool,
+    ambiguous: Ambiguous,
+}
+
+impl Watch {
+    fn new(ambiguous: Ambiguous) -> Self {
+        let line = Vec::with_capacity(LINE_BYTES_MAX);
+        Self { at: At::Head, line, first_line: true, length: None, chunked: false, upgrade: false, ambiguous }
+    }
+
+    fn see(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.at {
+                At::Beyond => return,
+                At::Body(left) => {
+                    let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
+                    bytes = &bytes[here..];
+                    self.at = match left - here as u64 {
+                        0 => At::Head,
+                        left => At::Body(left),
+                    };
+                }
+                At::Head => {
+                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let part = &bytes[..end.unwrap_or(bytes.len())];
+                    let room = LINE_BYTES_MAX - self.line.len();
+                    self.line.extend_from_slice(&part[..part.len().min(room)]);
+                    bytes = end.map_or(&[], |end| &bytes[end + 1..]);
+                    if end.is_some() {
+                        self.end_line();
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
+        if line.is_empty() {
+            // Empty lines before a request are none of it.
+            if !self.first_line {
+                self.end_head();
+            }
+        } else if self.first_line {
+            self.first_line = false;
+        } else if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            if name.eq_ignore_ascii_case(b"content-length") {
+                // What is no number hyper refuses. One so long that it is not all here is meant to be read in two ways.
+                self.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).or(Some(0));
+                self.chunked |= self.line.len() == LINE_BYTES_MAX;
+            } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+                self.chunked = true;
+            } else if name.eq_ignore_ascii_case(b"upgrade") {
+                self.upgrade = true;
+            }
+        }
+        self.line.clear();
+    }
+
+    fn end_head(&mut self) {
+        if self.chunked && self.length.is_some() {
+            self.ambiguous.0.store(true, Ordering::Relaxed);
+        }
+        self.at = match self.length {
+            _ if self.chunked || self.upgrade => At::Beyond,
+            Some(length) if length > 0 => At::Body(length),
+            _ => At::Head,
+        };
+        (self.first_line, self.length, self.chunked, self.upgrade) = (true, None, false, false);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let this = &mut *self;
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        this.watch.see(&buf.filled()[before..]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However the bytes arrive.
+    fn is_ambiguous(text: &str) -> bool {
+        let seen = [1, 2, 7, text.len()].map(|size| {
+            let ambiguous = Ambiguous::default();
+            let mut watch = Watch::new(ambiguous.clone());
+            text.as_bytes().chunks(size).for_each(|part| watch.see(part));
+            ambiguous.is_set()
+        });
+        assert!(seen.iter().all(|one| *one == seen[0]), "{text}");
+        seen[0]
+    }
+
+    #[test]
+    fn a_request_that_says_twice_how_long_it_is_is_seen() {
+        for text in [
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding:chunked\r\ncontent-length:0\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\nPOST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcdPOST / HTTP/1.1\nContent-Length: 5\nTransfer-Encoding: x\n\n",
+            "POST / HTTP/1.1\r\nUpgrade: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "POST / HTTP/1.1\r\nContent-Length: 000000000000000000000000000000000000000000000000000000000000005\r\n\r\n",
+            "\r\nPOST / HTTP/1.1\r\nContent-Length: 5\r\nX: y\r\nTransfer-Encoding: chunked\r\n\r\n",
+        ] {
+            assert!(is_ambiguous(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn bodies_and_what_follows_an_upgrade_are_not_taken_for_heads() {
+        let both = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3),
+            "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde".repeat(2),
+            format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n{both}", both.len()),
+            format!("GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n{both}"),
+            format!("GET /?{} HTTP/1.1\r\nX-Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "a".repeat(500)),
+        ] {
+            assert!(!is_ambiguous(&text), "{text}");
+        }
+    }
+}

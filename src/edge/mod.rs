@@ -1,0 +1,256 @@
+//! The way in to projects' services: HTTPS under each project's names, passed on to where its services answer.
+//!
+//! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
+//! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
+//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer.
+//!
+//! It believes nothing a client says about itself, and knows no credentials.
+
+mod answer;
+mod body;
+mod connection;
+mod forward;
+mod framing;
+pub mod log;
+mod names;
+pub mod overrides;
+mod plain;
+mod request;
+mod tls;
+mod tunnel;
+pub mod upstreams;
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use hyper::StatusCode;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use ipnet::IpNet;
+use metrics::{Counter, Gauge};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+pub use self::tls::Wildcard;
+
+use self::{body::Upload, names::Names, tls::Tls, upstreams::Service};
+use crate::{
+    app::App,
+    ids::ProjectId,
+    network::bans,
+    places::{Place, Places},
+    tls::TlsError,
+};
+
+/// Connections there are at once.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Of these, from one address: nobody keeps everybody else out.
+pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
+/// Requests of one project at once.
+const PROJECT_REQUESTS_MAX: usize = 1000;
+/// WebSockets of one project.
+const PROJECT_TUNNELS_MAX: usize = 500;
+/// Connections to one service that are kept for the next request, and for how long.
+const IDLE_UPSTREAM: (usize, Duration) = (64, Duration::from_mins(1));
+/// What a service gets to take a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// What requests in flight may take when the edge stops.
+const DRAIN: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A request of a project that is not over.
+pub(crate) type InFlight = Place<ProjectId>;
+
+/// What is known of names, connections and requests.
+pub struct Edge {
+    names: Names,
+    client: Client<HttpConnector, Upload>,
+    connections: Arc<Semaphore>,
+    addresses: Arc<Places<IpNet>>,
+    in_flight: Arc<Places<ProjectId>>,
+    tunnels: Arc<Places<ProjectId>>,
+    /// One row for each request.
+    pub log: log::Log,
+    https_port: OnceLock<u16>,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Edge {
+    fn default() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_nodelay(true);
+        let (idle_max, idle_timeout) = IDLE_UPSTREAM;
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(idle_max)
+            .pool_idle_timeout(idle_timeout)
+            .build(connector);
+        Self {
+            names: Names::default(),
+            client,
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
+            in_flight: Places::new(PROJECT_REQUESTS_MAX),
+            tunnels: Places::new(PROJECT_TUNNELS_MAX),
+            log: log::Log::default(),
+            https_port: OnceLock::new(),
+            stop: watch::channel(false).0,
+        }
+    }
+}
+
+impl Edge {
+    /// A table changed, here or on another node.
+    pub(crate) fn forget(&self, table: &str) {
+        match table {
+            "vanity_subdomains" | "custom_hostnames" | "project_upstreams" => self.names.change(),
+            "projects" => self.names.drift(),
+            _ => {}
+        }
+    }
+
+    /// Nobody knows what was missed.
+    pub(crate) fn reread(&self) {
+        self.names.change();
+    }
+
+    /// The port of the first HTTPS listener.
+    fn https_port(&self) -> Option<u16> {
+        self.https_port.get().copied()
+    }
+
+    /// Takes no new connections, and ends those that do nothing.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    async fn stopping(&self) {
+        // The sender lives as long as the application.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
+/// What is counted about the edge.
+pub struct Tally {
+    /// Connections by how they began.
+    pub connections: [(&'static str, Counter); 8],
+    /// Requests by service, the last of which is none; and by hundreds of the status.
+    pub requests: [[Counter; 5]; 6],
+    /// WebSockets there are.
+    pub tunnels: Gauge,
+    /// Rows of the log that found no room.
+    pub dropped: Counter,
+}
+
+/// How a connection may begin, as the metrics have it.
+pub const OUTCOMES: [&str; 8] = ["open", "malformed", "no name", "unknown name", "no certificate", "handshake failed", "late", "full"];
+
+impl Tally {
+    fn connection(&self, outcome: &str) {
+        if let Some((_, counter)) = self.connections.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
+        }
+    }
+
+    fn request(&self, service: Option<Service>, status: StatusCode) {
+        let counters = &self.requests[service.map_or(Service::ALL.len(), |service| service as usize)];
+        if let Some(counter) = counters.get(usize::from(status.as_u16() / 100).saturating_sub(1)) {
+            counter.increment(1);
+        }
+    }
+
+    fn dropped_row(&self) {
+        self.dropped.increment(1);
+    }
+
+    fn tunnels(&self) -> &Gauge {
+        &self.tunnels
+    }
+}
+
+/// What a listener is for.
+#[derive(Clone)]
+enum Purpose {
+    Https(Arc<Tls>),
+    Http,
+}
+
+/// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
+pub fn listen(app: &App, https: Vec<TcpListener>, http: Vec<TcpListener>, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, TlsError> {
+    let tls = Arc::new(Tls::new(app, wildcard)?);
+    if let Some(port) = https.first().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()) {
+        // A second call, which no server makes, would leave the first port standing.
+        let _ = app.edge.https_port.set(port);
+    }
+    let mut tasks = JoinSet::new();
+    let stopping = |app: App| async move { app.edge.stopping().await };
+    let upkeep = app.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = names::run(upkeep.clone()) => {}
+            () = stopping(upkeep.clone()) => {}
+        }
+    });
+    let https = https.into_iter().map(|listener| (listener, Purpose::Https(tls.clone())));
+    for (listener, purpose) in https.chain(http.into_iter().map(|listener| (listener, Purpose::Http))) {
+        tasks.spawn(run(app.clone(), listener, purpose));
+    }
+    Ok(tasks)
+}
+
+/// Takes connections until [`Edge::stop`], then sees the requests out.
+async fn run(app: App, listener: TcpListener, purpose: Purpose) {
+    let mut connections = JoinSet::new();
+    let mut stopping = std::pin::pin!(app.edge.stopping());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stopping => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => take(&app, &mut connections, stream, peer, purpose.clone()),
+            Err(error) => {
+                tracing::warn!(%error, "a connection to a project's services could not be taken");
+                // Asked again at once it would fail again.
+                if timeout(PAUSE, &mut stopping).await.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    drop(listener);
+    let drained = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        tracing::warn!(connections = connections.len(), "requests to projects' services that still ran were ended");
+    }
+    connections.shutdown().await;
+}
+
+/// Begins with a connection, unless there are too many.
+fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, purpose: Purpose) {
+    let place = app.edge.connections.clone().try_acquire_owned().ok().zip(app.edge.addresses.take(bans::block(peer.ip())));
+    let Some(place) = place else {
+        return app.metrics.edge().connection("full");
+    };
+    let app = app.clone();
+    connections.spawn(async move {
+        match purpose {
+            Purpose::Https(tls) => connection::serve(&app, stream, peer, &tls).await,
+            Purpose::Http => plain::serve(&app, stream, peer).await,
+        }
+        drop(place);
+    });
+}

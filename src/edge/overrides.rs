@@ -1,0 +1,87 @@
+//! Where services of single projects answer: what the operator said with `gantry upstream`.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::{Row, Transaction};
+
+use super::upstreams::{Named, Service, Template, Upstreams};
+use crate::{
+    audit::Recorder,
+    clock::Clock,
+    db::Db,
+    error::{Context, Error},
+    ids::{OrganizationId, ProjectId, ProjectRef},
+};
+
+/// What the operator said about one service of a project.
+#[derive(Debug, Serialize)]
+pub struct Override {
+    project: String,
+    service: String,
+    url: String,
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}  {:<9}  {}", self.project, self.service, self.url)
+    }
+}
+
+/// Of every project that has one.
+pub(super) async fn all(db: &Db) -> Result<HashMap<ProjectId, Arc<Upstreams>>, Error> {
+    let rows = db.query("select project_id, service, url from project_upstreams", &[]).await.context("reading upstreams")?;
+    let mut all: HashMap<ProjectId, Upstreams> = HashMap::new();
+    for row in &rows {
+        let (service, template) = read(row)?;
+        all.entry(ProjectId(row.get(0))).or_default().set(service, template);
+    }
+    Ok(all.into_iter().map(|(project, upstreams)| (project, Arc::new(upstreams))).collect())
+}
+
+fn read(row: &Row) -> Result<(Service, Template), Error> {
+    let service = row.get::<_, &str>(1).parse().context("reading an upstream")?;
+    Ok((service, row.get::<_, &str>(2).parse().context("reading an upstream")?))
+}
+
+/// Takes back what was said about a project, when it is removed.
+pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
+    let sql = "delete from project_upstreams where project_id = $1";
+    transaction.execute(sql, &[&project.0]).await.context("forgetting a project's upstreams").map(drop)
+}
+
+/// All of them, for people.
+pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
+    let sql = "select p.ref, u.service, u.url from project_upstreams u join projects p on p.id = u.project_id order by 1, 2";
+    let rows = db.query(sql, &[]).await.context("listing upstreams")?;
+    Ok(rows.iter().map(|row| Override { project: row.get(0), service: row.get(1), url: row.get(2) }).collect())
+}
+
+/// Says where a service of a project answers; `None` takes it back. Returns what was said before.
+pub async fn set(
+    db: &Db,
+    project: &ProjectRef,
+    service: Service,
+    named: Option<&Named>,
+    clock: &Clock,
+    audit: Recorder,
+) -> Result<Option<String>, Error> {
+    let doing = "setting an upstream";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "select id, organization_id from projects where ref = $1 and desired <> 'removed' for update";
+    let found = transaction.query_opt(sql, &[&project.as_str()]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let (id, audit) = (found.get::<_, i64>(0), audit.about(OrganizationId(found.get(1)), project));
+    let sql = "delete from project_upstreams where project_id = $1 and service = $2 returning url";
+    let before: Option<String> = transaction.query_opt(sql, &[&id, &service.name()]).await.context(doing)?.map(|row| row.get(0));
+    if let Some(named) = named {
+        let sql = "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)";
+        transaction.execute(sql, &[&id, &service.name(), &named.template.to_string()]).await.context(doing)?;
+    }
+    let told = |url: String| json!({ "service": service.name(), "url": url });
+    let after = named.map(|named| told(named.template.to_string()));
+    audit.write_in(&transaction, 200, (before.clone().map(told), after), clock.now()).await?;
+    transaction.commit().await.context(doing)?;
+    Ok(before)
+}

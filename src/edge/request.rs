@@ -1,0 +1,235 @@
+//! What a request must be to be passed on, and what of it is. Pure.
+
+use std::net::IpAddr;
+
+use hyper::{
+    HeaderMap, Method, Version,
+    header::{self, HeaderName, HeaderValue},
+    http::{request::Parts, uri::Authority},
+};
+use smol_str::SmolStr;
+
+use super::answer::Refusal;
+use crate::ids::ProjectRef;
+
+/// Of one connection only (RFC 9110, 7.6.1), besides those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    HeaderName::from_static("proxy-authorization"),
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+/// What services believe because it comes from us.
+const OURS: [HeaderName; 3] = [header::FORWARDED, HeaderName::from_static("x-real-ip"), HeaderName::from_static("x-project-ref")];
+const OURS_PREFIX: &str = "x-forwarded-";
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+/// The host a request is for: lower case, without its port.
+pub(super) fn host(parts: &Parts) -> Result<SmolStr, Refusal> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    let named = match (hosts.next(), hosts.next()) {
+        (named, None) => named.map(|named| named.to_str().ok().and_then(|text| text.parse().ok()).ok_or(Refusal::Malformed)).transpose()?,
+        _ => return Err(Refusal::Malformed),
+    };
+    let target = parts.uri.authority();
+    // HTTP/2 needs no `Host`, and HTTP/1.1 no absolute target; where both are they say the same.
+    let authority: &Authority = match (&named, target) {
+        (Some(named), Some(target)) if plain(named)? != plain(target)? => return Err(Refusal::Malformed),
+        (None, Some(_)) if parts.version < Version::HTTP_2 => return Err(Refusal::Malformed),
+        (named, target) => named.as_ref().or(target).ok_or(Refusal::Malformed)?,
+    };
+    plain(authority)
+}
+
+fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
+    let host = authority.host();
+    if host.is_empty() || authority.as_str().contains('@') {
+        return Err(Refusal::Malformed);
+    }
+    Ok(if host.bytes().any(|byte| byte.is_ascii_uppercase()) { host.to_ascii_lowercase().into() } else { host.into() })
+}
+
+/// Whether a request can be passed on at all.
+pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
+    if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
+        return Err(Refusal::Method);
+    }
+    // A service may read such a path as another one than we chose it by.
+    if parts.uri.path().split('/').any(is_dots) || parts.uri.path().contains('\\') {
+        return Err(Refusal::Malformed);
+    }
+    Ok(())
+}
+
+/// `.` or `..`, however it is written.
+fn is_dots(segment: &str) -> bool {
+    let dot = |rest: &str| match rest.as_bytes() {
+        [b'.', ..] => 1,
+        [b'%', b'2', b'e' | b'E', ..] => 3,
+        _ => 0,
+    };
+    let first = dot(segment);
+    let second = segment.get(first..).map_or(0, dot);
+    first > 0 && first + second == segment.len()
+}
+
+/// Whether a request asks for a WebSocket. Nothing else is upgraded to.
+pub(super) fn is_websocket(parts: &Parts) -> bool {
+    let is = |name: &HeaderName, word: &str| {
+        let values = parts.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
+    };
+    parts.version == Version::HTTP_11
+        && parts.method == Method::GET
+        && is(&header::CONNECTION, "upgrade")
+        && is(&header::UPGRADE, "websocket")
+}
+
+/// Takes away what is of one connection only.
+pub(super) fn strip(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let values: Vec<_> = headers.get_all(header::CONNECTION).iter().cloned().collect();
+        for named in values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')) {
+            headers.remove(named.trim());
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// Who a request is from and what it is for, as a service is told.
+pub(super) struct Told<'a> {
+    pub(super) client: IpAddr,
+    pub(super) host: &'a str,
+    pub(super) project: &'a ProjectRef,
+    pub(super) prefix: &'static str,
+}
+
+/// Makes the headers of a client's request those of ours.
+pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
+    strip(headers);
+    for name in &OURS {
+        headers.remove(name);
+    }
+    let foreign: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OURS_PREFIX)).cloned().collect();
+    for name in foreign {
+        headers.remove(name);
+    }
+    // The answer to it was given here.
+    headers.remove(header::EXPECT);
+    // The client's upstream address says it.
+    headers.remove(header::HOST);
+    let client = told.client.to_string();
+    let values = [
+        (FORWARDED_FOR, client.as_str()),
+        (OURS[1].clone(), client.as_str()),
+        (FORWARDED_HOST, told.host),
+        (OURS[2].clone(), told.project.as_str()),
+    ];
+    for (name, value) in values {
+        // Addresses, hosts and references are all ASCII.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    }
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
+    headers.insert(FORWARDED_PREFIX, HeaderValue::from_static(told.prefix));
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn parts(version: Version, uri: &str, headers: &[(&'static str, &str)]) -> Parts {
+        let request =
+            headers.iter().fold(Request::builder().version(version).uri(uri), |request, (name, value)| request.header(*name, *value));
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn the_host_is_said_once_or_twice_the_same() {
+        let (one, two) = (Version::HTTP_11, Version::HTTP_2);
+        let cases = [
+            (one, "/", vec![("host", "A.test:8443")], Ok("a.test")),
+            (one, "http://a.test/", vec![("host", "a.test")], Ok("a.test")),
+            (two, "https://a.test/", vec![], Ok("a.test")),
+            (two, "https://a.test:1/", vec![("host", "a.test:1")], Ok("a.test")),
+            (one, "/", vec![], Err(Refusal::Malformed)),
+            (one, "/", vec![("host", "")], Err(Refusal::Malformed)),
+            (one, "/", vec![("host", "a.test"), ("host", "a.test")], Err(Refusal::Malformed)),
+            (one, "/", vec![("host", "u@a.test")], Err(Refusal::Malformed)),
+            (one, "/", vec![("host", "a.test, b.test")], Err(Refusal::Malformed)),
+            (one, "http://a.test/", vec![], Err(Refusal::Malformed)),
+            (one, "http://a.test/", vec![("host", "b.test")], Err(Refusal::Malformed)),
+            (two, "https://a.test/", vec![("host", "b.test")], Err(Refusal::Malformed)),
+        ];
+        for (version, uri, headers, expected) in cases {
+            assert_eq!(host(&parts(version, uri, &headers)).as_deref().map_err(|refusal| *refusal), expected, "{uri} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn paths_lead_where_they_say() {
+        for path in ["/rest/v1/a/../b", "/rest/v1/..", "/./a", "/rest/v1/%2e%2E/x", "/a/.%2e", "/a/%2e"] {
+            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
+        }
+        for path in ["/rest/v1/a", "/storage/v1/object/a..b/.well-known/...", "/a%2eb", "/a/%2e%2e%2e"] {
+            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_websocket_is_asked_for_by_both_headers() {
+        let asks = |version, headers: &[(&'static str, &str)]| is_websocket(&parts(version, "https://a/", headers));
+        let (connection, upgrade) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
+        assert!(asks(Version::HTTP_11, &[connection, upgrade]));
+        assert!(!asks(Version::HTTP_11, &[connection]) && !asks(Version::HTTP_11, &[upgrade]));
+        assert!(!asks(Version::HTTP_11, &[connection, ("upgrade", "h2c")]) && !asks(Version::HTTP_10, &[connection, upgrade]));
+        assert!(!asks(Version::HTTP_2, &[connection, upgrade]));
+    }
+
+    #[test]
+    fn a_service_is_told_by_us_and_not_by_the_client() {
+        let sent = [
+            ("connection", "close, x-secret"),
+            ("x-secret", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("proxy-authorization", "x"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("X-Forwarded-Anything", "x"),
+            ("x-real-ip", "1.2.3.4"),
+            ("x-project-ref", "other"),
+            ("apikey", "k"),
+            ("expect", "100-continue"),
+            ("host", "a.test"),
+        ];
+        let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
+        let project = "abcdefghijklmnopqrst".parse().unwrap();
+        rewrite(&mut headers, &Told { client: [192, 0, 2, 1].into(), host: "a.test", project: &project, prefix: "/rest/v1" });
+        let mut told: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        told.sort_unstable();
+        let expected = [
+            ("apikey", "k"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-host", "a.test"),
+            ("x-forwarded-prefix", "/rest/v1"),
+            ("x-forwarded-proto", "https"),
+            ("x-project-ref", "abcdefghijklmnopqrst"),
+            ("x-real-ip", "192.0.2.1"),
+        ];
+        assert_eq!(told, expected);
+    }
+}

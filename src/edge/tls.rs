@@ -1,0 +1,82 @@
+//! Which certificate a client sees. The name it asks for decides before anything is answered.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs::Ticketer,
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+
+use crate::{
+    app::App,
+    tls::{self, Resolver, TlsError},
+};
+
+/// The certificate for names below the projects' domain.
+#[derive(Clone)]
+pub struct Wildcard(Resolver);
+
+impl Wildcard {
+    /// The operator's, in these files. They are read again whenever they changed.
+    pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
+        tls::from_files(cert, key).map(Self)
+    }
+
+    /// Certificates of an authority whose key is in `dir`, one by one.
+    pub fn own_authority(dir: &Path, domain: &str) -> Result<Self, TlsError> {
+        tls::own_authority(dir, domain).map(|(resolver, _)| Self(resolver))
+    }
+}
+
+impl fmt::Debug for Wildcard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wildcard(…)")
+    }
+}
+
+/// How the edge speaks TLS.
+pub(super) struct Tls {
+    pub(super) config: Arc<ServerConfig>,
+    /// Whether there is a certificate for names below the projects' domain.
+    pub(super) has_wildcard: bool,
+}
+
+impl Tls {
+    pub(super) fn new(app: &App, wildcard: Option<Wildcard>) -> Result<Self, TlsError> {
+        let has_wildcard = wildcard.is_some();
+        let certificates = Certificates { app: app.clone(), wildcard };
+        let mut config = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificates));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // Sealed by a key that changes every few hours.
+        config.ticketer = Ticketer::new()?;
+        Ok(Self { config: Arc::new(config), has_wildcard })
+    }
+}
+
+struct Certificates {
+    app: App,
+    wildcard: Option<Wildcard>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates(…)")
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name()?.to_ascii_lowercase();
+        let site = self.app.edge.names.known().get(&name).cloned()?;
+        match &site.certificate {
+            Some(own) => Some(own.clone()),
+            None if site.own_domain => self.wildcard.as_ref()?.0.resolve(hello),
+            None => None,
+        }
+    }
+}

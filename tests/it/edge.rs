@@ -1,0 +1,253 @@
+//! The way in to projects' services, with real TLS clients in front and real servers behind.
+
+mod certificates;
+mod forwarding;
+mod rules;
+mod tunnels;
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use gantry::{
+    app::Settings,
+    edge::{
+        self, Wildcard,
+        upstreams::{Named, Service, Upstreams},
+    },
+    http::Transport,
+    ids::ProjectRef,
+};
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use uuid::Uuid;
+
+use crate::support::{Node, TestApp, machine::PATIENCE, settings};
+
+/// An application with an edge in front of its projects.
+struct Gate {
+    app: TestApp,
+    /// The one that the edge is of.
+    node: Node,
+    project: ProjectRef,
+    https: SocketAddr,
+    http: SocketAddr,
+    tasks: JoinSet<()>,
+    echo: Echo,
+}
+
+impl Gate {
+    /// With all services but functions where the echo is.
+    async fn new() -> Self {
+        Self::with(|_| None).await
+    }
+
+    /// The same, with the certificate for the projects' domain from elsewhere.
+    async fn with(wildcard: impl FnOnce(&Path) -> Option<Wildcard>) -> Self {
+        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let services = Service::ALL.into_iter().filter(|service| *service != Service::Functions);
+        let upstreams: Upstreams =
+            services.map(|service| format!("{service}=http://{}/base", echo.address).parse::<Named>().unwrap()).collect();
+        let settings = Settings { upstreams, ..settings(Transport::default(), Uuid::from_u128(7)) };
+        let node = app.another_with(settings, app.machine.clone());
+        let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
+        let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
+        let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (https, http) = (bind().await, bind().await);
+        let addresses = (https.local_addr().unwrap(), http.local_addr().unwrap());
+        let tasks = edge::listen(&node.app, vec![https], vec![http], Some(wildcard)).unwrap();
+        let project = app.home.project.clone();
+        Self { app, node, project, https: addresses.0, http: addresses.1, tasks, echo }
+    }
+
+    /// The project's name in DNS.
+    fn host(&self) -> String {
+        format!("{}.example.test", self.project)
+    }
+
+    /// A client that trusts the authority.
+    fn trusting(&self) -> ClientConfig {
+        trusting(&self.app.machine.dir().join("db-ca.pem"))
+    }
+
+    async fn connect(&self, name: &str, alpn: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
+        let mut config = self.trusting();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        connect(self.https, name, config).await
+    }
+
+    /// A connection under the project's own name.
+    async fn client(&self) -> Client {
+        self.client_of(&self.host()).await
+    }
+
+    async fn client_of(&self, name: &str) -> Client {
+        Client(self.connect(name, &["http/1.1"]).await.unwrap())
+    }
+
+    /// A GET of this path over a connection of its own.
+    async fn get(&self, path: &str) -> Answer {
+        let mut client = self.client().await;
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host())).await;
+        client.answer().await
+    }
+
+    /// What is counted under this name.
+    fn counted(&self, name: &str) -> u64 {
+        let page = self.node.app.metrics.render();
+        let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {page}"));
+        line.trim().parse().unwrap()
+    }
+}
+
+fn trusting(authority: &Path) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    builder.with_root_certificates(roots).with_no_client_auth()
+}
+
+async fn connect(address: SocketAddr, name: &str, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.expect("the edge said nothing")
+}
+
+/// An HTTP/1.1 client that says exactly what it is told to.
+struct Client(TlsStream<TcpStream>);
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    /// In lower case.
+    head: String,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    fn message(&self) -> String {
+        self.json()["message"].as_str().unwrap().to_owned()
+    }
+
+    /// A header, as the echo saw it.
+    fn saw(&self, name: &str) -> Option<String> {
+        self.json()["headers"][name].as_str().map(str::to_owned)
+    }
+}
+
+impl Client {
+    async fn send(&mut self, text: &str) {
+        // Who refuses early need not read all of it.
+        let _ = self.0.write_all(text.as_bytes()).await;
+        let _ = self.0.flush().await;
+    }
+
+    /// The next answer, whose length is told.
+    async fn answer(&mut self) -> Answer {
+        timeout(PATIENCE, self.read()).await.expect("no answer").expect("closed without an answer")
+    }
+
+    async fn read(&mut self) -> Option<Answer> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).await.unwrap();
+        Some(Answer { status, head, body: body.into() })
+    }
+
+    /// Whether nothing comes any more.
+    async fn is_closed(&mut self) -> bool {
+        !matches!(timeout(PATIENCE, self.0.read(&mut [0; 1])).await.expect("it stays open"), Ok(1..))
+    }
+}
+
+/// A service that answers what it was asked.
+struct Echo {
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Echo {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(echo));
+                connections.spawn(async move { drop(connection.await) });
+            }
+        });
+        Self { address, _tasks: tasks }
+    }
+}
+
+async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let headers: serde_json::Map<_, _> =
+        parts.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().into())).collect();
+    let body = body.collect().await?.to_bytes();
+    let told = json!({
+        "method": parts.method.as_str(), "target": parts.uri.to_string(), "headers": headers, "bytes": body.len(),
+        "body": String::from_utf8_lossy(&body[..body.len().min(100)]),
+    });
+    let response = Response::builder().header("content-type", "application/json").header("keep-alive", "timeout=5").header("x-kept", "yes");
+    Ok(response.body(Full::from(told.to_string())).unwrap())
+}
+
+/// A service that does once what it is told to with a connection.
+async fn once<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(TcpStream) -> F + Send + 'static) -> (SocketAddr, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        serve(stream).await;
+    });
+    (address, tasks)
+}
+
+impl Gate {
+    /// Says where a service of the project answers, as `gantry upstream set` does on another node.
+    async fn point(&self, service: Service, address: SocketAddr) {
+        let named: Named = format!("{service}=http://{address}").parse().unwrap();
+        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry upstream set");
+        edge::overrides::set(&self.app.app.db, &self.project, service, Some(&named), &self.app.clock, audit).await.unwrap();
+        self.node.app.forget("project_upstreams");
+    }
+}
+
+/// Reads the head of a request, as a service that knows little.
+async fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Shorter than what the edge itself waits for anything.
+const SHORTLY: Duration = Duration::from_secs(3);

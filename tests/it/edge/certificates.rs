@@ -1,0 +1,54 @@
+//! Which certificate a client sees, and when it is exchanged.
+
+use std::{fs, path::Path};
+
+use gantry::edge::Wildcard;
+use rcgen::{CertificateParams, KeyPair};
+
+use super::{Client, Gate, connect, trusting};
+
+/// A certificate of its own authority for the projects, in two files.
+fn write(dir: &Path) {
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(vec!["*.example.test".to_owned()]).unwrap().self_signed(&key).unwrap();
+    // The key first: a pair that does not fit is not taken, and read again when the other file changes.
+    for (name, text) in [("edge-key.pem", key.serialize_pem()), ("edge.pem", cert.pem())] {
+        fs::write(dir.join("new"), text).unwrap();
+        fs::rename(dir.join("new"), dir.join(name)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_exchanged_without_dropping_a_connection() {
+    let files = |dir: &Path| {
+        write(dir);
+        Some(Wildcard::from_files(&dir.join("edge.pem"), &dir.join("edge-key.pem")).unwrap())
+    };
+    let gate = Gate::with(files).await;
+    let (host, dir) = (gate.host(), gate.app.machine.dir().to_owned());
+    let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let before = trusting(&dir.join("edge.pem"));
+    let mut first = Client(connect(gate.https, &host, before.clone()).await.unwrap());
+    first.send(&request).await;
+    assert_eq!(first.answer().await.status, 200);
+
+    write(&dir);
+    assert!(connect(gate.https, &host, trusting_only(&before)).await.is_err(), "the old one is not shown any more");
+    let mut second = Client(connect(gate.https, &host, trusting(&dir.join("edge.pem"))).await.unwrap());
+    for client in [&mut first, &mut second] {
+        client.send(&request).await;
+        assert_eq!(client.answer().await.status, 200);
+    }
+    fs::write(dir.join("edge.pem"), "nonsense").unwrap();
+    connect(gate.https, &host, gate.trusting()).await.expect_err("it is not the authority's");
+    let mut third = second;
+    third.send(&request).await;
+    assert_eq!(third.answer().await.status, 200, "what is of no use is not taken");
+}
+
+/// The same trust, without sessions to resume.
+fn trusting_only(config: &rustls::ClientConfig) -> rustls::ClientConfig {
+    let mut config = config.clone();
+    config.resumption = rustls::client::Resumption::disabled();
+    config
+}

@@ -1,0 +1,154 @@
+//! Where requests go, and what services are told.
+
+use gantry::edge::upstreams::Service;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{Gate, once, read_head};
+
+#[tokio::test]
+async fn a_path_leads_to_its_service_and_what_is_not_configured_says_so() {
+    let gate = Gate::new().await;
+    let cases = [
+        ("/rest/v1/todos?select=*", "/base/todos?select=*"),
+        ("/auth/v1/token", "/base/token"),
+        ("/storage/v1", "/base"),
+        ("/realtime/v1/%C3%A4", "/base/%C3%A4"),
+    ];
+    for (path, target) in cases {
+        assert_eq!(gate.get(path).await.json()["target"], target);
+    }
+    let missing = gate.get("/functions/v1/hello").await;
+    assert_eq!(missing.status, 503);
+    let message = missing.message();
+    assert!(message.contains("--upstream functions=http://HOST:PORT") && message.contains("`gantry upstream set`"), "{message}");
+    assert!(missing.head.contains("content-type: application/json"));
+    for path in ["/", "/rest/v2/", "/rest", "/graphql/v1"] {
+        assert_eq!(gate.get(path).await.status, 404, "{path}");
+    }
+    let (address, _service) = once(async |mut stream| {
+        assert!(read_head(&mut stream).await.starts_with("GET /hello HTTP/1.1\r\n"));
+        stream.write_all(b"HTTP/1.1 418 I am a teapot\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
+    })
+    .await;
+    gate.point(Service::Functions, address).await;
+    let answer = gate.get("/functions/v1/hello").await;
+    assert_eq!((answer.status, &answer.body[..]), (418, &b"hi"[..]), "one project may have its own");
+}
+
+#[tokio::test]
+async fn a_service_believes_the_edge_and_not_the_client() {
+    let gate = Gate::new().await;
+    let (host, mut client) = (gate.host(), gate.client().await);
+    let sent = "Connection: close, X-Hidden\r\nX-Hidden: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\n\
+                Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Ssl: on\r\nX-Real-IP: 1.2.3.4\r\n\
+                X-Project-Ref: evil\r\nauthorization: Bearer t\r\napikey: k\r\nCookie: a=b";
+    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}:8443\r\n{sent}\r\n\r\n")).await;
+    let answer = client.answer().await;
+    let expected = json!({
+        "host": gate.echo.address.to_string(), "x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1", "x-forwarded-host": host,
+        "x-forwarded-proto": "https", "x-forwarded-prefix": "/rest/v1", "x-project-ref": gate.project.as_str(),
+        "authorization": "Bearer t", "apikey": "k", "cookie": "a=b",
+    });
+    assert_eq!(answer.json()["headers"], expected);
+    assert!(answer.head.contains("x-kept: yes") && !answer.head.contains("keep-alive"), "{}", answer.head);
+}
+
+#[tokio::test]
+async fn bodies_pass_both_ways_and_a_connection_is_used_again() {
+    let gate = Gate::new().await;
+    let (host, mut client) = (gate.host(), gate.client().await);
+    for bytes in [0, 1, 100_000, 3_000_000] {
+        client.send(&format!("PUT /storage/v1/x HTTP/1.1\r\nHost: {host}\r\nContent-Length: {bytes}\r\n\r\n{}", "a".repeat(bytes))).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.json()["bytes"].as_u64(), answer.json()["method"].as_str()), (Some(bytes as u64), Some("PUT")));
+    }
+    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")).await;
+    assert_eq!(client.answer().await.status, 100);
+    client.send("ok").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.json()["body"].as_str(), answer.saw("expect")), (Some("ok"), None));
+    client.send(&format!("HEAD /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+    let mut head = String::new();
+    client.0.write_all(format!("GET /none HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+    client.0.read_to_string(&mut head).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("HTTP/1.1 404"), "{head}");
+}
+
+#[tokio::test]
+async fn a_service_that_fails_is_named() {
+    let gate = Gate::new().await;
+    let (gone, tasks) = once(async |stream| drop(stream)).await;
+    drop(tasks);
+    gate.point(Service::Rest, gone).await;
+    let answer = gate.get("/rest/v1/").await;
+    assert_eq!((answer.status, answer.message().as_str()), (502, "The rest service does not answer"));
+    for said in ["", "nonsense\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"] {
+        let (address, _tasks) = once(async move |mut stream| {
+            read_head(&mut stream).await;
+            stream.write_all(said.as_bytes()).await.unwrap();
+        })
+        .await;
+        gate.point(Service::Auth, address).await;
+        let answer = gate.get("/auth/v1/").await;
+        assert_eq!((answer.status, answer.message().as_str()), (502, "The auth service does not answer"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_project_is_served_while_it_is_there_and_under_each_of_its_names() {
+    let gate = Gate::new().await;
+    let activate = async |name: &str| {
+        let call = gate.node.post(&gate.app.at("/vanity-subdomain/activate")).as_(&gate.app.owner);
+        call.json(&json!({"vanity_subdomain": name})).send().await.expect(201);
+    };
+    activate("shop").await;
+    let mut client = gate.client_of("shop.example.test").await;
+    let request = "GET /rest/v1/ HTTP/1.1\r\nHost: shop.example.test\r\n\r\n";
+    client.send(request).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.saw("x-project-ref")), (200, Some(gate.project.to_string())));
+    gate.node.delete(&gate.app.at("/vanity-subdomain")).as_(&gate.app.owner).send().await.expect(200);
+    client.send(request).await;
+    assert_eq!(client.answer().await.status, 404, "the connection is older than the change");
+    assert!(gate.connect("shop.example.test", &[]).await.is_err());
+
+    let sql = "update projects set desired = 'paused', status = 'INACTIVE' where ref = $1";
+    gate.app.app.db.query(sql, &[&gate.project.as_str()]).await.unwrap();
+    gate.node.app.believe(true);
+    let paused = gate.get("/rest/v1/").await;
+    assert_eq!((paused.status, paused.message().as_str()), (503, "The project is paused; restore it to use its services"));
+    gate.node.delete(&gate.app.at("")).as_(&gate.app.owner).send().await.expect(200);
+    gate.node.app.believe(true);
+    assert!(gate.connect(&gate.host(), &[]).await.is_err());
+}
+
+#[tokio::test]
+async fn a_new_project_is_reached_at_once() {
+    let gate = Gate::new().await;
+    gate.connect(&gate.host(), &[]).await.unwrap();
+    let name = format!("{}.example.test", gate.app.stub(gate.app.home.id, "new").await);
+    assert!(gate.connect(&name, &[]).await.is_err(), "nobody told");
+    gate.node.app.forget("projects");
+    gate.connect(&name, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_request_is_one_row_of_the_log() {
+    let gate = Gate::new().await;
+    let mut rows = gate.node.app.edge.log.take().unwrap();
+    gate.get("/rest/v1/todos?apikey=secret&select=*").await;
+    gate.get("/nothing").await;
+    let row = rows.recv().await.unwrap();
+    assert_eq!((row.path.as_str(), row.search.as_deref()), ("/rest/v1/todos", Some("apikey=[redacted]&select=*")));
+    assert_eq!((row.status.as_u16(), row.service, row.project.as_ref()), (200, Some(Service::Rest), Some(&gate.project)));
+    assert_eq!((row.client.to_string().as_str(), row.host.as_str()), ("127.0.0.1", gate.host().as_str()));
+    let row = rows.recv().await.unwrap();
+    assert_eq!((row.status.as_u16(), row.service), (404, None));
+    assert!(rows.try_recv().is_err());
+    assert_eq!(gate.counted("gantry_edge_requests_total{service=\"rest\",status=\"2xx\"}"), 1);
+    assert_eq!(gate.counted("gantry_edge_log_dropped_total"), 0);
+    drop(rows);
+    gate.get("/nothing").await;
+    assert_eq!(gate.counted("gantry_edge_log_dropped_total"), 1, "no request waits for its log");
+}

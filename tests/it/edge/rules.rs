@@ -1,0 +1,203 @@
+//! What is turned away, and how.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use super::{Client, Gate, SHORTLY};
+use crate::support::machine::PATIENCE;
+
+#[tokio::test]
+async fn nobody_is_answered_under_a_name_that_is_nobodys() {
+    let gate = Gate::new().await;
+    let (other, beyond) = ("a".repeat(20) + ".example.test", format!("x.{}", gate.host()));
+    for name in ["example.test", "shop.example.test", &other, &beyond, "api.customer.test"] {
+        assert!(gate.connect(name, &[]).await.is_err(), "{name}");
+    }
+    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"unknown name\"}"), 5);
+    // An address is no name: nothing is said about it in the handshake.
+    assert!(gate.connect("127.0.0.1", &[]).await.is_err());
+    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"no name\"}"), 1);
+    // What an authority asks is not answered unless it was asked for.
+    assert!(gate.connect(&gate.host(), &["acme-tls/1"]).await.is_err());
+    let mut stream = TcpStream::connect(gate.https).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    // An alert at most, however the connection ends.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.unwrap();
+    assert!(!said.starts_with(b"HTTP"), "{said:?}");
+    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"malformed\"}"), 1);
+    assert_eq!(gate.get("/rest/v1/").await.status, 200, "and all is well");
+}
+
+#[tokio::test]
+async fn the_host_is_the_one_the_connection_was_made_for() {
+    let gate = Gate::new().await;
+    let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
+    gate.node.app.forget("projects");
+    let (host, other) = (gate.host(), format!("{sibling}.example.test"));
+    let cases = [
+        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {other}\r\n\r\n"), 421),
+        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n"), 400),
+        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {other}\r\n\r\n"), 400),
+        ("GET /rest/v1/ HTTP/1.1\r\n\r\n".to_owned(), 400),
+        (format!("GET http://{other}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400),
+        (format!("GET http://{host}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 200),
+        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {}:8443\r\n\r\n", host.to_uppercase()), 200),
+        (format!("GET /rest/v1/../../auth/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400),
+        (format!("TRACE /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 405),
+        (format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"), 405),
+    ];
+    for (text, status) in cases {
+        let mut client = gate.client().await;
+        client.send(&text).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.status, status, "{text}: {answer:?}");
+        if [400, 421].contains(&status) {
+            assert!(client.is_closed().await, "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_can_be_read_in_two_ways_is_refused() {
+    let gate = Gate::new().await;
+    let host = gate.host();
+    let smuggled = format!("GET /rest/v1/smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    for [first, second] in [["Content-Length: 6", "Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Content-Length: 6"]] {
+        let mut client = gate.client().await;
+        client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{first}\r\n{second}\r\n\r\n0\r\n\r\n{smuggled}")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.message().as_str()), (400, "The request is malformed"), "{first}");
+        assert!(client.is_closed().await, "{first}");
+    }
+    for bad in [
+        "Content-Length: 1\r\nContent-Length: 2",
+        "Content-Length: -1",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: x",
+        "Bad Header: x",
+    ] {
+        let mut client = gate.client().await;
+        client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{bad}\r\n\r\n0\r\n\r\n{smuggled}")).await;
+        assert_eq!(client.answer().await.status, 400, "{bad}");
+        assert!(client.is_closed().await, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_body_of_unknown_length_a_connection_is_not_used_again() {
+    let gate = Gate::new().await;
+    let (host, mut client) = (gate.host(), gate.client().await);
+    let next = format!("GET /rest/v1/next HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    client.send(&format!("GET /rest/v1/1 HTTP/1.1\r\nHost: {host}\r\n\r\n{next}")).await;
+    assert_eq!(client.answer().await.json()["target"], "/base/1");
+    assert_eq!(client.answer().await.json()["target"], "/base/next", "two in a row are fine");
+    client
+        .send(&format!("POST /rest/v1/2 HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n{next}"))
+        .await;
+    let answer = client.answer().await;
+    assert_eq!((answer.json()["body"].as_str(), answer.json()["target"].as_str()), (Some("abc"), Some("/base/2")));
+    assert!(answer.head.contains("connection: close") && client.is_closed().await);
+}
+
+#[tokio::test]
+async fn what_is_too_much_is_refused() {
+    let gate = Gate::new().await;
+    let host = gate.host();
+    let mut client = gate.client().await;
+    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "a".repeat(40_000))).await;
+    assert_eq!(client.answer().await.status, 431);
+    let mut client = gate.client().await;
+    let many = (0..101).fold(String::new(), |all, n| all + &format!("X-{n}: y\r\n"));
+    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{many}\r\n")).await;
+    assert_eq!(client.answer().await.status, 431);
+    let mut client = gate.client().await;
+    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n", (32 << 20) + 1)).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.message().as_str()), (413, "request entity too large"));
+    let mut client = gate.client().await;
+    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n")).await;
+    let chunk = format!("100000\r\n{}\r\n", "a".repeat(1 << 20));
+    for _ in 0..33 {
+        client.send(&chunk).await;
+    }
+    assert_eq!(client.answer().await.status, 413);
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_let_go() {
+    let gate = Gate::new().await;
+    let mut silent = TcpStream::connect(gate.https).await.unwrap();
+    let mut half = TcpStream::connect(gate.https).await.unwrap();
+    half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
+    for stream in [&mut silent, &mut half] {
+        let ended = timeout(2 * SHORTLY + PATIENCE, stream.read(&mut [0; 1])).await.unwrap();
+        assert!(!matches!(ended, Ok(1..)));
+    }
+    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"late\"}"), 2);
+}
+
+#[tokio::test]
+async fn plain_http_leads_to_https_and_nowhere_else() {
+    let gate = Gate::new().await;
+    let ask = async |host: &str, path: &str| {
+        let mut stream = TcpStream::connect(gate.http).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+        let mut said = String::new();
+        timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap().unwrap();
+        said.to_lowercase()
+    };
+    let (host, port) = (gate.host(), gate.https.port());
+    let led = ask(&host, "/rest/v1/x?a=b").await;
+    assert!(led.starts_with("http/1.1 308") && led.contains(&format!("location: https://{host}/rest/v1/x?a=b\r\n")), "{led}");
+    assert!(ask(&format!("{host}:80"), "/").await.contains(&format!("location: https://{host}:{port}/\r\n")));
+    for (host, path) in [("evil.test", "/"), ("example.test", "/.well-known/acme-challenge/x"), ("a@b", "/")] {
+        let said = ask(host, path).await;
+        assert!(said.starts_with("http/1.1 404") && !said.contains("location"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn over_http_2_the_same_rules_hold() {
+    let gate = Gate::new().await;
+    let ask = async |host: &str, uri: &str| {
+        let stream = gate.connect(&gate.host(), &["h2"]).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), io).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let mut request = hyper::Request::builder().uri(uri);
+        if !host.is_empty() {
+            request = request.header("host", host);
+        }
+        let response = sender.send_request(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        assert!(["connection", "keep-alive"].iter().all(|name| !response.headers().contains_key(*name)));
+        driver.abort();
+        status
+    };
+    let host = gate.host();
+    assert_eq!(ask("", &format!("https://{host}/rest/v1/")).await, 200);
+    assert_eq!(ask(&host, &format!("https://{host}:443/rest/v1/")).await, 200);
+    assert_eq!(ask("other.example.test", &format!("https://{host}/rest/v1/")).await, 400);
+    assert_eq!(ask("", "https://other.example.test/rest/v1/").await, 421);
+}
+
+#[tokio::test]
+async fn when_the_edge_stops_what_was_begun_is_finished() {
+    let mut gate = Gate::new().await;
+    let host = gate.host();
+    let mut client: Client = gate.client().await;
+    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\n\r\nab")).await;
+    let mut idle = gate.client().await;
+    gate.node.app.edge.stop();
+    assert!(idle.is_closed().await);
+    client.send("cd").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.json()["body"].as_str()), (200, Some("abcd")));
+    let stopped = async { while gate.tasks.join_next().await.is_some() {} };
+    timeout(PATIENCE, stopped).await.unwrap();
+    assert!(TcpStream::connect(gate.https).await.is_err());
+}
