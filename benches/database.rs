@@ -277,7 +277,8 @@ impl Server {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 let here = rustix::thread::gettid().as_raw_nonzero().get();
                 let _ = told.send((listener.local_addr()?, here));
-                server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await
+                server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await;
+                std::io::Result::Ok(())
             })
         })?;
         let (address, thread) = hears.recv()?;

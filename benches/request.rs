@@ -249,10 +249,10 @@ impl Server {
     }
 
     fn gantry(name: &str, api: Api) -> Outcome<Self> {
-        Self::start(
-            name,
-            |listener| async move { server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await },
-        )
+        Self::start(name, |listener| async move {
+            server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await;
+            Ok(())
+        })
     }
 
     fn start<F: Future<Output = std::io::Result<()>>>(name: &str, serve: impl FnOnce(TcpListener) -> F + Send + 'static) -> Outcome<Self> {

@@ -12,6 +12,7 @@
 //! - [`edge`]: the way in to its services, by [`domains`]: the names under which it is reached
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`places`], [`tls`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
+pub mod accepting;
 pub mod access;
 pub mod accounts;
 pub mod app;

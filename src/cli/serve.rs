@@ -63,7 +63,7 @@ pub(super) struct Running {
     background: JoinSet<()>,
     routers: JoinSet<()>,
     edges: JoinSet<()>,
-    listeners: JoinSet<std::io::Result<()>>,
+    listeners: JoinSet<()>,
     control: Option<Control>,
     home: Arc<Home>,
     /// The lock of whoever keeps its counters in the data folder.
@@ -232,9 +232,7 @@ impl Running {
         self.stop.stop();
         self.app.router.stop();
         self.app.edge.stop();
-        while let Some(listener) = self.listeners.join_next().await {
-            listener??;
-        }
+        while self.listeners.join_next().await.is_some() {}
         while self.routers.join_next().await.is_some() {}
         while self.edges.join_next().await.is_some() {}
         let led = self.app.lease.leads();

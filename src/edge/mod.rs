@@ -37,13 +37,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
     task::JoinSet,
-    time::timeout,
 };
 
 pub use self::tls::Wildcard;
 
 use self::{body::Upload, names::Names, tls::Tls, upstreams::Service};
 use crate::{
+    accepting,
     app::App,
     ids::ProjectId,
     network::bans,
@@ -65,8 +65,6 @@ const IDLE_UPSTREAM: (usize, Duration) = (64, Duration::from_mins(1));
 const CONNECT: Duration = Duration::from_secs(5);
 /// What requests in flight may take when the edge stops.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A request of a project that is not over.
 pub(crate) type InFlight = Place<ProjectId>;
@@ -211,32 +209,8 @@ pub fn listen(app: &App, https: Vec<TcpListener>, http: Vec<TcpListener>, wildca
 
 /// Takes connections until [`Edge::stop`], then sees the requests out.
 async fn run(app: App, listener: TcpListener, purpose: Purpose) {
-    let mut connections = JoinSet::new();
-    let mut stopping = std::pin::pin!(app.edge.stopping());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = &mut stopping => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => take(&app, &mut connections, stream, peer, purpose.clone()),
-            Err(error) => {
-                tracing::warn!(%error, "a connection to a project's services could not be taken");
-                // Asked again at once it would fail again.
-                if timeout(PAUSE, &mut stopping).await.is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-    drop(listener);
-    let drained = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
-    if drained.is_err() {
-        tracing::warn!(connections = connections.len(), "requests to projects' services that still ran were ended");
-    }
-    connections.shutdown().await;
+    let take = |connections: &mut JoinSet<()>, stream, peer| take(&app, connections, stream, peer, purpose.clone());
+    accepting::run(listener, app.edge.stopping(), ("services", DRAIN), take).await;
 }
 
 /// Begins with a connection, unless there are too many.

@@ -1,6 +1,6 @@
 //! Connections of HTTP clients: taken up to a bound, with TLS or without, and seen out at the end.
 //!
-//! A loop of our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
+//! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
 use std::{
     convert::Infallible,
@@ -32,7 +32,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// Connections of one listener. Further ones wait until it takes them.
+use crate::accepting;
+
+/// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
 /// How long a client may take to agree on TLS, and to send a request's headers.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,8 +42,6 @@ const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAMS_MAX: u32 = 100;
 /// How long requests in flight may take to finish when the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
-/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What answers the requests of one connection.
 pub trait Service: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static {}
@@ -63,6 +63,11 @@ impl Stop {
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
+
+    async fn asked(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.subscribe().wait_for(|stop| *stop).await;
+    }
 }
 
 /// An answer to every request, from the function that gives it.
@@ -73,58 +78,21 @@ pub fn answering<F: Future<Output = Response> + Send>(answer: impl Fn(Request<In
     })
 }
 
-/// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done.
-pub async fn serve<S: Service>(
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    service: impl Fn(SocketAddr) -> S,
-    stop: Stop,
-) -> std::io::Result<()> {
+/// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
+/// all places are taken is turned away.
+pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConfig>>, service: impl Fn(SocketAddr) -> S, stop: Stop) {
     let (tls, places) = (tls.map(TlsAcceptor::from), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-    let mut connections = JoinSet::new();
-    let mut stopping = stop.0.subscribe();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            _ = stopping.wait_for(|stop| *stop) => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &places) => accepted,
-        };
-        match accepted {
-            Ok((stream, peer, place)) => {
-                let (tls, service, stopping) = (tls.clone(), service(peer), stop.0.subscribe());
-                connections.spawn(async move {
-                    greet(stream, tls, service, stopping).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
-                // Asked again at once it would fail again.
-                if timeout(PAUSE, stopping.wait_for(|stop| *stop)).await.is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-    drop(listener);
-    if timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await.is_err() {
-        tracing::warn!(connections = connections.len(), "requests that still worked were ended");
-    }
-    connections.shutdown().await;
-    Ok(())
-}
-
-async fn accept(
-    listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, SocketAddr, Option<tokio::sync::OwnedSemaphorePermit>)> {
-    // The semaphore is never closed.
-    let place = places.clone().acquire_owned().await.ok();
-    let (stream, peer) = listener.accept().await?;
-    // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
-    let _ = stream.set_nodelay(true);
-    Ok((stream, peer, place))
+    let take = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
+        let Ok(place) = places.clone().try_acquire_owned() else { return };
+        let (tls, service, stopping) = (tls.clone(), service(peer), stop.0.subscribe());
+        connections.spawn(async move {
+            // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
+            let _ = stream.set_nodelay(true);
+            greet(stream, tls, service, stopping).await;
+            drop(place);
+        });
+    };
+    accepting::run(listener, stop.asked(), ("requests", DRAIN), take).await;
 }
 
 /// HTTP/1, or with TLS what the client asks for.

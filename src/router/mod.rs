@@ -26,13 +26,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
-    time::timeout,
 };
 
 pub use self::tls::Tls;
 
 use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
 use crate::{
+    accepting,
     app::App,
     ids::ProjectId,
     network::bans,
@@ -49,8 +49,6 @@ const LOGINS_MAX: usize = 500;
 const ADDRESS_LOGINS_MAX: usize = 200;
 /// What sessions that work may take when the router stops. Idle ones end at once.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The pause after a connection could not be taken: no file descriptor is left, as a rule.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where clients reach the router, as connection strings say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,32 +147,8 @@ impl Drop for Cancellable {
 
 /// Takes connections until [`Router::stop`], then sees the sessions out.
 pub async fn run(app: App, listener: TcpListener, tls: Option<Tls>) {
-    let mut connections = JoinSet::new();
-    let mut stopping = std::pin::pin!(app.router.stopping());
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = &mut stopping => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => take(&app, &mut connections, stream, peer, tls.clone()),
-            Err(error) => {
-                tracing::warn!(%error, "a connection to a database could not be taken");
-                // Asked again at once it would fail again.
-                if timeout(PAUSE, &mut stopping).await.is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-    drop(listener);
-    let drained = timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
-    if drained.is_err() {
-        tracing::warn!(sessions = connections.len(), "sessions with databases that still worked were ended");
-    }
-    connections.shutdown().await;
+    let take = |connections: &mut JoinSet<()>, stream, peer| take(&app, connections, stream, peer, tls.clone());
+    accepting::run(listener, app.router.stopping(), ("databases", DRAIN), take).await;
 }
 
 /// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
