@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderName, header};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
@@ -322,8 +322,13 @@ static REVOKE_FORM: Endpoint = Endpoint {
     ..public("gantry-revoke-oauth-token", "Give a token back (RFC 7009)", Tag::Gantry, Verb::Post, "/oauth/revoke")
 };
 
-async fn revoke_form(app: App, form: Form) -> Result<Done, Error> {
-    give_back(&app, form).await.map(|()| Done)
+/// Nothing to tell. Some clients read JSON from every answer.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OauthTokenRevoked")]
+struct Returned {}
+
+async fn revoke_form(app: App, form: Form) -> Result<Json<Returned>, Error> {
+    give_back(&app, form).await.map(|()| Json(Returned {}))
 }
 
 async fn give_back(app: &App, Form { fields, basic, origin }: Form) -> Result<(), Error> {

@@ -222,7 +222,7 @@ fn blank(visitor: &Visitor, named: Named, wanted: Wanted, wrong: Option<String>)
     Ok(Answer::page(&New { frame, slug, wanted, scopes: scopes(), wrong, is: None, action, secrets, authorizations: 0 })?.status(status))
 }
 
-async fn create(visitor: Visitor, named: Named, Form(fields): Form<Vec<(String, String)>>) -> Result<Answer, Error> {
+async fn create(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, named: Named) -> Result<Answer, Error> {
     let wanted = Wanted::read(fields);
     let mut body = wanted.body();
     body["public"] = wanted.public.into();
@@ -260,7 +260,7 @@ async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: 
     Ok(Answer::page(&page)?.status(status))
 }
 
-async fn change(visitor: Visitor, named: Named, Form(fields): Form<Vec<(String, String)>>) -> Result<Answer, Error> {
+async fn change(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, named: Named) -> Result<Answer, Error> {
     let wanted = Wanted::read(fields);
     match visitor.ask::<Value>(Method::PATCH, &named.operation("")?, Some(&wanted.body())).await {
         Ok(_) => Answer::to(&named.page("?done=changed")),
@@ -284,7 +284,7 @@ struct NewSecret {
 struct Nothing {}
 
 /// The secret is in the answer to the form, which has no address of its own: loading it again asks before it makes another.
-async fn add_secret(visitor: Visitor, named: Named, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
+async fn add_secret(visitor: Visitor, Form(Nothing {}): Form<Nothing>, named: Named) -> Result<Answer, Error> {
     match visitor.ask::<CreatedSecret>(Method::POST, &named.operation("/secrets")?, None).await {
         Ok(made) => {
             let client_id = named.application.map(|id| id.to_string()).unwrap_or_default();
@@ -300,7 +300,7 @@ struct Which {
     id: i64,
 }
 
-async fn revoke_secret(visitor: Visitor, named: Named, Form(which): Form<Which>) -> Result<Answer, Error> {
+async fn revoke_secret(visitor: Visitor, Form(which): Form<Which>, named: Named) -> Result<Answer, Error> {
     visitor.ask::<()>(Method::DELETE, &named.operation(&format!("/secrets/{}", which.id))?, None).await?;
     Answer::to(&named.page("?done=secret"))
 }
@@ -320,7 +320,7 @@ async fn ask_delete(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     Answer::page(&AskDelete { frame: visitor.frame(), name: application.name, authorizations, page: named.page("") })
 }
 
-async fn delete(visitor: Visitor, named: Named, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
+async fn delete(visitor: Visitor, Form(Nothing {}): Form<Nothing>, named: Named) -> Result<Answer, Error> {
     visitor.ask::<Value>(Method::DELETE, &named.operation("")?, None).await?;
     Answer::to(&format!("{}?done=deleted", Named { application: None, ..named }.page("")))
 }
