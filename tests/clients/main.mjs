@@ -5,6 +5,7 @@ import connect from './connect.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
+import oauth from './oauth.mjs';
 import pages from './pages.mjs';
 import python from './python.mjs';
 import scoped from './scoped.mjs';
@@ -18,6 +19,7 @@ const suites = {
   // What assistants that were set up a year ago still run.
   'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
   js,
+  oauth,
   pages,
   python,
   scoped,
