@@ -128,6 +128,7 @@ impl Bench {
             upstreams: gantry::edge::upstreams::Upstreams::default(),
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
+            upstream: None,
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
         lease::claim(&app).await?;

@@ -116,6 +116,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         upstreams: gantry::edge::upstreams::Upstreams::default(),
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
+        upstream: None,
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;

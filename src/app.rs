@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     access::Directory,
+    accounts::upstream::Upstream,
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
@@ -58,6 +59,8 @@ pub struct Settings {
     pub sealing: SealingKey,
     /// How applications of others get their tokens.
     pub oauth: oauth::Settings,
+    /// Through which people can sign in, besides by what they have here.
+    pub upstream: Option<Arc<Upstream>>,
 }
 
 /// Handle to the application. Cheap to clone.

@@ -174,6 +174,27 @@ pub struct Config {
     #[arg(long, env = "GANTRY_OAUTH_ACCESS_LIFE", default_value_t = 1440, value_parser = clap::value_parser!(i64).range(5..=10_080), value_name = "MINUTES")]
     pub oauth_access_life: i64,
 
+    /// Provider of OpenID Connect through which people can sign in to the pages: its issuer, `https://…`.
+    #[arg(long, env = "GANTRY_OIDC_ISSUER", requires_all = ["oidc_client_id", "oidc_client_secret", "oidc_email_domains"], value_name = "URL")]
+    pub oidc_issuer: Option<String>,
+
+    /// Who this server is to that provider. It has to know `<address of this server>/sign-in/provider/return` as the way back.
+    #[arg(long, env = "GANTRY_OIDC_CLIENT_ID", requires = "oidc_issuer", value_name = "ID")]
+    pub oidc_client_id: Option<String>,
+
+    /// File with the secret that shows it.
+    #[arg(long, env = "GANTRY_OIDC_CLIENT_SECRET", requires = "oidc_issuer", value_name = "FILE")]
+    pub oidc_client_secret: Option<PathBuf>,
+
+    /// Domains of email addresses that the provider decides on. Who signs in there for the first time, with a verified address
+    /// of one of them, gets the account with that address. Comma separated.
+    #[arg(long, env = "GANTRY_OIDC_EMAIL_DOMAINS", requires = "oidc_issuer", value_delimiter = ',', value_name = "DOMAIN")]
+    pub oidc_email_domains: Vec<String>,
+
+    /// What the pages call the provider. Without it: the issuer's host.
+    #[arg(long, env = "GANTRY_OIDC_NAME", requires = "oidc_issuer", value_name = "NAME")]
+    pub oidc_name: Option<String>,
+
     /// Page with the fair-use policy, named in the OpenAPI document.
     #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
     pub terms_url: Option<String>,

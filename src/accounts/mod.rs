@@ -6,9 +6,11 @@ use uuid::Uuid;
 
 pub mod api;
 pub mod links;
+pub mod passkeys;
 pub mod passwords;
 pub mod sessions;
 pub mod sign_in;
+pub mod upstream;
 
 use crate::{
     audit::Recorder,

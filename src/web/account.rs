@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     accounts::{
+        passkeys::{self, Known, Passkeys},
         passwords,
         sessions::{self, Ending},
         sign_in::{self, Outcome},
@@ -32,7 +33,17 @@ struct AccountPage {
     id: String,
     /// When the password was changed, if there is one.
     changed: Option<Moment>,
+    /// None can be added where this server is reached by an address of numbers.
+    passkeys_here: bool,
+    passkeys: Vec<Row>,
     wrong: Wrong,
+}
+
+/// A passkey, as the page shows it.
+struct Row {
+    passkey: Known,
+    added: Moment,
+    used: Option<Moment>,
 }
 
 /// What is wrong with the fields, when the form is shown again.
@@ -41,6 +52,7 @@ struct Wrong {
     current: Option<String>,
     password: Option<String>,
     again: Option<String>,
+    passkey: Option<String>,
 }
 
 async fn account(visitor: Visitor) -> Result<Answer, Error> {
@@ -51,15 +63,28 @@ async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Ans
     let now = visitor.app.clock.now();
     let changed = passwords::changed_at(&visitor.app.db, visitor.user.id).await?.map(|at| Moment::new(at, now));
     let account = visitor.account.clone();
+    let row = |passkey: Known| Row {
+        added: Moment::new(passkey.created_at, now),
+        used: passkey.last_used_at.map(|at| Moment::new(at, now)),
+        passkey,
+    };
+    let passkeys = passkeys::list(&visitor.app.db, visitor.user.id).await?.into_iter().map(row).collect();
     let page = AccountPage {
         frame: visitor.frame().of("/account"),
         email: account.email,
         username: account.username,
         id: account.gotrue_id.to_string(),
         changed,
+        passkeys_here: Passkeys::at(&visitor.origin).is_some(),
+        passkeys,
         wrong,
     };
     Ok(Answer::page(&page)?.status(status))
+}
+
+/// The page, with why a passkey was not added.
+pub(super) async fn passkey_refused(visitor: &Visitor, why: String) -> Result<Answer, Error> {
+    show(visitor, StatusCode::UNPROCESSABLE_ENTITY, Wrong { passkey: Some(why), ..Wrong::default() }).await
 }
 
 #[derive(Deserialize)]

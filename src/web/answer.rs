@@ -7,6 +7,8 @@ use axum::{
     response::Response,
 };
 
+use serde::Serialize;
+
 use crate::{
     error::{Context, Error},
     http::{Described, Output},
@@ -46,6 +48,13 @@ impl Answer {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         let kept = HeaderValue::try_from(format!("attachment; filename=\"{name}\"")).context("naming a file")?;
         headers.insert(header::CONTENT_DISPOSITION, kept);
+        Ok(answer)
+    }
+
+    /// What a script of ours asked for.
+    pub fn json(value: &impl Serialize) -> Result<Self, Error> {
+        let mut answer = Self::plain(StatusCode::OK, serde_json::to_vec(value).context("answering a script")?.into());
+        answer.0.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(answer)
     }
 

@@ -1,7 +1,8 @@
-//! The session's cookie. Nothing else reads or sets one.
+//! The session's cookie, and that of who is on the way to a provider and back. Nothing else reads or sets one.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
+use super::next;
 use crate::{
     accounts::sessions::{self, Secret},
     error::{Context, Credential, Error},
@@ -17,11 +18,39 @@ fn name(peer: Peer) -> &'static str {
     if peer.https { SECURE } else { LOCAL }
 }
 
+/// How long somebody may be on the way, in seconds.
+const JOURNEY_SECS: i64 = 10 * 60;
+
+/// What the name of the other has in addition.
+const JOURNEY: &str = "-way";
+
+fn read<'a>(headers: &'a HeaderMap, peer: Peer, suffix: &str) -> Option<&'a str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
+    let mut ours = cookies.filter_map(|cookie| cookie.trim().strip_prefix(name(peer))?.strip_prefix(suffix)?.strip_prefix('='));
+    ours.next()
+}
+
 /// The session a request brings.
 pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<Secret> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
-    let mut ours = cookies.filter_map(|cookie| cookie.trim().strip_prefix(name(peer))?.strip_prefix('='));
-    ours.next().and_then(Secret::parse)
+    read(headers, peer, "").and_then(Secret::parse)
+}
+
+/// The journey that a browser is on, and where it goes on afterwards.
+pub(super) fn journey(headers: &HeaderMap, peer: Peer) -> Option<(Secret, String)> {
+    let (secret, next) = read(headers, peer, JOURNEY)?.split_once('.')?;
+    let (_, next) = form_urlencoded::parse(format!("next={next}").as_bytes()).into_owned().next()?;
+    Some((Secret::parse(secret)?, next::safe(&next).to_owned()))
+}
+
+/// Sets out.
+pub(super) fn set_journey(secret: &Secret, next: &str, peer: Peer) -> Result<HeaderValue, Error> {
+    let next: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
+    written(peer, JOURNEY, &format!("{}.{next}", secret.expose()), JOURNEY_SECS)
+}
+
+/// Has come back.
+pub(super) fn clear_journey(peer: Peer) -> Result<HeaderValue, Error> {
+    written(peer, JOURNEY, "", 0)
 }
 
 /// What says who sent a request.
@@ -31,17 +60,17 @@ pub(super) fn presented(headers: &HeaderMap, peer: Peer) -> Result<Presented, Cr
 
 /// Sets the cookie.
 pub(super) fn set(secret: &Secret, peer: Peer) -> Result<HeaderValue, Error> {
-    written(peer, secret.expose(), sessions::LIFE.num_seconds())
+    written(peer, "", secret.expose(), sessions::LIFE.num_seconds())
 }
 
 /// Takes it away.
 pub(super) fn clear(peer: Peer) -> Result<HeaderValue, Error> {
-    written(peer, "", 0)
+    written(peer, "", "", 0)
 }
 
-fn written(peer: Peer, value: &str, max_age: i64) -> Result<HeaderValue, Error> {
+fn written(peer: Peer, suffix: &str, value: &str, max_age: i64) -> Result<HeaderValue, Error> {
     let secure = if peer.https { "; Secure" } else { "" };
-    let text = format!("{}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax{secure}", name(peer));
+    let text = format!("{}{suffix}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax{secure}", name(peer));
     let mut value = HeaderValue::try_from(text).context("writing a cookie")?;
     value.set_sensitive(true);
     Ok(value)

@@ -23,7 +23,9 @@ mod may;
 mod named;
 mod next;
 mod oauth;
+mod oidc;
 mod organizations;
+mod passkeys;
 mod places;
 mod projects;
 mod sessions;
@@ -77,8 +79,15 @@ static PAGES: &[&Endpoint] = &[
     &sign_in::SHOW_LINK,
     &sign_in::USE_LINK,
     &sign_in::SIGN_OUT,
+    &oidc::BEGIN,
+    &oidc::RETURN,
     &account::ACCOUNT,
     &account::SET_PASSWORD,
+    &passkeys::ASK_NEW,
+    &passkeys::ADD,
+    &passkeys::REMOVE,
+    &passkeys::ASK,
+    &passkeys::USE,
     &cli_login::SHOW,
     &cli_login::APPROVE,
     &tokens::LIST,

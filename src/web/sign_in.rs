@@ -12,6 +12,7 @@ use crate::{
     access::{Subject, User},
     accounts::{
         self, links,
+        passkeys::Passkeys,
         sessions::{self, Ending, Secret},
         sign_in::{self, Outcome},
     },
@@ -35,6 +36,10 @@ pub(super) static SIGN_OUT: Endpoint = page("page-sign-out", "Sign out", Verb::P
 #[template(path = "sign_in.html")]
 struct SignIn {
     frame: Frame,
+    /// What the provider is called, and the way there.
+    provider: Option<(String, String)>,
+    /// Whether a passkey can be used here.
+    passkeys: bool,
     next: String,
     email: String,
     problem: Option<String>,
@@ -50,15 +55,19 @@ struct SignInLink {
 }
 
 /// Who came to sign in: the browser, and the session it has already.
-struct Newcomer {
-    app: App,
-    peer: Peer,
-    user_agent: String,
+pub(super) struct Newcomer {
+    pub(super) app: App,
+    pub(super) peer: Peer,
+    pub(super) user_agent: String,
+    /// Where they reach this server.
+    pub(super) origin: String,
     query: Vec<(String, String)>,
     signed_in: Option<User>,
     before: Option<Secret>,
     link: Option<Secret>,
-    request_id: String,
+    /// Where they set out from to the provider, and where to go on afterwards.
+    pub(super) journey: Option<(Secret, String)>,
+    pub(super) request_id: String,
 }
 
 impl Input for Newcomer {
@@ -71,6 +80,8 @@ impl Input for Newcomer {
             app,
             peer: call.peer(),
             user_agent: user_agent.unwrap_or_default().to_owned(),
+            origin: super::visitor::origin(call),
+            journey: cookie::journey(call.headers(), call.peer()),
             query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()).into_owned().collect(),
             signed_in: call.caller().user().cloned(),
             before: cookie::secret(call.headers(), call.peer()),
@@ -81,16 +92,20 @@ impl Input for Newcomer {
 }
 
 impl Newcomer {
-    fn asked(&self, name: &str) -> &str {
+    pub(super) fn asked(&self, name: &str) -> &str {
         self.query.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    fn address(&self) -> IpAddr {
+    fn has_passkeys(&self) -> bool {
+        Passkeys::at(&self.origin).is_some()
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
         self.peer.address
     }
 
     /// Ends the session that the browser had, writes down that there is a new one, and hands it over.
-    async fn welcome(&self, user: UserId, session: &Secret, operation: &'static str, next: &str) -> Result<Answer, Error> {
+    pub(super) async fn welcome(&self, user: UserId, session: &Secret, operation: &'static str, next: &str) -> Result<Answer, Error> {
         let Self { app, .. } = self;
         if let (Some(before), Some(signed_in)) = (&self.before, &self.signed_in) {
             sessions::end(&app.db, signed_in.id, Ending::This(&before.digest()), app.clock.now()).await?;
@@ -103,6 +118,20 @@ impl Newcomer {
     }
 }
 
+/// The way to the provider, if there is one.
+fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
+    let upstream = newcomer.app.settings.upstream.as_deref()?;
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", next).finish();
+    Some((upstream.name().to_owned(), format!("{}?{query}", super::oidc::BEGIN.path)))
+}
+
+/// The page with what went wrong.
+pub(super) fn again(newcomer: &Newcomer, problem: &str) -> Result<Answer, Error> {
+    let next = newcomer.journey.as_ref().map_or(next::HOME, |(_, next)| next).to_owned();
+    let (provider, passkeys, problem) = (provider(newcomer, &next), newcomer.has_passkeys(), Some(problem.to_owned()));
+    Answer::page(&SignIn { frame: Frame::anonymous(), provider, passkeys, next, email: String::new(), problem, out: None })
+}
+
 async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
     let next = next::safe(newcomer.asked("next"));
     if newcomer.signed_in.is_some() {
@@ -113,7 +142,8 @@ async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
         "everywhere" => Some("You are signed out everywhere."),
         _ => None,
     };
-    Answer::page(&SignIn { frame: Frame::anonymous(), next: next.to_owned(), email: String::new(), problem: None, out })
+    let (provider, passkeys) = (provider(&newcomer, next), newcomer.has_passkeys());
+    Answer::page(&SignIn { frame: Frame::anonymous(), provider, passkeys, next: next.to_owned(), email: String::new(), problem: None, out })
 }
 
 #[derive(Deserialize)]
@@ -137,7 +167,8 @@ async fn submit(newcomer: Newcomer, OpenForm(form): OpenForm<Credentials>) -> Re
         Outcome::Held(wait) => (words::held(wait), StatusCode::TOO_MANY_REQUESTS, Some(words::whole_secs(wait))),
     };
     let next = next::safe(&next).to_owned();
-    let page = SignIn { frame: Frame::anonymous(), next, email, problem: Some(problem), out: None };
+    let (provider, passkeys) = (provider(&newcomer, &next), newcomer.has_passkeys());
+    let page = SignIn { frame: Frame::anonymous(), provider, passkeys, next, email, problem: Some(problem), out: None };
     let answer = Answer::page(&page)?.status(status);
     Ok(match wait {
         Some(secs) => answer.with(header::RETRY_AFTER, HeaderValue::from(secs)),

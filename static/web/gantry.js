@@ -81,3 +81,32 @@ addEventListener('click', async (event) => {
   await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
   button.textContent = 'Copied';
 });
+// A passkey: the server asks, the browser signs, and the form carries the answer.
+if (globalThis.PublicKeyCredential?.parseCreationOptionsFromJSON && isSecureContext) {
+  for (const form of document.querySelectorAll('[data-passkey]')) {
+    form.hidden = false;
+    document.querySelector('[data-without-passkeys]')?.remove();
+    form.addEventListener('submit', async (event) => {
+      event.preventDefault();
+      const wrong = form.querySelector('[role=alert]');
+      wrong.hidden = true;
+      try {
+        const token = form.elements.form_token?.value ?? '';
+        const asked = await fetch(form.dataset.ask, { method: 'POST', body: new URLSearchParams({ form_token: token }) });
+        if (!asked.ok) throw new Error(`the server answered ${asked.status}`);
+        const { id, options } = await asked.json();
+        const create = form.dataset.passkey === 'create';
+        const publicKey = create ? PublicKeyCredential.parseCreationOptionsFromJSON(options) : PublicKeyCredential.parseRequestOptionsFromJSON(options);
+        const credential = await (create ? navigator.credentials.create({ publicKey }) : navigator.credentials.get({ publicKey }));
+        form.elements.challenge.value = id;
+        form.elements.answer.value = JSON.stringify(credential.toJSON());
+        form.submit();
+      } catch (error) {
+        const words = { NotAllowedError: 'It was not finished. Try again.', InvalidStateError: 'There is a passkey on this device already.' };
+        wrong.textContent = words[error.name] ?? 'That did not work. Load the page again, and try once more.';
+        wrong.hidden = false;
+        delete form.dataset.sent;
+      }
+    });
+  }
+}

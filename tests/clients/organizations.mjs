@@ -18,7 +18,7 @@ async function newcomer(server, chrome) {
   await gantry('create', '--username', NAME);
   const [link] = /\/sign-in\/link\/\S+/.exec(await gantry('sign-in-link'));
   const page = await chrome.open();
-  return { page, signIn: async () => { await page.goto(link); await page.getByRole('button', { name: 'Sign in' }).click(); } };
+  return { page, signIn: async () => { await page.goto(link); await page.getByRole('button', { name: 'Sign in', exact: true }).click(); } };
 }
 
 /** A form that carries no token of its session. */

@@ -4,6 +4,7 @@ import { browser, look } from './browser.mjs';
 import { call, run } from './harness.mjs';
 import login from './login.mjs';
 import organizations from './organizations.mjs';
+import passkeys from './passkeys.mjs';
 import projects from './projects.mjs';
 
 const EMAIL = 'owner@example.com';
@@ -12,7 +13,7 @@ const PASSWORD = 'violin fjord lantern 9';
 async function signIn(page, password = PASSWORD) {
   await page.getByLabel('Email address').fill(EMAIL);
   await page.getByLabel('Password', { exact: true }).fill(password);
-  await page.getByRole('button', { name: 'Sign in' }).click();
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
 }
 
 async function setPassword(page, current, password, again = password) {
@@ -31,7 +32,7 @@ export default async function pages(server, tally) {
     await tally.scenario('pages: the first visit needs no password, and sets one', async () => {
       await page.goto(server.signIn);
       await look(page, 'link');
-      await page.getByRole('button', { name: 'Sign in' }).click();
+      await page.getByRole('button', { name: 'Sign in', exact: true }).click();
       await heading(page, 'Projects');
       await look(page, 'home-empty');
       await page.goto('/account');
@@ -151,6 +152,7 @@ export default async function pages(server, tally) {
 
     await projects(server, tally, chrome, page);
     await organizations(server, tally, chrome, page);
+    await passkeys(server, tally, chrome, signIn);
     await login(server, tally, page);
 
     for (const javaScriptEnabled of [true, false]) {

@@ -3,7 +3,9 @@
 pub(crate) mod browser;
 mod cli_login;
 mod guarding;
+mod oidc;
 mod organizations;
+mod passkeys;
 mod projects;
 mod signing_in;
 mod tokens;

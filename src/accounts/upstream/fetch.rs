@@ -1,0 +1,134 @@
+//! Requests to the provider: over TLS, without redirects, each within a time and a size.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Request, Response, client::conn::http1, header};
+use hyper_util::rt::TokioIo;
+use openidconnect::{HttpRequest, HttpResponse, url};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+/// How long one may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    /// The address is of no kind that is asked.
+    #[error("{0} is neither https nor http on this machine")]
+    Address(String),
+    /// No connection, or one that broke.
+    #[error("no connection to {0}")]
+    Connection(String, #[source] Box<dyn std::error::Error + Send + Sync>),
+    /// It took too long.
+    #[error("{0} did not answer in time")]
+    Late(String),
+}
+
+/// Read once, as reading the system's roots takes long.
+static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()).into()
+});
+
+/// Whether an address may be asked: what is said there lets people in.
+pub(super) fn may_be_asked(url: &url::Url) -> bool {
+    let local = match url.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => false,
+    };
+    url.host().is_some() && (url.scheme() == "https" || url.scheme() == "http" && local)
+}
+
+/// One request, and its answer as it comes: a redirect is followed nowhere.
+pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchError> {
+    let text = request.uri().to_string();
+    let url = url::Url::parse(&text).ok().filter(may_be_asked).ok_or_else(|| FetchError::Address(text.clone()))?;
+    let host = url.host_str().unwrap_or_default().to_owned();
+    timeout(TIMEOUT, connected(request, &url, &host))
+        .await
+        .map_err(|_| FetchError::Late(host.clone()))?
+        .map_err(|cause| FetchError::Connection(host, cause))
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn connected(request: HttpRequest, url: &url::Url, host: &str) -> Result<HttpResponse, Failure> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((bare, url.port_or_known_default().unwrap_or(443))).await?;
+    if url.scheme() == "https" {
+        let name = ServerName::try_from(bare.to_owned())?;
+        exchange(TLS.connect(name, stream).await?, request, url).await
+    } else {
+        exchange(stream, request, url).await
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: HttpRequest,
+    url: &url::Url,
+) -> Result<HttpResponse, Failure> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let talk = async {
+        let response = sender.send_request(in_origin_form(request, url)?).await?;
+        let (parts, body) = response.into_parts();
+        let bytes = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        Ok::<_, Failure>(Response::from_parts(parts, bytes.to_vec()))
+    };
+    tokio::pin!(talk, connection);
+    // The connection ends with the answer: whichever is first, the answer is what counts.
+    tokio::select! {
+        answer = &mut talk => answer,
+        ended = &mut connection => {
+            ended?;
+            talk.await
+        }
+    }
+}
+
+/// As a request line has it: the path, and the host in its field.
+fn in_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, Failure> {
+    let (mut parts, body) = request.into_parts();
+    let host = match url.port() {
+        Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
+        None => url.host_str().unwrap_or_default().to_owned(),
+    };
+    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    parts.uri = format!("{}{query}", url.path()).parse()?;
+    parts.headers.insert(header::HOST, host.parse()?);
+    Ok(Request::from_parts(parts, Full::from(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_stays_on_this_machine() {
+        let may = |url: &str| may_be_asked(&url.parse().unwrap());
+        for url in ["https://id.example", "https://192.0.2.1/x", "http://127.0.0.1:9000", "http://[::1]/", "http://localhost/x"] {
+            assert!(may(url), "{url}");
+        }
+        for url in
+            ["http://id.example", "http://192.0.2.1", "http://localhost.evil.example", "ftp://id.example", "file:///etc/passwd", "data:,x"]
+        {
+            assert!(!may(url), "{url}");
+        }
+    }
+}
