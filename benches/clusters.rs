@@ -126,6 +126,7 @@ impl Bench {
             idle_pause_after: None,
             counting: Options::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),
+            dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
             upstream: None,

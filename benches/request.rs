@@ -114,6 +114,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         idle_pause_after: None,
         counting: Options::default(),
         upstreams: gantry::edge::upstreams::Upstreams::default(),
+        dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
         upstream: None,

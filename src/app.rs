@@ -11,6 +11,7 @@ use crate::{
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
+    domains::hostnames::{self, dns::Dns},
     edge::{self, Edge, upstreams::Upstreams},
     endpoints,
     error::Error,
@@ -55,6 +56,8 @@ pub struct Settings {
     pub idle_pause_after: Option<Duration>,
     /// Where the services of projects answer, unless the operator says otherwise of one.
     pub upstreams: Upstreams,
+    /// Tells what DNS says.
+    pub dns: Arc<dyn Dns>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
     /// How applications of others get their tokens.
@@ -99,6 +102,8 @@ pub struct Inner {
     pub jit: jit::Keeper,
     /// Connections to the projects' databases.
     pub router: Router,
+    /// Looks at hostnames when their time has come.
+    pub hostnames: hostnames::Keeper,
     /// Requests to the projects' services.
     pub edge: Edge,
     /// Counters and durations, for Prometheus.
@@ -167,6 +172,7 @@ impl App {
             pool: Pool::default(),
             jit: jit::Keeper::default(),
             router: Router::default(),
+            hostnames: hostnames::Keeper::default(),
             edge: Edge::default(),
             metrics,
         };
@@ -221,6 +227,7 @@ impl Background {
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
+        tasks.spawn(hostnames::keeper::run(app.clone()));
         tasks.spawn(edge::log::run(app.edge.log.take()));
         tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
         tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));

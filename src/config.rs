@@ -134,6 +134,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_UPSTREAM", value_delimiter = ',', value_name = "SERVICE=URL")]
     pub upstream: Vec<upstreams::Named>,
 
+    /// Resolver through which the name servers of custom hostnames are found. May be given several times. Without it: the
+    /// system's.
+    #[arg(long, env = "GANTRY_DNS_RESOLVER", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    pub dns_resolver: Vec<SocketAddr>,
+
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,

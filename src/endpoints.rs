@@ -23,6 +23,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         snippets::api::ENDPOINTS,
         network::api::ENDPOINTS,
         domains::api::ENDPOINTS,
+        domains::hostnames::api::ENDPOINTS,
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,

@@ -36,6 +36,8 @@ pub enum Error {
     Sql(String),
     /// Something with the same identity but other content exists.
     Conflict(Cow<'static, str>),
+    /// A project that has a custom hostname asked for another.
+    HostnameConfigured,
     /// A quota is used up until its window ends.
     LimitReached,
     /// The request's body is over the operation's bound.
@@ -166,6 +168,7 @@ codes! {
     NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
     UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
     REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
+    HOSTNAME_CONFIGURED = "hostname_configured", 544, "A project that has a custom hostname asked for another.", "Delete the first one.";
     DATABASE_UNREACHABLE = "database_unreachable", 544, "The project's database did not answer.", "Look at the project's health; start it if it is paused.";
 }
 
@@ -206,6 +209,7 @@ impl Error {
             Self::Unavailable { .. } => UNAVAILABLE,
             Self::TimedOut(_) => REQUEST_TIMEOUT,
             Self::DatabaseUnreachable => DATABASE_UNREACHABLE,
+            Self::HostnameConfigured => HOSTNAME_CONFIGURED,
         }
     }
 
@@ -235,6 +239,7 @@ impl Error {
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::{
     access::{AnyOf, OauthScope as S, Permission as P},
     http::{Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
-    limits::{ANALYTICS, DOMAINS, STANDARD},
+    limits::{ANALYTICS, STANDARD},
 };
 
 /// A branch with the data of production is as good as production.
@@ -115,11 +115,6 @@ planned! {
     Post "/v1/projects/{ref}/config/realtime/shutdown" [] "v1-shutdown-realtime" "Shutdown realtime" Realtime, pat_only(&[&[P::RealtimeConfigWrite]]), STANDARD;
     Get "/v1/projects/{ref}/config/storage" [] "v1-get-storage-config" "Get storage config" Storage, pat_only(&[&[P::StorageConfigRead]]), STANDARD;
     Patch "/v1/projects/{ref}/config/storage" [] "v1-update-storage-config" "Update storage config" Storage, pat_only(&[&[P::StorageConfigWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/config/custom-hostname" ["/v1/projects/{ref}/custom-hostname"] "v1-Delete hostname config" "Delete a custom hostname" Domains, needs(&[&[P::CustomDomainWrite]], S::DomainsWrite), DOMAINS;
-    Get "/v1/projects/{ref}/config/custom-hostname" ["/v1/projects/{ref}/custom-hostname"] "v1-get-hostname-config" "Get hostname config" Domains, needs(&[&[P::CustomDomainRead]], S::DomainsRead), STANDARD;
-    Post "/v1/projects/{ref}/config/custom-hostname/activate" ["/v1/projects/{ref}/custom-hostname/activate"] "v1-activate-custom-hostname" "Activate custom hostname" Domains, needs(&[&[P::CustomDomainWrite]], S::DomainsWrite), STANDARD;
-    Post "/v1/projects/{ref}/config/custom-hostname/initialize" ["/v1/projects/{ref}/custom-hostname/initialize"] "v1-update-hostname-config" "Initialize a custom hostname" Domains, needs(&[&[P::CustomDomainWrite]], S::DomainsWrite), DOMAINS;
-    Post "/v1/projects/{ref}/config/custom-hostname/reverify" ["/v1/projects/{ref}/custom-hostname/reverify"] "v1-verify-dns-config" "Reverify a custom hostname" Domains, needs(&[&[P::CustomDomainWrite]], S::DomainsWrite), DOMAINS;
     Get "/v1/projects/{ref}/database/backups" [] "v1-list-all-backups" "List all backups" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore" [] "v1-restore-physical-backup" "Restore physical backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore-pitr" [] "v1-restore-pitr-backup" "Restore PITR backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;

@@ -11,7 +11,10 @@ use std::{
     sync::Arc,
 };
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hmac,
+};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
@@ -28,6 +31,8 @@ const FILE_BYTES_MAX: u64 = 66;
 #[derive(Clone)]
 pub struct SealingKey {
     key: Arc<LessSafeKey>,
+    /// Of its own: what it makes is shown to everybody.
+    marks: Arc<hmac::Key>,
     fingerprint: String,
 }
 
@@ -62,7 +67,9 @@ impl SealingKey {
         let key = UnboundKey::new(&AES_256_GCM, bytes).context("making a sealing key")?;
         // The key is random, so what tells it from others tells nothing about it.
         let digest = Sha256::new().chain_update(b"gantry sealing key").chain_update(bytes).finalize();
-        Ok(Self { key: Arc::new(LessSafeKey::new(key)), fingerprint: hex::encode(&digest[..8]) })
+        let marks = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), b"gantry marks");
+        let marks = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, marks.as_ref()));
+        Ok(Self { key: Arc::new(LessSafeKey::new(key)), marks, fingerprint: hex::encode(&digest[..8]) })
     }
 
     /// The key in a file of the operator's.
@@ -100,6 +107,11 @@ impl SealingKey {
         db.query(sql, &[&self.fingerprint]).await.context(doing)?;
         let rows = db.query("select fingerprint from sealing", &[]).await.context(doing)?;
         Ok(rows.first().is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
+    }
+
+    /// A word that only who has this key could choose for `what`, and that is the same whenever it is asked for: 40 hex digits.
+    pub fn mark(&self, what: &str) -> String {
+        hex::encode(&hmac::sign(&self.marks, what.as_bytes()).as_ref()[..20])
     }
 
     /// Encrypts a secret. `place` says what it is, and of what: it opens nowhere else.

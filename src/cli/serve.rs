@@ -36,6 +36,7 @@ use crate::{
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
+    domains::hostnames::dns::Resolver,
     http::{Links, Transport, server},
     limits::{Capacity, snapshot},
     oauth,
@@ -334,6 +335,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
+        dns: Arc::new(Resolver::new(&config.dns_resolver)?),
         upstreams: config.upstream.iter().cloned().collect(),
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

@@ -1,6 +1,7 @@
 //! Names under which a project is reached: a vanity subdomain of the projects' domain, or a hostname of its owner's.
 
 pub mod api;
+pub mod hostnames;
 pub mod vanity;
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
 //! Names under which projects are reached.
 
+mod dns;
+mod hostnames;
 mod vanity;

@@ -16,6 +16,10 @@ use gantry::{
     clock::{Clock, Entropy},
     clusters::Provisioner,
     db::Db,
+    domains::hostnames::{
+        Host,
+        dns::{Dns, Looking},
+    },
     edge::upstreams::Upstreams,
     http::{Api, Links, Transport},
     ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
@@ -39,6 +43,16 @@ use self::{
 
 /// A node that no test runs: nothing acts on its projects.
 const NOBODY: Uuid = Uuid::from_u128(0xff);
+
+/// No name server answers.
+#[derive(Debug)]
+struct Silence;
+
+impl Dns for Silence {
+    fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
+        Box::pin(async { Err("no server answers".to_owned()) })
+    }
+}
 
 /// When every test begins.
 pub(crate) fn dawn() -> DateTime<Utc> {
@@ -277,6 +291,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         prepared: Wanted::default(),
         idle_pause_after: None,
         counting: Options::default(),
+        dns: Arc::new(Silence),
         upstreams: Upstreams::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         oauth: oauth::Settings::default(),

@@ -1,0 +1,127 @@
+//! What DNS must say of a hostname before anything is done for it. Pure.
+
+use super::host::Host;
+use crate::{ids::ProjectRef, sealing::SealingKey};
+
+/// What the label of the proof is, below which is the hostname.
+const CHALLENGE: &str = "_gantry-challenge";
+
+/// What DNS says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Where the name leads, without its last dot.
+    pub alias: Option<String>,
+    /// What stands where the proof is expected.
+    pub texts: Vec<String>,
+    /// Who may certify the name. Empty: anybody.
+    pub issuers: Vec<String>,
+    /// Who said so: the name servers of the zone.
+    pub servers: Vec<String>,
+}
+
+/// What DNS is to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where the name is to lead: to this project, and no other.
+    pub alias: String,
+    /// Where the proof is expected.
+    pub proof_name: String,
+    /// The proof: bound to the project and the name, the same whenever it is asked for.
+    pub proof: String,
+    /// As whom the authority is known that is to certify the name. None: nobody knows.
+    pub issuer: Option<String>,
+}
+
+impl Wanted {
+    /// Of a hostname of a project.
+    pub fn new(host: &Host, project: &ProjectRef, domain: &str, key: &SealingKey, issuer: Option<&str>) -> Self {
+        Self {
+            alias: format!("{project}.{}", domain.to_ascii_lowercase()),
+            proof_name: format!("{CHALLENGE}.{host}"),
+            proof: key.mark(&format!("hostname {host} of project {project}")),
+            issuer: issuer.map(str::to_owned),
+        }
+    }
+
+    /// What is wrong with what was seen, as people are told.
+    pub fn problems(&self, seen: &Seen) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.alias_fits(seen) {
+            let found = seen.alias.as_deref().unwrap_or("no CNAME record");
+            problems.push(format!("custom hostname does not CNAME to this project: found {found}, expected {}", self.alias));
+        }
+        if !self.proof_fits(seen) {
+            let found = if seen.texts.is_empty() { "no TXT record".to_owned() } else { seen.texts.join(", ") };
+            problems.push(format!(
+                "custom hostname is not proven to be this project's: found {found} at {}, expected {}",
+                self.proof_name, self.proof
+            ));
+        }
+        if !self.issuer_fits(seen) {
+            let issuer = self.issuer.as_deref().unwrap_or_default();
+            problems.push(format!(
+                "caa_error: CAA records let only {} certify the custom hostname, expected {issuer} among them",
+                seen.issuers.join(", ")
+            ));
+        }
+        problems
+    }
+
+    /// Whether the name leads to the project.
+    pub fn alias_fits(&self, seen: &Seen) -> bool {
+        seen.alias.as_ref().is_some_and(|alias| alias.eq_ignore_ascii_case(&self.alias))
+    }
+
+    /// Whether the proof is there.
+    pub fn proof_fits(&self, seen: &Seen) -> bool {
+        seen.texts.contains(&self.proof)
+    }
+
+    /// Whether the authority may certify the name.
+    pub fn issuer_fits(&self, seen: &Seen) -> bool {
+        seen.issuers.is_empty() || self.issuer.as_ref().is_none_or(|issuer| seen.issuers.iter().any(|one| one.eq_ignore_ascii_case(issuer)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(host: &str, project: &str) -> Wanted {
+        let key = SealingKey::new(&[7; 32]).unwrap();
+        Wanted::new(&Host::trusted(host), &project.repeat(20).parse().unwrap(), "Projects.test", &key, Some("ca.test"))
+    }
+
+    fn right(wanted: &Wanted) -> Seen {
+        Seen { alias: Some(wanted.alias.clone()), texts: vec![wanted.proof.clone()], ..Seen::default() }
+    }
+
+    #[test]
+    fn a_hostname_is_proven_by_both_records_of_this_project() {
+        let ours = wanted("api.customer.test", "a");
+        assert_eq!((ours.alias.as_str(), ours.proof.len()), (format!("{}.projects.test", "a".repeat(20)).as_str(), 40));
+        assert_eq!(ours.problems(&right(&ours)), Vec::<String>::new());
+        assert_eq!(ours.problems(&Seen { alias: Some(ours.alias.to_uppercase()), ..right(&ours) }), Vec::<String>::new());
+        assert_eq!(ours.problems(&Seen { texts: vec!["other".into(), ours.proof.clone()], ..right(&ours) }), Vec::<String>::new());
+        assert_eq!(ours, wanted("api.customer.test", "a"), "it is the same whenever it is asked for");
+        for theirs in [wanted("api.customer.test", "b"), wanted("app.customer.test", "a")] {
+            assert!(!ours.proof_fits(&right(&theirs)), "it is nobody else's, and of no other name");
+        }
+        assert!(!ours.alias_fits(&right(&wanted("api.customer.test", "b"))));
+    }
+
+    #[test]
+    fn each_fault_is_named_with_what_was_found_and_what_was_expected() {
+        let ours = wanted("api.customer.test", "a");
+        let nothing = ours.problems(&Seen::default());
+        assert_eq!(nothing[0], format!("custom hostname does not CNAME to this project: found no CNAME record, expected {}", ours.alias));
+        assert!(nothing[1].contains("found no TXT record at _gantry-challenge.api.customer.test") && nothing[1].ends_with(&ours.proof));
+        assert_eq!(nothing.len(), 2);
+        let elsewhere = ours.problems(&Seen { alias: Some("x.test".into()), ..right(&ours) });
+        assert!(elsewhere.len() == 1 && elsewhere[0].contains("found x.test, expected"), "{elsewhere:?}");
+        let caa = ours.problems(&Seen { issuers: vec!["other.test".into()], ..right(&ours) });
+        assert!(caa.len() == 1 && caa[0].starts_with("caa_error: CAA records let only other.test"), "{caa:?}");
+        assert!(ours.issuer_fits(&Seen { issuers: vec!["other.test".into(), "CA.test".into()], ..right(&ours) }));
+        assert!(Wanted { issuer: None, ..ours.clone() }.issuer_fits(&Seen { issuers: vec!["other.test".into()], ..right(&ours) }));
+    }
+}

@@ -1,0 +1,186 @@
+//! Asking DNS: the name servers of the zone itself, so that no cache in between tells what was true an hour ago.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    pin::Pin,
+    time::Duration,
+};
+
+use hickory_resolver::{
+    TokioResolver,
+    config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
+    net::{NetError, runtime::TokioRuntimeProvider},
+    proto::rr::{Name, RData, Record, RecordType},
+};
+
+use super::{check::Seen, host::Host};
+use crate::error::{Context, Error};
+
+/// What a server gets to answer, and how often it is asked.
+const ANSWER: (Duration, usize) = (Duration::from_secs(3), 2);
+/// Name servers of a zone that are asked.
+const SERVERS_MAX: usize = 6;
+/// Records of one kind that are looked at.
+const RECORDS_MAX: usize = 20;
+/// Longest text of a record that is told on.
+const TEXT_BYTES_MAX: usize = 200;
+/// Where name servers listen.
+const PORT: u16 = 53;
+
+/// What an asking of DNS comes to: what was seen, or why nothing was.
+pub type Looking<'a> = Pin<Box<dyn Future<Output = Result<Seen, String>> + Send + 'a>>;
+
+/// Tells what DNS says of hostnames.
+pub trait Dns: fmt::Debug + Send + Sync {
+    /// What it says of `host`, and what stands at `proof_name`.
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a>;
+}
+
+/// The real one.
+pub struct Resolver {
+    recursive: TokioResolver,
+    /// Where name servers of zones listen: only in tests not where all do.
+    port: u16,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resolver(:{})", self.port)
+    }
+}
+
+impl Resolver {
+    /// Finds name servers through these resolvers, or the system's if there are none.
+    pub fn new(resolvers: &[SocketAddr]) -> Result<Self, Error> {
+        Self::with_port(resolvers, PORT)
+    }
+
+    /// The same, with the name servers of zones on another port.
+    pub fn with_port(resolvers: &[SocketAddr], port: u16) -> Result<Self, Error> {
+        let doing = "reading which resolvers there are";
+        let config = if resolvers.is_empty() {
+            hickory_resolver::system_conf::read_system_conf().context(doing)?.0
+        } else {
+            ResolverConfig::from_name_servers(resolvers.iter().map(|address| server(address.ip(), address.port())).collect())
+        };
+        Ok(Self { recursive: build(config, true).context(doing)?, port })
+    }
+
+    /// Resolvers for the zone that a name is in: its own name servers.
+    async fn zone_of(&self, host: &Host) -> Result<(TokioResolver, Vec<String>), String> {
+        for above in host.and_above() {
+            let name = fqdn(above)?;
+            let records = ask(&self.recursive, &name, RecordType::NS).await?;
+            let servers: Vec<Name> = records
+                .iter()
+                // Of an alias the answer is about where it leads.
+                .filter(|record| record.name == name)
+                .filter_map(|record| if let RData::NS(server) = &record.data { Some(server.0.clone()) } else { None })
+                .take(SERVERS_MAX)
+                .collect();
+            if servers.is_empty() {
+                continue;
+            }
+            let mut addresses = Vec::new();
+            for server in &servers {
+                if let Ok(found) = self.recursive.lookup_ip(server.clone()).await {
+                    addresses.extend(found.iter().take(SERVERS_MAX));
+                }
+            }
+            if addresses.is_empty() {
+                return Err(format!("none of the name servers of {above} has an address"));
+            }
+            addresses.truncate(SERVERS_MAX);
+            let config = ResolverConfig::from_name_servers(addresses.into_iter().map(|ip| self::server(ip, self.port)).collect());
+            let resolver = build(config, false).map_err(|error| error.to_string())?;
+            return Ok((resolver, servers.iter().map(plain).collect()));
+        }
+        Err(format!("nobody answers for {host}: no name server of it or of a name above it was found"))
+    }
+
+    /// Who may certify a name: what stands at it, or else at the nearest name above it (RFC 8659).
+    async fn issuers(&self, host: &Host) -> Result<Vec<String>, String> {
+        for above in host.and_above() {
+            let records = ask(&self.recursive, &fqdn(above)?, RecordType::CAA).await?;
+            let mut any = false;
+            let mut issuers = Vec::new();
+            for record in &records {
+                let RData::CAA(caa) = &record.data else { continue };
+                any = true;
+                if caa.tag.eq_ignore_ascii_case("issue") {
+                    let value = String::from_utf8_lossy(&caa.value);
+                    let issuer = value.split(';').next().unwrap_or_default().trim().trim_end_matches('.');
+                    // An empty one lets nobody.
+                    issuers.push(if issuer.is_empty() { "nobody".to_owned() } else { cut(issuer) });
+                }
+            }
+            if any {
+                return Ok(issuers);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn see(&self, host: &Host, proof_name: &str) -> Result<Seen, String> {
+        let (zone, servers) = self.zone_of(host).await?;
+        let name = fqdn(host.as_str())?;
+        let alias = ask(&zone, &name, RecordType::CNAME).await?.iter().find_map(|record| match &record.data {
+            RData::CNAME(alias) if record.name == name => Some(plain(&alias.0)),
+            _ => None,
+        });
+        let texts = ask(&zone, &fqdn(proof_name)?, RecordType::TXT).await?;
+        let texts = texts.iter().filter_map(|record| match &record.data {
+            RData::TXT(text) => Some(cut(&String::from_utf8_lossy(&text.txt_data.concat()))),
+            _ => None,
+        });
+        Ok(Seen { alias, texts: texts.collect(), issuers: self.issuers(host).await?, servers })
+    }
+}
+
+impl Dns for Resolver {
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a> {
+        Box::pin(self.see(host, proof_name))
+    }
+}
+
+fn server(ip: IpAddr, port: u16) -> NameServerConfig {
+    let on = |mut connection: ConnectionConfig| {
+        connection.port = port;
+        connection
+    };
+    // A name that one server does not know, another may know already.
+    NameServerConfig::new(ip, true, vec![on(ConnectionConfig::udp()), on(ConnectionConfig::tcp())])
+}
+
+fn build(config: ResolverConfig, recursion: bool) -> Result<TokioResolver, NetError> {
+    let mut options = ResolverOpts::default();
+    (options.timeout, options.attempts) = ANSWER;
+    options.cache_size = 0;
+    options.use_hosts_file = ResolveHosts::Never;
+    options.recursion_desired = recursion;
+    options.try_tcp_on_error = true;
+    TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options).build()
+}
+
+/// The records of a kind at a name. None is an answer too; no answer is not.
+async fn ask(resolver: &TokioResolver, name: &Name, kind: RecordType) -> Result<Vec<Record>, String> {
+    match resolver.lookup(name.clone(), kind).await {
+        Ok(found) => Ok(found.answers().iter().take(RECORDS_MAX).cloned().collect()),
+        Err(error) if error.is_no_records_found() || error.is_nx_domain() => Ok(Vec::new()),
+        Err(error) => Err(format!("asking for {kind} records of {}: {error}", plain(name))),
+    }
+}
+
+fn fqdn(name: &str) -> Result<Name, String> {
+    Name::from_ascii(format!("{name}.")).map_err(|error| format!("{name}: {error}"))
+}
+
+fn plain(name: &Name) -> String {
+    cut(name.to_ascii().trim_end_matches('.'))
+}
+
+/// What strangers wrote is told on in part.
+fn cut(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(TEXT_BYTES_MAX).collect()
+}

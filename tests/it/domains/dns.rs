@@ -1,0 +1,130 @@
+//! Asking DNS, against a small name server on this machine that is a resolver as well, with a memory of its own.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+
+use gantry::domains::hostnames::{
+    Host,
+    check::Seen,
+    dns::{Dns, Resolver},
+};
+use hickory_resolver::proto::{
+    op::{Message, ResponseCode},
+    rr::{
+        Name, RData, Record, RecordType,
+        rdata::{A, CAA, CNAME, NS, TXT},
+    },
+};
+use parking_lot::Mutex;
+use tokio::{net::UdpSocket, task::JoinSet};
+
+type Records = Arc<Mutex<HashMap<(String, RecordType), Vec<RData>>>>;
+
+/// A name server for everything below `test`.
+struct NameServer {
+    address: SocketAddr,
+    /// What the zone says.
+    zone: Records,
+    /// What a resolver says, who is asked to go and look.
+    remembered: Records,
+    _tasks: JoinSet<()>,
+}
+
+impl NameServer {
+    async fn start() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (zone, remembered) = (Records::default(), Records::default());
+        let (says, remembers) = (zone.clone(), remembered.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut buffer = [0; 4096];
+            while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
+                let asked = Message::from_vec(&buffer[..length]).unwrap();
+                let records = if asked.metadata.recursion_desired { &remembers } else { &says };
+                socket.send_to(&answer(&asked, records), client).await.unwrap();
+            }
+        });
+        let server = Self { address, zone, remembered, _tasks: tasks };
+        server.remember("customer.test", RecordType::NS, RData::NS(NS(name("ns.customer.test"))));
+        server.remember("ns.customer.test", RecordType::A, RData::A(A::new(127, 0, 0, 1)));
+        server
+    }
+
+    fn say(&self, at: &str, kind: RecordType, data: RData) {
+        self.zone.lock().entry((at.to_owned(), kind)).or_default().push(data);
+    }
+
+    fn remember(&self, at: &str, kind: RecordType, data: RData) {
+        self.remembered.lock().entry((at.to_owned(), kind)).or_default().push(data);
+    }
+
+    async fn look(&self, host: &str) -> Result<Seen, String> {
+        let host = Host::parse(host, "projects.test").unwrap();
+        Resolver::with_port(&[self.address], self.address.port()).unwrap().look(&host, &format!("_proof.{host}")).await
+    }
+}
+
+fn answer(asked: &Message, records: &Records) -> Vec<u8> {
+    let query = &asked.queries[0];
+    let at = query.name().to_lowercase().to_ascii().trim_end_matches('.').to_owned();
+    let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
+    answer.metadata.authoritative = true;
+    answer.add_query(query.clone());
+    let known = records.lock();
+    if let Some(found) = known.get(&(at.clone(), query.query_type())) {
+        answer.add_answers(found.iter().map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())));
+    } else if at.starts_with("broken") {
+        answer.metadata.response_code = ResponseCode::ServFail;
+    } else if !known.keys().any(|(name, _)| *name == at) {
+        answer.metadata.response_code = ResponseCode::NXDomain;
+    }
+    answer.to_vec().unwrap()
+}
+
+fn name(text: &str) -> Name {
+    Name::from_ascii(format!("{text}.")).unwrap()
+}
+
+fn alias(to: &str) -> RData {
+    RData::CNAME(CNAME(name(to)))
+}
+
+fn text(said: &str) -> RData {
+    RData::TXT(TXT::new(vec![said.to_owned()]))
+}
+
+#[tokio::test]
+async fn the_zone_itself_is_asked_and_no_memory_of_it() {
+    let server = NameServer::start().await;
+    server.remember("api.customer.test", RecordType::CNAME, alias("old.test"));
+    server.remember("_proof.api.customer.test", RecordType::TXT, text("old"));
+    server.say("api.customer.test", RecordType::CNAME, alias("New.Projects.test"));
+    server.say("_proof.api.customer.test", RecordType::TXT, text("other"));
+    server.say("_proof.api.customer.test", RecordType::TXT, text("new"));
+    let seen = server.look("api.customer.test").await.unwrap();
+    assert_eq!(seen.alias.as_deref().map(str::to_lowercase), Some("new.projects.test".to_owned()));
+    assert_eq!(seen.texts, ["other", "new"]);
+    assert_eq!((seen.servers, seen.issuers), (vec!["ns.customer.test".to_owned()], vec![]));
+}
+
+#[tokio::test]
+async fn nothing_is_an_answer_and_no_answer_is_told() {
+    let server = NameServer::start().await;
+    let seen = server.look("api.customer.test").await.unwrap();
+    assert_eq!((seen.alias, seen.texts.len()), (None, 0));
+    let unknown = server.look("api.nobody.test").await.unwrap_err();
+    assert!(unknown.starts_with("nobody answers for api.nobody.test"), "{unknown}");
+    let broken = server.look("broken.customer.test").await.unwrap_err();
+    assert!(broken.contains("broken.customer.test"), "{broken}");
+}
+
+#[tokio::test]
+async fn who_may_certify_a_name_stands_at_it_or_above() {
+    let server = NameServer::start().await;
+    server.say("api.customer.test", RecordType::CNAME, alias("x.projects.test"));
+    let issue = |ca: &str| RData::CAA(CAA::new_issue(false, Some(name(ca)), Vec::new()));
+    server.remember("customer.test", RecordType::CAA, issue("ca.test"));
+    assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["ca.test"]);
+    server.remember("api.customer.test", RecordType::CAA, RData::CAA(CAA::new_issue(false, None, Vec::new())));
+    assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["nobody"]);
+}

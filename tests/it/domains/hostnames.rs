@@ -1,0 +1,267 @@
+//! Custom hostnames, from the wish to the activation, by what DNS says.
+
+use std::{collections::HashMap, sync::Arc};
+
+use gantry::{
+    app::Settings,
+    domains::hostnames::{
+        Host,
+        check::Seen,
+        dns::{Dns, Looking},
+        keeper,
+    },
+    http::Transport,
+    ids::ProjectRef,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Actor, Node, TestApp, client::Answer, settings};
+
+const HOST: &str = "api.customer.test";
+
+/// What DNS says, by name. Names that are not there cannot be asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Said(Arc<Mutex<HashMap<String, Seen>>>);
+
+impl Dns for Said {
+    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> Looking<'a> {
+        let seen = self.0.lock().get(host.as_str()).cloned();
+        Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
+    }
+}
+
+/// An application whose DNS says what the test says.
+struct Zone {
+    app: TestApp,
+    node: Node,
+    said: Said,
+}
+
+impl Zone {
+    async fn new() -> Self {
+        let (app, said) = (TestApp::new().await, Said::default());
+        said.0.lock().insert(HOST.to_owned(), Seen::default());
+        let node = app.another_with(
+            Settings { dns: Arc::new(said.clone()), ..settings(Transport::default(), Uuid::from_u128(7)) },
+            app.machine.clone(),
+        );
+        Self { app, node, said }
+    }
+
+    fn say(&self, alias: &str, text: &str) {
+        let seen = Seen { alias: Some(alias.to_owned()), texts: vec![text.to_owned()], ..Seen::default() };
+        self.said.0.lock().insert(HOST.to_owned(), seen);
+    }
+
+    async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
+        let path = format!("/v1/projects/{project}/custom-hostname{what}");
+        match what {
+            "" => self.node.get(&path).as_(who).send().await,
+            "/initialize" => self.node.post(&path).as_(who).json(&json!({ "custom_hostname": HOST })).send().await,
+            _ => self.node.post(&path).as_(who).send().await,
+        }
+    }
+
+    async fn mine(&self, what: &str) -> Answer {
+        self.ask(&self.app.owner, &self.app.home.project, what).await
+    }
+
+    async fn delete(&self) -> Answer {
+        self.node.delete(&self.app.at("/custom-hostname?remove_addon=true")).as_(&self.app.owner).send().await
+    }
+
+    /// Asks for the hostname, and says in DNS what the answer wants.
+    async fn proven(&self) {
+        let wanted = self.mine("/initialize").await.expect(201).json();
+        self.prove(&wanted);
+        self.mine("/reverify").await.expect(201);
+    }
+
+    fn prove(&self, told: &Value) {
+        let result = &told["data"]["result"];
+        self.say(result["custom_origin_server"].as_str().unwrap(), result["ownership_verification"]["value"].as_str().unwrap());
+    }
+
+    /// As the authority does that there is not.
+    async fn certify(&self) {
+        let sql = "update custom_hostnames set state = 'certified', refusal = null where state = 'verified'";
+        self.app.app.db.query(sql, &[]).await.unwrap();
+    }
+}
+
+/// With what changes from test to test left out.
+fn stable(mut told: Value) -> Value {
+    let result = &mut told["data"]["result"];
+    for field in [&mut result["id"].take(), &mut result["ownership_verification"]["value"].take()] {
+        assert!(field.is_string());
+    }
+    if let Some(record) = result["ssl"]["validation_records"].get_mut(0) {
+        assert_eq!(record["txt_value"].take().as_str().unwrap().len(), 40);
+    }
+    told
+}
+
+#[tokio::test]
+async fn each_stage_answers_as_the_contract_says() {
+    let zone = Zone::new().await;
+    let server = format!("{}.example.test", zone.app.home.project);
+    let refused = [
+        ("", "No custom hostname configuration found."),
+        ("/reverify", "Project is not pending custom hostname verification."),
+        ("/activate", "Verification has not been completed."),
+    ];
+    for (what, message) in refused {
+        assert_eq!(zone.mine(what).await.expect(400).message(), message);
+    }
+    assert_eq!(zone.delete().await.expect(400).message(), "Custom hostname not configured for project");
+
+    let initiated = zone.mine("/initialize").await.expect(201).json();
+    let name = format!("_gantry-challenge.{HOST}");
+    let mut expected = json!({
+        "status": "2_initiated", "custom_hostname": HOST,
+        "data": {"success": true, "errors": [], "messages": [], "result": {
+            "id": null, "hostname": HOST, "custom_origin_server": server, "status": "pending",
+            "ssl": {"status": "pending_validation", "validation_records": [{"txt_name": name, "txt_value": null}]},
+            "ownership_verification": {"type": "txt", "name": name, "value": null},
+        }},
+    });
+    assert_eq!(stable(initiated.clone()), expected);
+    assert_eq!(zone.mine("").await.expect(200).json(), initiated);
+    let spelled = zone.node.get(&zone.app.at("/config/custom-hostname")).as_(&zone.app.owner).send().await.expect(200);
+    assert_eq!((spelled.json(), spelled.quota.remaining), (initiated.clone(), 117), "both spellings have one counter");
+    let again = zone.mine("/initialize").await.expect(544).message();
+    assert_eq!(again, "Delete the custom hostname associated with your project before attempting to create a new one.");
+    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Verification has not been completed.");
+
+    let pending = zone.mine("/reverify").await.expect(201).json();
+    let errors = &pending["data"]["result"]["verification_errors"];
+    assert_eq!(errors[0], format!("custom hostname does not CNAME to this project: found no CNAME record, expected {server}"));
+    assert!(errors[1].as_str().unwrap().contains("found no TXT record") && errors[2].is_null());
+
+    zone.prove(&initiated);
+    expected["status"] = "3_challenge_verified".into();
+    expected["data"]["result"]["ssl"] = json!({"status": "initializing", "validation_records": []});
+    assert_eq!(stable(zone.mine("/reverify").await.expect(201).json()), expected);
+    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Verification has not been completed.");
+
+    zone.certify().await;
+    assert_eq!(zone.mine("/reverify").await.expect(400).message(), "Verification has been completed, please proceed to activation.");
+    expected["status"] = "4_origin_setup_completed".into();
+    expected["data"]["result"]["status"] = "active".into();
+    expected["data"]["result"]["ssl"]["status"] = "active".into();
+    expected["data"]["result"]["ownership_verification"] = json!({"type": "", "name": "", "value": ""});
+    expected["data"]["result"]["id"] = initiated["data"]["result"]["id"].clone();
+    assert_eq!(zone.mine("").await.expect(200).json(), expected);
+    expected["status"] = "5_services_reconfigured".into();
+    assert_eq!(zone.mine("/activate").await.expect(201).json(), expected);
+    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Custom hostname has already been activated.");
+    assert_eq!(zone.mine("/reverify").await.expect(400).message(), "Verification has been completed, please proceed to activation.");
+    let gone = zone.delete().await.expect(200);
+    assert!(gone.body.is_empty() && gone.header("content-type").is_none());
+    zone.mine("").await.expect(400);
+}
+
+#[tokio::test]
+async fn names_that_nobody_can_own_are_refused() {
+    let zone = Zone::new().await;
+    let cases = [
+        ("customer.test", "custom_hostname: expected a subdomain: a CNAME record cannot stand at the top of a domain"),
+        ("shop.example.test", "custom_hostname: names below this server's own domain are vanity subdomains"),
+        ("127.0.0.1", "custom_hostname: expected a hostname, not an address"),
+        ("https://api.customer.test", "custom_hostname: expected a hostname such as api.customer.com, without scheme, port or path"),
+    ];
+    for (name, message) in cases {
+        let call = zone.node.post(&zone.app.at("/custom-hostname/initialize")).as_(&zone.app.owner);
+        assert_eq!(call.json(&json!({ "custom_hostname": name })).send().await.expect(400).message(), message, "{name}");
+    }
+    let call = zone.node.post(&zone.app.at("/vanity-subdomain/activate")).as_(&zone.app.owner);
+    call.json(&json!({"vanity_subdomain": "shop"})).send().await.expect(201);
+    assert!(zone.mine("/initialize").await.expect(400).message().starts_with("The project uses the vanity subdomain shop."));
+}
+
+#[tokio::test]
+async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
+    let zone = Zone::new().await;
+    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    // Asking for a name keeps nobody else from it.
+    let theirs = zone.ask(stranger, foreign, "/initialize").await.expect(201).json();
+    zone.proven().await;
+    assert_eq!(zone.mine("").await.expect(200).json()["status"], "3_challenge_verified");
+    let proof = |told: &Value| told["data"]["result"]["ownership_verification"]["value"].clone();
+    assert_ne!(proof(&theirs), proof(&zone.mine("").await.json()), "a proof is bound to its project");
+    let pending = zone.ask(stranger, foreign, "/reverify").await.expect(201).json();
+    assert_eq!(pending["data"]["result"]["verification_errors"].as_array().unwrap().len(), 2, "what is left there proves nothing");
+    // Even with both records theirs, it stays the first one's until that lets it go.
+    zone.prove(&theirs);
+    let taken = zone.ask(stranger, foreign, "/reverify").await.expect(409).message();
+    assert_eq!(taken, "api.customer.test is the custom hostname of another project");
+    zone.delete().await.expect(200);
+    let won = zone.ask(stranger, foreign, "/reverify").await.expect(201).json();
+    assert_eq!(won["status"], "3_challenge_verified");
+}
+
+#[tokio::test]
+async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
+    let zone = Zone::new().await;
+    let wanted = zone.mine("/initialize").await.expect(201).json();
+    keeper::pass(&zone.node.app).await.unwrap();
+    let errors = zone.mine("").await.json()["data"]["result"]["verification_errors"].clone();
+    assert_eq!(errors.as_array().unwrap().len(), 2);
+    zone.prove(&wanted);
+    keeper::pass(&zone.node.app).await.unwrap();
+    assert_eq!(zone.mine("").await.json()["status"], "2_initiated", "its time has not come");
+    zone.app.advance(2 * 60);
+    keeper::pass(&zone.node.app).await.unwrap();
+    assert_eq!(zone.mine("").await.json()["status"], "3_challenge_verified");
+
+    zone.delete().await.expect(200);
+    zone.say("elsewhere.test", "x");
+    zone.mine("/initialize").await.expect(201);
+    for (days, status) in [(6, "pending"), (2, "moved")] {
+        zone.app.advance(days * 24 * 3600);
+        keeper::pass(&zone.node.app).await.unwrap();
+        assert_eq!(zone.mine("").await.expect(200).json()["data"]["result"]["status"], status);
+    }
+    zone.app.advance(7 * 24 * 3600);
+    keeper::pass(&zone.node.app).await.unwrap();
+    zone.mine("").await.expect(400);
+}
+
+#[tokio::test]
+async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
+    let zone = Zone::new().await;
+    zone.proven().await;
+    zone.certify().await;
+    zone.mine("/activate").await.expect(201);
+    let status = async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
+    let day = async || {
+        zone.app.advance(24 * 3600);
+        keeper::pass(&zone.node.app).await.unwrap();
+    };
+    day().await;
+    assert_eq!(status().await, "active");
+    // Silence says nothing.
+    let said = zone.said.0.lock().clone();
+    zone.said.0.lock().clear();
+    for _ in 0..20 {
+        day().await;
+    }
+    assert_eq!(status().await, "active");
+    zone.say("elsewhere.test", "x");
+    for _ in 0..7 {
+        day().await;
+        assert_eq!(status().await, "active");
+    }
+    day().await;
+    assert_eq!(status().await, "moved");
+    *zone.said.0.lock() = said;
+    day().await;
+    assert_eq!(status().await, "active", "it came back");
+    zone.say("elsewhere.test", "x");
+    for _ in 0..15 {
+        day().await;
+    }
+    zone.mine("").await.expect(400);
+}
