@@ -129,7 +129,7 @@ impl Bench {
             dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
-            upstream: None,
+            provider: None,
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
         lease::claim(&app).await?;

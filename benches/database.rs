@@ -116,7 +116,7 @@ impl Bench {
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
-            upstream: None,
+            provider: None,
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, db, clusters, Memory::default())?;
         background.spawn().detach_all();

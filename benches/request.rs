@@ -117,7 +117,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
-        upstream: None,
+        provider: None,
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;

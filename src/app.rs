@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     access::Directory,
-    accounts::upstream::Upstream,
+    accounts::provider::Provider,
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
@@ -63,7 +63,7 @@ pub struct Settings {
     /// How applications of others get their tokens.
     pub oauth: oauth::Settings,
     /// Through which people can sign in, besides by what they have here.
-    pub upstream: Option<Arc<Upstream>>,
+    pub provider: Option<Arc<Provider>>,
 }
 
 /// Handle to the application. Cheap to clone.

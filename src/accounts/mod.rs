@@ -8,9 +8,9 @@ pub mod api;
 pub mod links;
 pub mod passkeys;
 pub mod passwords;
+pub mod provider;
 pub mod sessions;
 pub mod sign_in;
-pub mod upstream;
 
 use crate::{
     audit::Recorder,

@@ -30,7 +30,7 @@ use super::{
     edges::Edges,
 };
 use crate::{
-    accounts::upstream::{self, Upstream},
+    accounts::provider::{self, Provider},
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
@@ -342,24 +342,24 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
         oauth: oauth::Settings { public_url: config.public_url(), access_life: config.oauth_access_life() },
-        upstream: upstream(config)?.map(Arc::new),
+        provider: provider(config)?.map(Arc::new),
     })
 }
 
 /// The provider through which people can sign in, if one is named.
-fn upstream(config: &Config) -> anyhow::Result<Option<Upstream>> {
+fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
     let (Some(issuer), Some(client_id), Some(file)) = (&config.oidc_issuer, &config.oidc_client_id, &config.oidc_client_secret) else {
         return Ok(None);
     };
     let secret = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let options = upstream::Options {
+    let options = provider::Options {
         issuer: issuer.clone(),
         client_id: client_id.clone(),
         client_secret: secret.into(),
         name: config.oidc_name.clone(),
         domains: config.oidc_email_domains.clone(),
     };
-    Ok(Some(Upstream::new(options)?))
+    Ok(Some(Provider::new(options)?))
 }
 
 /// Where counters outlive the process.

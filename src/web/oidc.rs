@@ -10,11 +10,11 @@ use super::{
 use crate::{
     access::{Subject, User},
     accounts::{
-        sessions::{self, Secret},
-        upstream::{
-            Journey, Person, Upstream,
+        provider::{
+            Journey, Person, Provider,
             identities::{self, Known},
         },
+        sessions::{self, Secret},
     },
     audit::Recorder,
     error::Error,
@@ -32,8 +32,8 @@ pub(super) static RETURN: Endpoint =
 /// Longest code that is handed on.
 const CODE_BYTES_MAX: usize = 4_096;
 
-fn upstream(newcomer: &Newcomer) -> Result<&Upstream, Error> {
-    newcomer.app.settings.upstream.as_deref().ok_or(Error::NotFound)
+fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
+    newcomer.app.settings.provider.as_deref().ok_or(Error::NotFound)
 }
 
 fn back(newcomer: &Newcomer) -> String {
@@ -41,9 +41,9 @@ fn back(newcomer: &Newcomer) -> String {
 }
 
 async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
-    let upstream = upstream(&newcomer)?;
+    let provider = provider(&newcomer)?;
     let (secret, app) = (Secret::generate(&newcomer.app.entropy), &newcomer.app);
-    let way = upstream.way(&Journey::of(secret.clone()), &back(&newcomer), app.clock.ticks()).await?;
+    let way = provider.way(&Journey::of(secret.clone()), &back(&newcomer), app.clock.ticks()).await?;
     let set = cookie::set_journey(&secret, next::safe(newcomer.asked("next")), newcomer.peer)?;
     Ok(Answer::to(&way)?.with(header::SET_COOKIE, set))
 }
@@ -55,7 +55,7 @@ async fn come_back(newcomer: Newcomer) -> Result<Answer, Error> {
 }
 
 async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
-    let (upstream, app) = (upstream(newcomer)?, &newcomer.app);
+    let (provider, app) = (provider(newcomer)?, &newcomer.app);
     let Some((secret, next)) = &newcomer.journey else {
         return refuse(newcomer, "This sign-in was not begun in this browser, or too long ago. Begin again.");
     };
@@ -68,10 +68,10 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
         return refuse(newcomer, "The sign-in was not finished there.");
     }
     let (at, now) = (app.clock.ticks(), app.clock.now());
-    let Some(person) = upstream.person(&journey, code.to_owned(), &back(newcomer), (at, now)).await? else {
+    let Some(person) = provider.person(&journey, code.to_owned(), &back(newcomer), (at, now)).await? else {
         return refuse(newcomer, "What came back could not be trusted. Begin again; if it stays, tell whoever runs this server.");
     };
-    let user = match find(newcomer, upstream, &person).await? {
+    let user = match find(newcomer, provider, &person).await? {
         Known::As(user) => user,
         Known::Unverified => return refuse(newcomer, "Your email address is not verified there. Verify it, and begin again."),
         Known::Nobody => {
@@ -83,10 +83,10 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
     newcomer.welcome(user, &session, RETURN.id, next).await
 }
 
-async fn find(newcomer: &Newcomer, upstream: &Upstream, person: &Person) -> Result<Known, Error> {
+async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Result<Known, Error> {
     let app = &newcomer.app;
     let recorder = |user: &User| Recorder::new(user, &Subject::Account, newcomer.address(), &newcomer.request_id, RETURN.id);
-    identities::find(&app.db, upstream, person, app.clock.now(), recorder).await
+    identities::find(&app.db, provider, person, app.clock.now(), recorder).await
 }
 
 fn refuse(newcomer: &Newcomer, why: &str) -> Result<Answer, Error> {

@@ -80,7 +80,7 @@ impl Input for Newcomer {
             app,
             peer: call.peer(),
             user_agent: user_agent.unwrap_or_default().to_owned(),
-            origin: super::visitor::origin(call),
+            origin: call.peer().origin(call.uri(), call.headers()),
             journey: cookie::journey(call.headers(), call.peer()),
             query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()).into_owned().collect(),
             signed_in: call.caller().user().cloned(),
@@ -120,9 +120,9 @@ impl Newcomer {
 
 /// The way to the provider, if there is one.
 fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
-    let upstream = newcomer.app.settings.upstream.as_deref()?;
+    let provider = newcomer.app.settings.provider.as_deref()?;
     let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", next).finish();
-    Some((upstream.name().to_owned(), format!("{}?{query}", super::oidc::BEGIN.path)))
+    Some((provider.name().to_owned(), format!("{}?{query}", super::oidc::BEGIN.path)))
 }
 
 /// The page with what went wrong.

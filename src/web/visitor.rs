@@ -58,13 +58,6 @@ impl Input for Visitor {
     }
 }
 
-/// Scheme, name and port by which whoever asks reaches this server.
-pub(super) fn origin(call: &Call) -> String {
-    let host = call.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = call.uri().authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
-    format!("{}://{host}", if call.peer().https { "https" } else { "http" })
-}
-
 impl Visitor {
     /// What every page of theirs has around it.
     pub fn frame(&self) -> Frame {

@@ -295,7 +295,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         upstreams: Upstreams::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         oauth: oauth::Settings::default(),
-        upstream: None,
+        provider: None,
     }
 }
 

@@ -19,7 +19,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use gantry::{
-    accounts::upstream::{Options, Upstream},
+    accounts::provider::{Options, Provider},
     app::Settings,
     http::Transport,
 };
@@ -152,15 +152,15 @@ impl Way {
 
 /// A node whose people can sign in through the provider.
 fn node(app: &TestApp, provider: &Provider) -> Node {
-    let upstream = Upstream::new(Options {
+    let provider = Provider::new(Options {
         issuer: provider.issuer.clone(),
         client_id: CLIENT.0.to_owned(),
         client_secret: CLIENT.1.into(),
         name: Some("Example ID".to_owned()),
         domains: vec!["example.com".to_owned()],
     });
-    let upstream = Some(Arc::new(upstream.unwrap()));
-    app.another_with(Settings { upstream, ..settings(Transport::default(), Uuid::from_u128(1)) }, Arc::new(Machine::bare()))
+    let provider = Some(Arc::new(provider.unwrap()));
+    app.another_with(Settings { provider, ..settings(Transport::default(), Uuid::from_u128(1)) }, Arc::new(Machine::bare()))
 }
 
 async fn begin(browser: &mut Browser, provider: &Provider) -> Way {

@@ -56,7 +56,7 @@ pub struct Options {
 pub struct BadIssuer(String);
 
 /// A provider.
-pub struct Upstream {
+pub struct Provider {
     issuer: IssuerUrl,
     client_id: ClientId,
     client_secret: ClientSecret,
@@ -65,9 +65,9 @@ pub struct Upstream {
     known: Mutex<Option<(Ticks, Arc<CoreProviderMetadata>)>>,
 }
 
-impl fmt::Debug for Upstream {
+impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("Provider").field("issuer", &self.issuer).finish_non_exhaustive()
     }
 }
 
@@ -109,7 +109,7 @@ impl Journey {
     }
 }
 
-impl Upstream {
+impl Provider {
     /// A provider that is asked when it is first needed.
     pub fn new(options: Options) -> Result<Self, BadIssuer> {
         let url = IssuerUrl::new(options.issuer.clone()).ok().filter(|issuer| fetch::may_be_asked(issuer.url()));
@@ -230,14 +230,14 @@ mod tests {
 
     #[test]
     fn only_addresses_of_its_domains_are_vouched_for() {
-        let upstream = Upstream::new(options("https://id.example")).unwrap();
-        assert!(upstream.vouches_for("ada@example.com") && upstream.vouches_for("ADA@EXAMPLE.COM"));
+        let provider = Provider::new(options("https://id.example")).unwrap();
+        assert!(provider.vouches_for("ada@example.com") && provider.vouches_for("ADA@EXAMPLE.COM"));
         for email in ["ada@sub.example.com", "ada@notexample.com", "ada@example.com.evil.example", "ada", "@", "example.com"] {
-            assert!(!upstream.vouches_for(email), "{email}");
+            assert!(!provider.vouches_for(email), "{email}");
         }
-        assert_eq!(upstream.name(), "id.example");
-        assert!(!format!("{upstream:?}").contains("secret"));
-        assert!(Upstream::new(options("http://id.example")).is_err());
+        assert_eq!(provider.name(), "id.example");
+        assert!(!format!("{provider:?}").contains("secret"));
+        assert!(Provider::new(options("http://id.example")).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Person, Upstream};
+use super::{Person, Provider};
 use crate::{
     access::User,
     audit::Recorder,
@@ -28,13 +28,13 @@ pub enum Known {
 /// provider vouches for. Who writes the entry about a new link is made by `recorder`.
 pub async fn find(
     db: &Db,
-    upstream: &Upstream,
+    provider: &Provider,
     person: &Person,
     now: DateTime<Utc>,
     recorder: impl FnOnce(&User) -> Recorder + Send,
 ) -> Result<Known, Error> {
     let sql = "select user_id from identities where issuer = $1 and subject = $2";
-    let rows = db.query(sql, &[&upstream.issuer(), &person.subject]).await.context("looking up an identity")?;
+    let rows = db.query(sql, &[&provider.issuer(), &person.subject]).await.context("looking up an identity")?;
     if let Some(row) = rows.first() {
         return Ok(Known::As(UserId(row.get(0))));
     }
@@ -42,7 +42,7 @@ pub async fn find(
     if !person.verified {
         return Ok(Known::Unverified);
     }
-    if !upstream.vouches_for(email) {
+    if !provider.vouches_for(email) {
         return Ok(Known::Nobody);
     }
     let mut client = db.client().await?;
@@ -50,11 +50,11 @@ pub async fn find(
     // An account is linked once: an address that the provider gives to somebody else does not take the account along.
     let sql = "insert into identities (issuer, subject, user_id, created_at) \
                select $1, $2, id, $4 from users where lower(email) = lower($3) on conflict do nothing returning user_id";
-    let row = transaction.query_opt(sql, &[&upstream.issuer(), &person.subject, &email, &now]).await.context("linking an identity")?;
+    let row = transaction.query_opt(sql, &[&provider.issuer(), &person.subject, &email, &now]).await.context("linking an identity")?;
     let Some(id) = row.map(|row| UserId(row.get(0))) else { return Ok(Known::Nobody) };
     let row = transaction.query_one("select gotrue_id from users where id = $1", &[&id.0]).await.context("linking an identity")?;
     let user = User { id, gotrue_id: row.get::<_, Uuid>(0), token: None, grant: None, calls: None };
-    let after = json!({"issuer": upstream.issuer(), "subject": person.subject});
+    let after = json!({"issuer": provider.issuer(), "subject": person.subject});
     recorder(&user).write_in(&transaction, 303, (None, Some(after)), now).await?;
     transaction.commit().await.context("linking an identity")?;
     Ok(Known::As(id))
