@@ -127,6 +127,7 @@ impl Bench {
             counting: Options::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),
             dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+            authority: None,
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
             provider: None,

@@ -111,6 +111,7 @@ impl Bench {
             prepared: Wanted::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),
             dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+            authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),

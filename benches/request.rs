@@ -115,6 +115,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         counting: Options::default(),
         upstreams: gantry::edge::upstreams::Upstreams::default(),
         dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+        authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
         provider: None,

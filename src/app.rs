@@ -11,7 +11,7 @@ use crate::{
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
-    domains::hostnames::{self, dns::Dns},
+    domains::hostnames::{self, acme::Authority, dns::Dns},
     edge::{self, Edge, upstreams::Upstreams},
     endpoints,
     error::Error,
@@ -58,6 +58,8 @@ pub struct Settings {
     pub upstreams: Upstreams,
     /// Tells what DNS says.
     pub dns: Arc<dyn Dns>,
+    /// Who certifies hostnames, if anybody does.
+    pub authority: Option<Authority>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
     /// How applications of others get their tokens.

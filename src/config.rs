@@ -139,6 +139,24 @@ pub struct Config {
     #[arg(long, env = "GANTRY_DNS_RESOLVER", value_delimiter = ',', value_name = "ADDRESS:PORT")]
     pub dns_resolver: Vec<SocketAddr>,
 
+    /// Directory of the certificate authority (ACME) that certifies custom hostnames, such as
+    /// `https://acme-v02.api.letsencrypt.org/directory`. Naming one accepts its terms. It looks at port 80 and 443 of the edge.
+    #[arg(long, env = "GANTRY_ACME_DIRECTORY", value_name = "URL")]
+    pub acme_directory: Option<String>,
+
+    /// Certificate (PEM) that the authority itself is trusted by. Without it: the system's.
+    #[arg(long, env = "GANTRY_ACME_ROOT", requires = "acme_directory", value_name = "FILE")]
+    pub acme_root: Option<PathBuf>,
+
+    /// Address to which the authority may write.
+    #[arg(long, env = "GANTRY_ACME_CONTACT", requires = "acme_directory", value_name = "EMAIL")]
+    pub acme_contact: Option<String>,
+
+    /// As whom CAA records know the authority, such as `letsencrypt.org`. With it, hostnames whose records name others are told so
+    /// before it is asked.
+    #[arg(long, env = "GANTRY_ACME_ISSUER", requires = "acme_directory", value_name = "NAME")]
+    pub acme_issuer: Option<String>,
+
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,

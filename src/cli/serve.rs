@@ -36,7 +36,7 @@ use crate::{
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
-    domains::hostnames::dns::Resolver,
+    domains::hostnames::{acme::Authority, dns::Resolver},
     http::{Links, Transport, server},
     limits::{Capacity, snapshot},
     oauth,
@@ -336,6 +336,12 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
+        authority: config.acme_directory.clone().map(|directory| Authority {
+            directory,
+            root: config.acme_root.clone(),
+            contact: config.acme_contact.clone(),
+            issuer: config.acme_issuer.clone(),
+        }),
         upstreams: config.upstream.iter().cloned().collect(),
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

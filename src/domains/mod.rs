@@ -73,20 +73,28 @@ pub struct Hostname {
 
 /// Every project that is there, with its names.
 pub async fn published(app: &App) -> Result<Vec<Published>, Error> {
-    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state from projects p \
+    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
-               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') where p.desired <> 'removed'";
+               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') \
+               left join hostname_certificates k on k.hostname_id = c.id where p.desired <> 'removed'";
     let rows = app.db.query(sql, &[]).await.context("reading the names of projects")?;
-    rows.iter().map(read_published).collect()
+    rows.iter().map(|row| read_published(app, row)).collect()
 }
 
-fn read_published(row: &Row) -> Result<Published, Error> {
+fn read_published(app: &App, row: &Row) -> Result<Published, Error> {
     let host: Option<&str> = row.get(4);
+    let certificate = match (row.get(7), row.get(8), row.get(9)) {
+        (Some(chain), Some(sealed), Some(until)) => hostnames::certificates::open(app, row.get(6), chain, sealed, until)
+            // One that cannot be opened keeps no other name from being served.
+            .inspect_err(|error| tracing::error!(host, %error, "the certificate of a hostname is of no use"))
+            .ok(),
+        _ => None,
+    };
     Ok(Published {
         project: ProjectId(row.get(0)),
         reference: row.get::<_, &str>(1).parse().context("reading a project's ref")?,
         paused: row.get(2),
         vanity: row.get(3),
-        hostname: host.map(|host| Hostname { host: host.into(), active: row.get::<_, &str>(5) == "active", certificate: None }),
+        hostname: host.map(|host| Hostname { host: host.into(), active: row.get::<_, &str>(5) == "active", certificate }),
     })
 }

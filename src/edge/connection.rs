@@ -17,7 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     forward,
     framing::{Ambiguous, Watched},
-    tls::Tls,
+    tls::{self, ACME_ALPN, Tls},
 };
 use crate::app::App;
 
@@ -33,8 +33,6 @@ const BUFFER_BYTES_MAX: usize = 64 * 1024;
 const STREAMS_MAX: u32 = 100;
 /// A connection that was silent for so long is asked whether it is still there, and gets so long to say so.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
-/// How a certificate authority says that it checks who is here (RFC 8737).
-const ACME_ALPN: &[u8] = b"acme-tls/1";
 
 /// A client that is connected.
 pub(super) struct Visit {
@@ -73,7 +71,11 @@ async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpS
     let hello = start.client_hello();
     let name: SmolStr = hello.server_name().ok_or("no name")?.to_ascii_lowercase().into();
     if hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN)) {
-        return Err("unknown name");
+        let challenge = app.edge.names.challenge(&name).await.ok_or("unknown name")?;
+        let config = tls::for_challenge(&name, &challenge).map_err(|_| "malformed")?;
+        // Nothing is said: the handshake is the answer.
+        start.into_stream(config).await.map_err(|_| "handshake failed")?;
+        return Err("challenge");
     }
     let site = app.edge.names.find(&name).await.ok_or("unknown name")?;
     if site.certificate.is_none() && !(site.own_domain && tls.has_wildcard) {

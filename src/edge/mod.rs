@@ -112,7 +112,7 @@ impl Edge {
     /// A table changed, here or on another node.
     pub(crate) fn forget(&self, table: &str) {
         match table {
-            "vanity_subdomains" | "custom_hostnames" | "project_upstreams" => self.names.change(),
+            "vanity_subdomains" | "custom_hostnames" | "hostname_certificates" | "acme_orders" | "project_upstreams" => self.names.change(),
             "projects" => self.names.drift(),
             _ => {}
         }
@@ -142,7 +142,7 @@ impl Edge {
 /// What is counted about the edge.
 pub struct Tally {
     /// Connections by how they began.
-    pub connections: [(&'static str, Counter); 8],
+    pub connections: [(&'static str, Counter); 9],
     /// Requests by service, the last of which is none; and by hundreds of the status.
     pub requests: [[Counter; 5]; 6],
     /// WebSockets there are.
@@ -152,7 +152,8 @@ pub struct Tally {
 }
 
 /// How a connection may begin, as the metrics have it.
-pub const OUTCOMES: [&str; 8] = ["open", "malformed", "no name", "unknown name", "no certificate", "handshake failed", "late", "full"];
+pub const OUTCOMES: [&str; 9] =
+    ["open", "challenge", "malformed", "no name", "unknown name", "no certificate", "handshake failed", "late", "full"];
 
 impl Tally {
     fn connection(&self, outcome: &str) {

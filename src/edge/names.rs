@@ -23,7 +23,10 @@ use tokio::{
 use super::{overrides, upstreams::Upstreams};
 use crate::{
     app::App,
-    domains::{self, Published},
+    domains::{
+        self, Published,
+        hostnames::acme::{self, Challenge},
+    },
     error::Error,
     ids::{ProjectId, ProjectRef},
 };
@@ -63,15 +66,24 @@ pub(super) struct Site {
 
 /// Names and where they lead.
 #[derive(Debug, Default)]
-pub(super) struct Table(HashMap<SmolStr, Arc<Site>>);
+pub(super) struct Table {
+    sites: HashMap<SmolStr, Arc<Site>>,
+    /// What authorities are answered that look whether a hostname leads here.
+    challenges: HashMap<SmolStr, Arc<Challenge>>,
+}
 
 impl Table {
     /// What is reached under `host`, which is in lower case.
     pub(super) fn get(&self, host: &str) -> Option<&Arc<Site>> {
-        self.0.get(host)
+        self.sites.get(host)
     }
 
-    fn new(domain: &str, published: Vec<Published>, overrides: &HashMap<ProjectId, Arc<Upstreams>>) -> Self {
+    fn new(
+        domain: &str,
+        published: Vec<Published>,
+        overrides: &HashMap<ProjectId, Arc<Upstreams>>,
+        challenges: HashMap<SmolStr, Arc<Challenge>>,
+    ) -> Self {
         let domain = domain.to_ascii_lowercase();
         let mut table = HashMap::with_capacity(published.len());
         for one in published {
@@ -94,7 +106,7 @@ impl Table {
             // Last: nothing takes the name of a project's reference.
             table.insert(format!("{}.{domain}", one.reference).into(), below);
         }
-        Self(table)
+        Self { sites: table, challenges }
     }
 }
 
@@ -141,6 +153,12 @@ impl Names {
         self.known().get(host).cloned()
     }
 
+    /// What an authority is answered that looks whether `host` leads here, if one was asked to.
+    pub(super) async fn challenge(&self, host: &str) -> Option<Arc<Challenge>> {
+        self.caught_up().await;
+        self.known().challenges.get(host).cloned()
+    }
+
     /// Something changed that nobody may be served by any more.
     pub(super) fn change(&self) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
@@ -164,8 +182,8 @@ impl Names {
     async fn read(&self, app: &App) -> Result<(), Error> {
         let wanted = self.wanted.load(Ordering::Acquire);
         self.outdated.store(false, Ordering::Release);
-        let (published, overrides) = tokio::try_join!(domains::published(app), overrides::all(&app.db))?;
-        *self.table.write() = Arc::new(Table::new(&app.settings.project_domain, published, &overrides));
+        let (published, overrides, challenges) = tokio::try_join!(domains::published(app), overrides::all(&app.db), acme::challenges(app))?;
+        *self.table.write() = Arc::new(Table::new(&app.settings.project_domain, published, &overrides, challenges));
         self.read.send_replace(wanted);
         Ok(())
     }
@@ -217,7 +235,7 @@ mod tests {
             published(2, "b", None, Some(("api.customer.test", true)), false),
             published(3, "c", None, Some(("new.customer.test", false)), true),
         ];
-        let table = Table::new("Example.Test", all, &HashMap::new());
+        let table = Table::new("Example.Test", all, &HashMap::new(), HashMap::new());
         let at = |host: &str| table.get(host).map(|site| (site.project.0, site.serving));
         let (a, b, c) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
         assert_eq!(at(&format!("{a}.example.test")), Some((1, Serving::Yes)));

@@ -1,4 +1,4 @@
-//! Plain HTTP: leads clients to HTTPS, and serves nobody.
+//! Plain HTTP: leads clients to HTTPS, answers certificate authorities, and serves nobody.
 
 use std::{convert::Infallible, net::SocketAddr, time::Duration};
 
@@ -22,6 +22,8 @@ use crate::app::App;
 const HEAD: Duration = Duration::from_secs(5);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Where a certificate authority looks whether a name leads here (RFC 8555, 8.3).
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
 /// The port that needs not be said.
 const HTTPS: u16 = 443;
 
@@ -45,6 +47,13 @@ async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
     let Ok(host) = request::host(&parts) else { return response };
+    if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
+        if let Some(challenge) = app.edge.names.challenge(&host).await.filter(|challenge| challenge.token == token) {
+            *response.status_mut() = StatusCode::OK;
+            *response.body_mut() = full(challenge.key_authorization.clone());
+        }
+        return response;
+    }
     if app.edge.names.find(&host).await.is_none() {
         return response;
     }

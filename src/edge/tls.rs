@@ -6,11 +6,13 @@ use rustls::{
     ServerConfig,
     crypto::aws_lc_rs::Ticketer,
     server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 
 use crate::{
     app::App,
+    domains::hostnames::{acme::Challenge, certificates},
+    error::{Context, Error},
     tls::{self, Resolver, TlsError},
 };
 
@@ -34,6 +36,19 @@ impl fmt::Debug for Wildcard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Wildcard(…)")
     }
+}
+
+/// How a certificate authority says that it looks who is here (RFC 8737).
+pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
+
+/// The answer to an authority that looks by TLS: a certificate that is good for nothing else.
+pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<ServerConfig>, Error> {
+    let doing = "answering a challenge";
+    let certificate = certificates::answer(host, &challenge.key_authorization)?;
+    let builder = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions().context(doing)?;
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
+    config.alpn_protocols = vec![ACME_ALPN.to_vec()];
+    Ok(Arc::new(config))
 }
 
 /// How the edge speaks TLS.

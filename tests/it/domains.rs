@@ -1,5 +1,5 @@
 //! Names under which projects are reached.
 
-mod dns;
+pub(crate) mod dns;
 mod hostnames;
 mod vanity;

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod forwarding;
+mod orders;
 mod rules;
 mod tunnels;
 

@@ -7,7 +7,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{StreamExt, stream};
 use tokio::{sync::Notify, time::timeout};
 
-use super::{Held, State, held, write};
+use super::{
+    Held, State,
+    acme::{self, Outcome},
+    certificates::{self, Opened},
+    held, write,
+};
 use crate::{
     app::App,
     error::{Context, Error},
@@ -21,6 +26,11 @@ const BATCH: i64 = 64;
 const PASS: Duration = Duration::from_secs(30);
 /// For how long who looks at a hostname keeps others from it. Longer than any look takes.
 const CLAIM: TimeDelta = TimeDelta::minutes(2);
+/// The pause after an authority refused, which allows few failures in an hour; the same where a certificate is there still; and
+/// after an order that did not come to its end.
+const REFUSED_PAUSE: TimeDelta = TimeDelta::minutes(15);
+const RENEWAL_PAUSE: TimeDelta = TimeDelta::hours(1);
+const UNFINISHED_PAUSE: TimeDelta = TimeDelta::seconds(20);
 /// Quick looks, the pause between them, and the longest pause later.
 const QUICK: i32 = 10;
 const QUICK_PAUSE: TimeDelta = TimeDelta::minutes(2);
@@ -36,6 +46,7 @@ const GONE: TimeDelta = TimeDelta::days(14);
 #[derive(Debug, Default)]
 pub struct Keeper {
     bell: Notify,
+    pub(super) opened: Opened,
 }
 
 impl Keeper {
@@ -89,17 +100,43 @@ async fn advance(app: &App, held: &Held) -> Result<(), Error> {
             }
             other => other,
         },
-        State::Verified => {
-            // Nobody is there who would certify it.
-            let refusal = Some(NO_AUTHORITY.to_owned());
-            write(app, &Held { refusal, ..held.clone() }, app.clock.now() + PAUSE_MAX).await.map(drop)
-        }
+        State::Verified => certify(app, held).await,
         State::Certified | State::Active => look_again(app, held).await,
     }
 }
 
 /// Why a hostname that is proven stays as it is.
-const NO_AUTHORITY: &str = "This server has no certificate authority yet, so the custom hostname gets no certificate.";
+const NO_AUTHORITY: &str = "This server has no certificate authority, so the custom hostname gets no certificate; its operator can name one with --acme-directory.";
+
+/// Has a hostname certified, for the first time or again.
+async fn certify(app: &App, held: &Held) -> Result<(), Error> {
+    let now = app.clock.now();
+    let Some(authority) = &app.settings.authority else {
+        let refusal = Some(NO_AUTHORITY.to_owned());
+        return write(app, &Held { refusal, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
+    };
+    let renewing = held.state != State::Verified;
+    match acme::obtain(app, authority, held).await? {
+        Outcome::Certified(renew_at) => {
+            let state = if renewing { held.state } else { State::Certified };
+            tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
+            let held = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
+            write(app, &held, (now + DAILY).min(renew_at)).await.map(drop)
+        }
+        Outcome::Refused(why) => {
+            tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
+            // The records are looked at before it is tried again. What is served is served on.
+            let state = if renewing { held.state } else { State::Initiated };
+            let attempts = held.attempts.saturating_add(1);
+            let pause = pause(attempts).max(if renewing { RENEWAL_PAUSE } else { REFUSED_PAUSE });
+            write(app, &Held { state, refusal: Some(why), attempts, ..held.clone() }, now + pause).await.map(drop)
+        }
+        Outcome::Unfinished(why) => {
+            tracing::info!(host = %held.host, why, "a certificate is not there yet; it will be tried again");
+            write(app, held, now + UNFINISHED_PAUSE).await.map(drop)
+        }
+    }
+}
 
 /// The pause after so many looks that found something wrong.
 fn pause(attempts: i32) -> TimeDelta {
@@ -115,7 +152,13 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
         Err(why) => vec![format!("DNS could not be asked: {why}")],
     };
     if problems.is_empty() {
-        let proven = Held { state: State::Verified, problems, astray_at: None, attempts: 0, ..held.clone() };
+        let proven = Held {
+            state: State::Verified,
+            problems,
+            astray_at: None,
+            attempts: if held.refusal.is_some() { held.attempts } else { 0 },
+            ..held.clone()
+        };
         if write(app, &proven, now).await? {
             tracing::info!(host = %held.host, project = %held.reference, "a hostname is proven");
         }
@@ -147,7 +190,12 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
     if astray_at.is_some_and(|since| now - since >= GONE) {
         return forget(app, held, "it leads elsewhere").await;
     }
-    write(app, &Held { problems, astray_at, ..held.clone() }, now + DAILY).await.map(drop)
+    let fits = problems.is_empty();
+    let held = Held { problems, astray_at, ..held.clone() };
+    match certificates::renewal(app, &held).await? {
+        Some(renew_at) if fits && renew_at <= now => certify(app, &held).await,
+        renewal => write(app, &held, renewal.filter(|at| fits && *at > now).map_or(now + DAILY, |at| at.min(now + DAILY))).await.map(drop),
+    }
 }
 
 /// Whether a hostname is told to have moved.

@@ -3,7 +3,9 @@
 //! A wish is a row. Two records of DNS prove it: a CNAME to this project, and a text that is bound to the project and the name. Then
 //! it is its project's alone, gets a certificate, and is served when it is activated.
 
+pub mod acme;
 pub mod api;
+pub mod certificates;
 pub mod check;
 pub mod dns;
 mod host;
@@ -114,7 +116,8 @@ impl Held {
 
     /// What DNS is to say of it.
     pub fn wanted(&self, app: &App) -> Wanted {
-        Wanted::new(&self.host, &self.reference, &app.settings.project_domain, &app.settings.sealing, None)
+        let issuer = app.settings.authority.as_ref().and_then(|authority| authority.issuer.as_deref());
+        Wanted::new(&self.host, &self.reference, &app.settings.project_domain, &app.settings.sealing, issuer)
     }
 
     /// As the audit log has it.

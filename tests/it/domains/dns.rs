@@ -20,8 +20,8 @@ use tokio::{net::UdpSocket, task::JoinSet};
 type Records = Arc<Mutex<HashMap<(String, RecordType), Vec<RData>>>>;
 
 /// A name server for everything below `test`.
-struct NameServer {
-    address: SocketAddr,
+pub(crate) struct NameServer {
+    pub(crate) address: SocketAddr,
     /// What the zone says.
     zone: Records,
     /// What a resolver says, who is asked to go and look.
@@ -30,7 +30,7 @@ struct NameServer {
 }
 
 impl NameServer {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
         let (zone, remembered) = (Records::default(), Records::default());
@@ -54,7 +54,7 @@ impl NameServer {
         self.zone.lock().entry((at.to_owned(), kind)).or_default().push(data);
     }
 
-    fn remember(&self, at: &str, kind: RecordType, data: RData) {
+    pub(crate) fn remember(&self, at: &str, kind: RecordType, data: RData) {
         self.remembered.lock().entry((at.to_owned(), kind)).or_default().push(data);
     }
 

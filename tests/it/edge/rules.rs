@@ -190,11 +190,12 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
     let mut gate = Gate::new().await;
     let host = gate.host();
     let mut client: Client = gate.client().await;
-    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\n\r\nab")).await;
+    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")).await;
+    assert_eq!(client.answer().await.status, 100, "it has begun");
     let mut idle = gate.client().await;
     gate.node.app.edge.stop();
     assert!(idle.is_closed().await);
-    client.send("cd").await;
+    client.send("abcd").await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.json()["body"].as_str()), (200, Some("abcd")));
     let stopped = async { while gate.tasks.join_next().await.is_some() {} };

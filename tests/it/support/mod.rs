@@ -292,6 +292,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         idle_pause_after: None,
         counting: Options::default(),
         dns: Arc::new(Silence),
+        authority: None,
         upstreams: Upstreams::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         oauth: oauth::Settings::default(),

@@ -1,0 +1,254 @@
+//! Orders of certificates (RFC 8555): rows that are driven from wherever they are, by whoever has claimed the hostname.
+
+use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use instant_acme::{
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+};
+use secrecy::{ExposeSecret, SecretString};
+use smol_str::SmolStr;
+use tokio::time::timeout;
+use tokio_postgres::Row;
+
+use super::{Held, certificates};
+use crate::{
+    app::App,
+    error::{Context, Error},
+    listener,
+};
+
+/// Orders begun in a minute, and in three hours: below what authorities allow.
+const BUDGETS: [(TimeDelta, i64); 2] = [(TimeDelta::minutes(1), 10), (TimeDelta::hours(3), 250)];
+/// How long an authority is waited for in one go. The order goes on in the next.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// One go, in all. Shorter than a claim.
+const GO: Duration = Duration::from_secs(90);
+/// An order that is older is begun anew: what it was answered with may have run out.
+const ORDER_LIFE: TimeDelta = TimeDelta::days(1);
+
+/// The authority that certifies hostnames.
+#[derive(Debug, Clone)]
+pub struct Authority {
+    /// Where its directory is.
+    pub directory: String,
+    /// Certificate that it is trusted by, if it is not a public one.
+    pub root: Option<PathBuf>,
+    /// Address it may write to.
+    pub contact: Option<String>,
+    /// As whom CAA records know it.
+    pub issuer: Option<String>,
+}
+
+/// How an order ended, or did not yet.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// There is a certificate; it is to be renewed then.
+    Certified(DateTime<Utc>),
+    /// The authority will not have it.
+    Refused(String),
+    /// Another go is needed.
+    Unfinished(String),
+}
+
+/// What is kept of an order.
+struct Begun {
+    url: String,
+    key: SecretString,
+}
+
+impl From<instant_acme::Error> for Failure {
+    fn from(error: instant_acme::Error) -> Self {
+        Self::Authority(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Ours(error)
+    }
+}
+
+/// What went wrong on the way.
+enum Failure {
+    Authority(instant_acme::Error),
+    Ours(Error),
+    /// The order came to nothing.
+    Invalid(String),
+    /// Not now.
+    Later(&'static str),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Authority(error) => error.fmt(f),
+            Self::Ours(error) => error.fmt(f),
+            Self::Invalid(why) => f.write_str(why),
+            Self::Later(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Brings the order of a hostname's certificate as far as it comes.
+pub(super) async fn obtain(app: &App, authority: &Authority, held: &Held) -> Result<Outcome, Error> {
+    let gone = timeout(GO, Box::pin(go(app, authority, held))).await.unwrap_or(Err(Failure::Later("the authority takes its time")));
+    match gone {
+        Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
+        Err(Failure::Ours(error)) => Err(error),
+        Err(Failure::Invalid(why)) => {
+            forget(app, held).await?;
+            Ok(Outcome::Refused(why))
+        }
+        // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
+        Err(other) => Ok(Outcome::Unfinished(other.to_string())),
+    }
+}
+
+async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Utc>, Failure> {
+    let account = account(app, authority).await?;
+    let (mut order, key) = match begun(app, held).await? {
+        Some(begun) => (account.order(begun.url).await?, begun.key),
+        None => begin(app, &account, held).await?,
+    };
+    let patience = RetryPolicy::new().timeout(PATIENCE);
+    if order.state().status == OrderStatus::Pending {
+        answer_challenges(app, held, &mut order).await?;
+        if order.poll_ready(&patience).await? == OrderStatus::Invalid {
+            return Err(Failure::Invalid(why_invalid(&mut order).await));
+        }
+    }
+    let status = order.state().status;
+    match status {
+        OrderStatus::Invalid => return Err(Failure::Invalid(why_invalid(&mut order).await)),
+        OrderStatus::Ready => order.finalize_csr(&certificates::request(held.host.as_str(), &key)?).await?,
+        OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
+    }
+    let chain = order.poll_certificate(&patience).await?;
+    let renew_at = certificates::keep(app, held, &chain, &key).await?;
+    forget(app, held).await?;
+    Ok(renew_at)
+}
+
+/// Our account at the authority, made when it is first needed.
+async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
+    let (doing, place) = ("reading the account at the authority", format!("acme account at {}", authority.directory));
+    let builder = || match &authority.root {
+        Some(root) => Account::builder_with_root(root),
+        None => Account::builder(),
+    };
+    let known = credentials(app, authority, &place).await?;
+    if known.is_none() {
+        let contact: Vec<String> = authority.contact.iter().map(|address| format!("mailto:{address}")).collect();
+        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
+        let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
+        let (_, credentials) = builder()?.create(&wanted, authority.directory.clone(), None).await?;
+        let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
+        let sealed = app.settings.sealing.seal(&app.entropy, &place, &text)?;
+        // Of two nodes that make one at once the first one's is used.
+        let sql = "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
+        app.db.query(sql, &[&authority.directory, &sealed]).await.context(doing)?;
+    }
+    let known = match known {
+        None => credentials(app, authority, &place).await?,
+        known => known,
+    };
+    Ok(builder()?.from_credentials(known.ok_or("it is gone").context(doing)?).await?)
+}
+
+async fn credentials(app: &App, authority: &Authority, place: &str) -> Result<Option<AccountCredentials>, Error> {
+    let doing = "reading the account at the authority";
+    let rows = app.db.query("select sealed from acme_accounts where directory = $1", &[&authority.directory]).await.context(doing)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let opened = app.settings.sealing.open(place, row.get(0))?;
+    serde_json::from_str(opened.expose_secret()).context(doing).map(Some)
+}
+
+async fn begun(app: &App, held: &Held) -> Result<Option<Begun>, Error> {
+    let doing = "reading an order";
+    let sql = "delete from acme_orders where hostname_id = $1 and created_at < $2";
+    app.db.query(sql, &[&held.id, &(app.clock.now() - ORDER_LIFE)]).await.context(doing)?;
+    let rows = app.db.query("select url, sealed_key from acme_orders where hostname_id = $1", &[&held.id]).await.context(doing)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    Ok(Some(Begun { url: row.get(0), key: app.settings.sealing.open(&certificates::place(held.id), row.get(1))? }))
+}
+
+/// Begins an order, within the budgets, and writes it down.
+async fn begin(app: &App, account: &Account, held: &Held) -> Result<(Order, SecretString), Failure> {
+    let (doing, now) = ("beginning an order", app.clock.now());
+    for (span, most) in BUDGETS {
+        let rows = app.db.query("select count(*) from acme_begun where at > $1", &[&(now - span)]).await.context(doing)?;
+        if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
+            return Err(Failure::Later("as many certificates as the authority allows were asked for; it will be tried again"));
+        }
+    }
+    app.db.query("delete from acme_begun where at < $1", &[&(now - TimeDelta::hours(6))]).await.context(doing)?;
+    app.db.query("insert into acme_begun (at) values ($1)", &[&now]).await.context(doing)?;
+    let key = certificates::new_key()?;
+    let order = account.new_order(&NewOrder::new(&[Identifier::Dns(held.host.to_string())])).await?;
+    let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(held.id), &key)?;
+    let sql =
+        "insert into acme_orders (hostname_id, url, sealed_key, created_at) select id, $2, $3, $4 from custom_hostnames where id = $1";
+    app.db.query(sql, &[&held.id, &order.url(), &sealed, &now]).await.context(doing)?;
+    Ok((order, key))
+}
+
+/// Has every edge ready to answer, then tells the authority to look. One that failed by HTTP is tried by TLS the next time.
+async fn answer_challenges(app: &App, held: &Held, order: &mut Order) -> Result<(), Failure> {
+    let kinds = [ChallengeType::Http01, ChallengeType::TlsAlpn01];
+    let kind = &kinds[usize::from(held.attempts % 2 != 0)];
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let mut authorization = authorization?;
+        match authorization.status {
+            AuthorizationStatus::Valid => continue,
+            AuthorizationStatus::Pending => {}
+            _ => return Err(Failure::Invalid("the authorization came to nothing".into())),
+        }
+        let mut challenge =
+            authorization.challenge(kind.clone()).ok_or_else(|| Failure::Invalid("the authority does not look by HTTP or TLS".into()))?;
+        let answer = challenge.key_authorization();
+        let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
+        app.db.query(sql, &[&held.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
+        app.forget("acme_orders");
+        // The authority may ask any node.
+        listener::settle(&app.db).await?;
+        challenge.set_ready().await?;
+    }
+    Ok(())
+}
+
+/// What the authority says it found.
+async fn why_invalid(order: &mut Order) -> String {
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(authorization)) = authorizations.next().await {
+        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+            return problem.to_string();
+        }
+    }
+    "the authority does not say why".to_owned()
+}
+
+async fn forget(app: &App, held: &Held) -> Result<(), Error> {
+    app.db.query("delete from acme_orders where hostname_id = $1", &[&held.id]).await.context("forgetting an order")?;
+    app.forget("acme_orders");
+    Ok(())
+}
+
+/// What an authority is answered that looks whether a hostname leads here.
+#[derive(Debug)]
+pub struct Challenge {
+    /// What it asks for.
+    pub token: String,
+    /// What it is told.
+    pub key_authorization: String,
+}
+
+/// What authorities are answered at the moment, by hostname.
+pub async fn challenges(app: &App) -> Result<HashMap<SmolStr, Arc<Challenge>>, Error> {
+    let sql = "select h.host, o.token, o.key_authorization from acme_orders o join custom_hostnames h on h.id = o.hostname_id \
+               where o.token is not null and o.key_authorization is not null and h.state <> 'initiated'";
+    let rows = app.db.query(sql, &[]).await.context("reading challenges")?;
+    let challenge = |row: &Row| (row.get::<_, &str>(0).into(), Arc::new(Challenge { token: row.get(1), key_authorization: row.get(2) }));
+    Ok(rows.iter().map(challenge).collect())
+}
