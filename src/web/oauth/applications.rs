@@ -108,14 +108,14 @@ struct Applications {
     head: Head,
     /// Whether the visitor may register one.
     may: May,
-    applications: Vec<Shown>,
+    rows: Vec<Shown>,
 }
 
 async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     let path = format!("/v1/organizations/{}/oauth/apps", named.slug);
-    let applications = visitor.get(&path).await?;
+    let rows = visitor.get(&path).await?;
     let (may, head) = (visitor.may("POST", &path).await?, Head::of(&visitor, named.slug).await?);
-    Answer::page(&Applications { frame: visitor.frame(), head, may, applications })
+    Answer::page(&Applications { frame: visitor.frame(), head, may, rows })
 }
 
 /// The fields of the form.
