@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Weakens the OAuth server in one place after the other, and expects the suite to notice each time.
+
+    tests/weakenings/oauth.py              # all, one by one: a build each, so hours
+    tests/weakenings/oauth.py plain iss    # some of them
+    tests/weakenings/oauth.py --together   # all in one build: each test must fail, but may fail for another's reason
+
+The source is put back in the end, whatever happens. It must be as committed before. A weakening names the test that has to
+fail; a weakening that nothing fails for is a test to be written, and makes the exit code 1.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Name, file, what stands there, what stands there instead, the test that has to fail.
+WEAKENINGS = [
+    ("prefix", "oauth/redirect.rs", "known == sent ||", "sent.starts_with(known.as_str()) ||", "nothing_goes_to_an_address_that_is_not_registered"),
+    ("port", "oauth/redirect.rs", '["127.0.0.1", "[::1]"]', '["127.0.0.1", "[::1]", "localhost"]', "an_address_counts_letter_by_letter"),
+    ("http", "oauth/redirect.rs", '"http" if is_local(&url) => None', '"http" => None', "what_cannot_be_trusted_is_not_registered"),
+    ("plain", "oauth/pkce.rs", 'Some("S256" | "sha256")', 'Some("S256" | "sha256" | "plain")', "only_s256_is_taken"),
+    ("verifier", "oauth/pkce.rs", "well_formed(verifier) && verify", "well_formed(verifier) || verify", "a_code_is_tried_once"),
+    ("downgrade", "oauth/code.rs", "(Some(_), None) => Verdict::Burnt(\"code_verifier is missing.\")", "(Some(_), None) => Verdict::Issue", "every_attempt_has_one_outcome"),
+    ("slip", "oauth/code.rs", "(None, Some(_)) => Verdict::Burnt", "(None, Some(_)) if false => Verdict::Burnt(\"\"),\n        (None, Some(_)) => Verdict::Issue,\n        #[expect(unreachable_patterns)]\n        (None, Some(_)) => Verdict::Burnt", "a_proof_cannot_be_left_out_or_slipped_in"),
+    ("owner", "oauth/code.rs", "if code.application != attempt.application {", "if false {", "a_stolen_code_or_token_is_of_no_use_to_another_application"),
+    ("burn", "oauth/exchange.rs", "if verdict != code::Verdict::Foreign {", "if verdict == code::Verdict::Issue {", "a_code_is_tried_once"),
+    ("replay", "oauth/exchange.rs", "code::Verdict::Replayed => Err(Refused::Ended)", "code::Verdict::Replayed => Err(Refused::Kept(fault(\"invalid_grant\", NO_CODE)))", "a_replayed_code_ends_what_it_led_to"),
+    ("minute", "oauth/mod.rs", "CODE_LIFE: TimeDelta = TimeDelta::seconds(60)", "CODE_LIFE: TimeDelta = TimeDelta::seconds(600)", "a_code_is_over_after_a_minute"),
+    ("reuse", "oauth/refresh.rs", "Some(_) => Verdict::Reused", "Some(_) => Verdict::Rotate", "every_use_has_one_outcome"),
+    ("lost", "oauth/refresh.rs", "if refresh.next_unused && now >= consumed", "if now >= consumed", "an_answer_may_get_lost_once_and_only_just_now"),
+    ("widen", "oauth/exchange.rs", "!wanted.within(grant.scopes)", "false", "scopes_can_be_narrowed_and_never_widened"),
+    ("lock", "oauth/grants.rs", "where g.id = $1 for update of g", "where g.id = $1", "of_sixteen_who_bring_a_code_one_gets_tokens_and_nobody_keeps_them"),
+    ("secret", "oauth/client.rs", "(false, Some(secret)) if proves(db, &application, secret, now).await?", "(false, Some(secret)) if proves(db, &application, secret, now).await? || secret.len() > 3", "who_does_not_prove_who_it_is_gets_one_answer"),
+    ("public", "oauth/client.rs", "(true, Some(_)) | (false, _)", "(true, Some(_)) => Ok(application),\n        (false, _)", "who_does_not_prove_who_it_is_gets_one_answer"),
+    ("iss", "oauth/requests/mod.rs", 'all.push(("iss", &self.issuer));', "", "an_application_gets_tokens_uses_renews_and_returns_them"),
+    ("session", "oauth/requests/mod.rs", "and (session is null or session = $2) returning id", "returning id", "a_request_belongs_to_the_browser_that_opened_it"),
+    ("once", "oauth/requests/mod.rs", "where id = $1 and done_at is null and created_at > $3 returning id\";\n    let taken", "where id = $1 and created_at > $3 returning id\";\n    let taken", "of_sixteen_answers_to_a_request_one_counts"),
+    ("role", "oauth/requests/mod.rs", "!application.bound && held.organization < Role::Administrator", "false", "what_is_not_bound_is_approved_by_administrators_only"),
+    ("scope", "access/decide.rs", "Some(scope) if !approval.scopes.contains(scope)", "Some(scope) if approval.scopes.is_empty()", "an_application_is_let_in_exactly_where_scope_reach_and_role_say"),
+    ("closed", "access/decide.rs", "None => return Err(Error::Forbidden(Denial::NotByApplications)),", "None => {}", "what_has_no_scope_is_closed_to_applications"),
+    ("cache", "access/directory.rs", '"oauth_applications" | "oauth_grants" | "oauth_access_tokens" => self.issued.clear()', '"oauth_applications" => self.issued.clear()', "what_ends_is_over_with_the_next_request_on_every_node"),
+    ("other", "oauth/introspect.rs", "where g.application_id = $2 and g.revoked_at is null", "where g.application_id = g.application_id + $2 * 0 and g.revoked_at is null", "a_token_is_explained_to_its_application_only"),
+    ("twice", "oauth/fields.rs", "if fields.iter().any(|(known, _)| *known == name) {", "if false {", "a_field_is_there_once"),
+]
+
+
+def apply(weakening):
+    _, file, before, after, _ = weakening
+    path = ROOT / "src" / file
+    text = path.read_text()
+    if before not in text:
+        sys.exit(f"{weakening[0]}: {file} does not have {before!r} any more")
+    path.write_text(text.replace(before, after, 1))
+
+
+def restore():
+    subprocess.run(["git", "checkout", "--quiet", "--", "src"], cwd=ROOT, check=True)
+
+
+def failed(test):
+    """Whether the test fails. What does not compile is no weakening."""
+    # Tables stand beside the code, attacks in the integration tests: only what has the test is built.
+    beside = any(f"fn {test}(" in path.read_text() for path in (ROOT / "src").rglob("*.rs"))
+    target = ["--lib"] if beside else ["--test", "it"]
+    build = subprocess.run(["cargo", "test", "--no-run", *target], cwd=ROOT, capture_output=True, text=True)
+    if build.returncode != 0:
+        sys.exit(f"does not compile:\n{build.stderr[-4000:]}")
+    # The server that tests share comes from a binary that was built before anything was weakened.
+    run = ["cargo", "test", *target, "--", test]
+    done = subprocess.run([GANTRY, "with-postgres", "--", *run], cwd=ROOT, capture_output=True, text=True)
+    if f"::{test} ... " not in done.stdout:
+        sys.exit(f"there is no test {test}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.returncode != 0
+
+
+def survivors(chosen, together):
+    for weakening in chosen if together else []:
+        apply(weakening)
+    for weakening in chosen:
+        if not together:
+            apply(weakening)
+        caught = failed(weakening[4])
+        print(f"{'caught  ' if caught else 'SURVIVED'} {weakening[0]}: {weakening[4]}", flush=True)
+        if not caught:
+            yield weakening
+        if not together:
+            restore()
+
+
+if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
+    sys.exit("commit what you changed first: it would be lost")
+subprocess.run(["cargo", "build", "--quiet"], cwd=ROOT, check=True)
+meta = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, capture_output=True, text=True)
+
+
+GANTRY = "/tmp/gantry-before-weakening"
+subprocess.run(["cp", json.loads(meta.stdout)["target_directory"] + "/debug/gantry", GANTRY], check=True)
+names = [name for name in sys.argv[1:] if name != "--together"]
+unknown = set(names) - {weakening[0] for weakening in WEAKENINGS}
+if unknown:
+    sys.exit(f"unknown: {', '.join(sorted(unknown))}")
+chosen = [weakening for weakening in WEAKENINGS if not names or weakening[0] in names]
+try:
+    left = list(survivors(chosen, "--together" in sys.argv))
+finally:
+    restore()
+print(f"{len(chosen) - len(left)} of {len(chosen)} caught")
+sys.exit(1 if left else 0)
