@@ -1,6 +1,6 @@
 // A server of its own, scenarios in order, and the count at the end.
 import { spawn } from 'node:child_process';
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 
@@ -30,6 +30,11 @@ export async function start() {
   // Clients insist on PostgreSQL's own port. On an address of this run's own nobody else has it.
   const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.1`;
   const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`];
+  // A provider that is away: it is only asked when somebody signs in through it.
+  const secret = join(dir, 'client-secret');
+  writeFileSync(secret, 'secret');
+  const provider = ['issuer=http://127.0.0.1:9', 'client-id=gantry', `client-secret=${secret}`, 'email-domains=example.com', 'name=Example ID'];
+  flags.push(...provider.map((option) => `--oidc-${option}`));
   const child = spawn(process.env.GANTRY_BIN, ['dev', ...flags], {
     stdio: ['ignore', 'pipe', 'pipe'],
   });

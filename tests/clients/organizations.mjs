@@ -174,6 +174,12 @@ export default async function organizations(server, tally, chrome, page) {
     await heading(other.page, 'Something went wrong');
     await look(other.page, 'error-500');
     await psql('alter table gone rename to passwords');
+    const nobody = await chrome.open();
+    await nobody.goto('/sign-in');
+    await nobody.getByRole('link', { name: 'Continue with Example ID' }).click();
+    await heading(nobody, 'Busy for a moment');
+    await look(nobody, 'error-503');
+    await nobody.context().close();
   });
   await other.page.context().close();
 }

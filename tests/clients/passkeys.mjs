@@ -6,12 +6,19 @@ const NAME = 'The key on the chain of the one who is always late';
 
 export default async function passkeys(server, tally, chrome, signIn) {
   await tally.scenario('pages: a passkey is added, signs in without a name or a password, and is removed', async () => {
+    const signOut = async (page) => {
+      await page.locator('summary').first().click();
+      await page.getByRole('button', { name: 'Sign out' }).click();
+      await page.getByText('You are signed out.').waitFor();
+    };
     // An address of numbers has none.
     const numbers = await chrome.open();
     await numbers.goto('/account');
     await signIn(numbers);
     await numbers.getByText('Passkeys are for names').waitFor();
     await look(numbers, 'account-no-passkeys-here');
+    // Later scenarios count on who else is signed in.
+    await signOut(numbers);
     await numbers.context().close();
 
     const page = await chrome.open({ baseURL: server.url.replace('127.0.0.1', 'localhost') });
@@ -19,11 +26,6 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await devtools.send('WebAuthn.enable');
     const options = { protocol: 'ctap2', transport: 'internal', hasResidentKey: true, hasUserVerification: true, isUserVerified: true, automaticPresenceSimulation: true };
     const { authenticatorId } = await devtools.send('WebAuthn.addVirtualAuthenticator', { options });
-    const signOut = async () => {
-      await page.locator('summary').first().click();
-      await page.getByRole('button', { name: 'Sign out' }).click();
-      await page.getByText('You are signed out.').waitFor();
-    };
     await page.goto('/account');
     await signIn(page);
     await page.getByLabel('Name', { exact: true }).fill(NAME);
@@ -35,7 +37,7 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await page.getByText('There is a passkey on this device already.').waitFor();
     await look(page, 'account-passkey-again');
 
-    await signOut();
+    await signOut(page);
     await page.goto('/sign-in?next=/account/tokens');
     await page.getByRole('button', { name: 'Sign in with a passkey' }).waitFor();
     await look(page, 'sign-in-passkey');
@@ -43,7 +45,7 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await page.getByRole('heading', { name: 'Access tokens', exact: true }).waitFor();
 
     await devtools.send('WebAuthn.setUserVerified', { authenticatorId, isUserVerified: false });
-    await signOut();
+    await signOut(page);
     await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
     await page.getByText('It was not finished. Try again.').waitFor();
     await devtools.send('WebAuthn.setUserVerified', { authenticatorId, isUserVerified: true });
@@ -53,7 +55,7 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await page.goto('/account');
     await page.getByRole('button', { name: /^Remove the passkey/ }).click();
     await page.getByText('The passkey is removed.').waitFor();
-    await signOut();
+    await signOut(page);
     await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
     await page.getByText('This passkey signs nobody in here.').waitFor();
     await look(page, 'sign-in-passkey-unknown');
