@@ -1,6 +1,6 @@
 //! What a request must be to be passed on, and what of it is. Pure.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use hyper::{
     HeaderMap, Method, Version,
@@ -63,7 +63,11 @@ pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
         return Err(Refusal::Method);
     }
     // A service may read such a path as another one than we chose it by.
-    if parts.uri.path().split('/').any(is_dots) || parts.uri.path().contains('\\') {
+    let mut path = Cow::Borrowed(parts.uri.path());
+    if path.contains('%') {
+        path = path.replace("%2f", "/").replace("%2F", "/").into();
+    }
+    if path.split('/').any(is_dots) || path.contains('\\') {
         return Err(Refusal::Malformed);
     }
     Ok(())
@@ -181,10 +185,10 @@ mod tests {
 
     #[test]
     fn paths_lead_where_they_say() {
-        for path in ["/rest/v1/a/../b", "/rest/v1/..", "/./a", "/rest/v1/%2e%2E/x", "/a/.%2e", "/a/%2e"] {
+        for path in ["/rest/v1/a/../b", "/rest/v1/..", "/./a", "/rest/v1/%2e%2E/x", "/a/.%2e", "/a/%2e", "/a/%2e%2e%2fb", "/a%2F..%2Fb"] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
         }
-        for path in ["/rest/v1/a", "/storage/v1/object/a..b/.well-known/...", "/a%2eb", "/a/%2e%2e%2e"] {
+        for path in ["/rest/v1/a", "/storage/v1/object/a..b/.well-known/...", "/a%2eb", "/a%2fb", "/a/%2e%2e%2e"] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
         }
     }

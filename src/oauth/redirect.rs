@@ -19,6 +19,10 @@ pub fn problem(text: &str) -> Option<&'static str> {
     if text.contains(['*', '#']) {
         return Some("must be exact, without * and without a fragment");
     }
+    // `https:///a/b` is read as if `a` were the host.
+    if text.split_once("://").is_some_and(|(_, rest)| rest.starts_with('/')) {
+        return Some("names no host");
+    }
     let Ok(url) = Url::parse(text) else { return Some("is not an address") };
     if !url.username().is_empty() || url.password().is_some() {
         return Some("must not name a user");

@@ -13,7 +13,7 @@ pub(super) struct Line {
     pub(super) said: &'static str,
     /// Whether it lets change something.
     pub(super) writes: bool,
-    /// Whether the role that approves it may do less than that.
+    /// Whether the role that approves it may do nothing of that.
     pub(super) above: bool,
 }
 
@@ -77,6 +77,8 @@ mod tests {
     fn what_a_role_may_not_do_is_marked() {
         let above = |name, role| lines([name], Some(role))[0].above;
         assert!(above("projects:write", Role::Developer) && !above("projects:write", Role::Administrator));
-        assert!(above("database:write", Role::ReadOnly) && !above("database:read", Role::ReadOnly));
+        assert!(above("domains:write", Role::Developer) && !above("domains:read", Role::ReadOnly));
+        // It lets run SQL, and who may only read may run what reads.
+        assert!(!above("database:write", Role::ReadOnly));
     }
 }

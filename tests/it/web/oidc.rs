@@ -19,7 +19,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use gantry::{
-    accounts::provider::{Options, Provider},
+    accounts::provider::{self, Options},
     app::Settings,
     http::Transport,
 };
@@ -152,7 +152,7 @@ impl Way {
 
 /// A node whose people can sign in through the provider.
 fn node(app: &TestApp, provider: &Provider) -> Node {
-    let provider = Provider::new(Options {
+    let provider = provider::Provider::new(Options {
         issuer: provider.issuer.clone(),
         client_id: CLIENT.0.to_owned(),
         client_secret: CLIENT.1.into(),
