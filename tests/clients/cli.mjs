@@ -79,6 +79,30 @@ export default async function (server, tally) {
     await config('delete', '--config', 'work_mem');
     assert.doesNotMatch((await config('get')).all, /work_mem/);
   });
+  await tally.scenario('cli: vanity-subdomains check-availability, activate, get, delete', async () => {
+    const remote = [`--remote=${ref}`, '--experimental', '--yes'];
+    const name = ['--desired-subdomain', 'made-by-the-cli'];
+    assert.match((await works('vanity-subdomains', 'check-availability', ...name, ...remote)).all, /available: true/i);
+    assert.match((await works('vanity-subdomains', 'activate', ...name, ...remote)).all, /made-by-the-cli\.localhost/);
+    assert.match((await works('vanity-subdomains', 'get', ...remote)).all, /made-by-the-cli\.localhost/);
+    await works('vanity-subdomains', 'delete', ...remote);
+  });
+  await tally.scenario('cli: domains get, reverify, activate, delete', async () => {
+    const remote = [`--remote=${ref}`, '--yes'];
+    // `domains create` asks a public resolver before it asks us.
+    const host = 'cli.gantry-clients.dev';
+    const made = await call(server, 'POST', `/v1/projects/${ref}/custom-hostname/initialize`, { custom_hostname: host });
+    assert.equal(made.status, 201, JSON.stringify(made));
+    const record = made.body.data.result.ownership_verification;
+    for (const command of ['get', 'reverify']) {
+      const told = (await works('domains', command, ...remote)).all;
+      assert.ok(told.includes(host) && told.includes(record.name) && told.includes(record.value), told);
+    }
+    const early = await supabase('domains', 'activate', ...remote);
+    assert.ok(early.code === 1 && early.all.includes('Verification has not been completed.'), early.all);
+    await works('domains', 'delete', ...remote);
+    assert.ok((await supabase('domains', 'get', ...remote)).all.includes('No custom hostname configuration found.'));
+  });
   await tally.scenario('cli: link', async () => {
     assert.match((await works('link', ref, '--yes')).all, new RegExp(`Finished supabase link[^]*${ref}`));
   });

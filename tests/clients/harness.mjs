@@ -77,6 +77,13 @@ export async function start() {
   };
 }
 
+/** The address where whoever has this email address is signed in, once: as an operator makes it. */
+export async function signInLink(server, email) {
+  const ended = await run(server, process.env.GANTRY_BIN, ['user', 'sign-in-link', '--email', email, '--data-dir', server.data]);
+  if (ended.code !== 0) throw new Error(ended.all);
+  return new URL(/\/sign-in\/link\/\S+/.exec(ended.out)[0], server.url).href;
+}
+
 /** Runs a program to its end, in an environment that points it at the server and away from the network. */
 export function run(server, program, args, env = {}) {
   const child = spawn(program, args, {

@@ -72,10 +72,6 @@ export default async function (server, tally) {
     ['getProjectLogs', {}],
     ['getProjectUsageApiCount'],
     ['getProjectUsageRequestCount'],
-    ['updateHostnameConfig', { custom_hostname: 'api.example.com' }],
-    ['verifyDnsConfig'],
-    ['deleteHostnameConfig'],
-    ['getVanitySubdomainConfig'],
   ]) {
     await tally.scenario(`js: ${method} says that it is not built`, async () => {
       const error = await refusal(client[method](ref, ...args));
@@ -83,6 +79,21 @@ export default async function (server, tally) {
       assert.match(error.message, /is not built yet/);
     });
   }
+  await tally.scenario('js: a custom hostname is asked for, looked at and deleted', async () => {
+    const asked = await ask('updateHostnameConfig', ref, { custom_hostname: 'api.gantry-clients.dev' });
+    assert.deepEqual([asked.status, asked.custom_hostname], ['2_initiated', 'api.gantry-clients.dev']);
+    // Nobody has the domain, and there may be no network at all.
+    const looked = await ask('verifyDnsConfig', ref);
+    assert.equal(looked.status, '2_initiated');
+    assert.equal(looked.data.result.ownership_verification.type, 'txt');
+    await client.deleteHostnameConfig(ref);
+    const error = await refusal(client.deleteHostnameConfig(ref));
+    assert.equal(error.status, 400);
+    assert.match(error.message, /Custom hostname not configured for project/);
+  });
+  await tally.scenario('js: getVanitySubdomainConfig', async () => {
+    assert.deepEqual(await ask('getVanitySubdomainConfig', ref), { status: 'not-used' });
+  });
   await tally.scenario('js: deleteAProject', async () => {
     assert.equal((await ask('deleteAProject', ref)).ref, ref);
     const error = await refusal(client.getProject(ref));

@@ -5,7 +5,7 @@ import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { browser, look } from './browser.mjs';
-import { bounded, call, clients, project, run } from './harness.mjs';
+import { bounded, call, clients, project, run, signInLink } from './harness.mjs';
 
 const require = createRequire(join(clients, 'package.json'));
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
@@ -263,7 +263,7 @@ export default async function oauth(server, tally) {
   try {
     const page = await chrome.open();
     await tally.scenario('oauth: somebody is signed in', async () => {
-      await page.goto(server.signIn);
+      await page.goto(await signInLink(server, 'owner@example.com'));
       await page.getByRole('button', { name: 'Sign in' }).click();
       await page.getByRole('heading', { name: 'Projects', exact: true }).waitFor();
     });

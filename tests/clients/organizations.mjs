@@ -1,7 +1,7 @@
 // Organizations on the account pages: two people, an invitation between them, roles, and the log.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
-import { call, run } from './harness.mjs';
+import { call, run, signInLink } from './harness.mjs';
 
 const NAME = 'Anastasia Wolfeschlegelsteinhausenbergerdorff';
 const EMAIL = 'anastasia.wolfeschlegelsteinhausenbergerdorff@department-of-long-addresses.example.com';
@@ -10,13 +10,9 @@ const heading = (page, name) => page.getByRole('heading', { name, exact: true })
 
 /** Somebody with an account, signed in by a link as an operator makes it. */
 async function newcomer(server, chrome) {
-  const gantry = async (...args) => {
-    const ended = await run(server, process.env.GANTRY_BIN, ['user', ...args, '--email', EMAIL, '--data-dir', server.data]);
-    assert.equal(ended.code, 0, ended.all);
-    return ended.out;
-  };
-  await gantry('create', '--username', NAME);
-  const [link] = /\/sign-in\/link\/\S+/.exec(await gantry('sign-in-link'));
+  const made = await run(server, process.env.GANTRY_BIN, ['user', 'create', '--email', EMAIL, '--username', NAME, '--data-dir', server.data]);
+  assert.equal(made.code, 0, made.all);
+  const link = await signInLink(server, EMAIL);
   const page = await chrome.open();
   return { page, signIn: async () => { await page.goto(link); await page.getByRole('button', { name: 'Sign in', exact: true }).click(); } };
 }
