@@ -11,6 +11,7 @@ fail; a weakening that nothing fails for is a test to be written, and makes the 
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -95,9 +96,9 @@ if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).ret
 subprocess.run(["cargo", "build", "--quiet"], cwd=ROOT, check=True)
 meta = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, capture_output=True, text=True)
 
-
-GANTRY = "/tmp/gantry-before-weakening"
-subprocess.run(["cp", json.loads(meta.stdout)["target_directory"] + "/debug/gantry", GANTRY], check=True)
+built = pathlib.Path(json.loads(meta.stdout)["target_directory"], "debug", "gantry")
+GANTRY = built.with_name("gantry-before-weakening")
+shutil.copy(built, GANTRY)
 names = [name for name in sys.argv[1:] if name != "--together"]
 unknown = set(names) - {weakening[0] for weakening in WEAKENINGS}
 if unknown:
