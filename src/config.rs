@@ -264,6 +264,9 @@ pub enum ConfigError {
     /// Only a control database that others use too can be where counters are shared.
     #[error("--limits-url postgres shares counters through the control database, so it needs --database-url")]
     NothingShared,
+    /// What a project serves could set cookies for the pages, and look like them.
+    #[error("--public-url is under --project-domain, where projects are reached: give the account pages a host outside of it")]
+    AmongProjects,
 }
 
 impl Config {
@@ -279,6 +282,10 @@ impl Config {
         let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
         if postgres && self.control.database_url.is_none() {
             return Err(ConfigError::NothingShared);
+        }
+        let host = self.public_url.as_ref().and_then(|url| url::Url::parse(url).ok()).and_then(|url| url.host_str().map(str::to_owned));
+        if host.is_some_and(|host| host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))) {
+            return Err(ConfigError::AmongProjects);
         }
         self.counting().check().map_err(ConfigError::Limits)
     }
@@ -337,6 +344,20 @@ mod tests {
             assert_eq!(Line::parse_from(["x", "--db-listen", address]).config.check().is_ok(), ok, "{address}");
             let line = ["x", "--db-listen", address, "--db-tls-cert", "c", "--db-tls-key", "k"];
             assert!(Line::parse_from(line).config.check().is_ok());
+        }
+    }
+
+    #[test]
+    fn the_pages_are_not_among_projects() {
+        for (url, ok) in [
+            ("https://gantry.example.com", true),
+            ("https://projects.test", true),
+            ("https://otherprojects.test", true),
+            ("https://account.Projects.test/", false),
+            ("https://a.b.projects.test:8443", false),
+        ] {
+            let line = ["x", "--project-domain", "Projects.test", "--public-url", url];
+            assert_eq!(Line::parse_from(line).config.check().is_ok(), ok, "{url}");
         }
     }
 
