@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    client,
+    CONSENT_PAGE, PROBLEM_PAGE, client,
     exchange::{self, Full, Origin, Pair},
     fault,
     fields::Fields,
@@ -21,8 +21,8 @@ use crate::{
     app::App,
     error::{Denial, Error},
     http::{
-        Access, Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward, RequestLine, Tag, Unkept, Verb, mount,
-        pat_only,
+        Access, Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward, RESOURCE_METADATA, RequestLine, Tag, Unkept,
+        Verb, mount, pat_only,
     },
     ids::ProjectRef,
     limits::{REGISTRATIONS, STANDARD},
@@ -43,8 +43,11 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &super::requests::api::LOOK,
     &super::requests::api::APPROVE,
     &super::requests::api::DENY,
-    &super::requests::api::LIST,
-    &super::requests::api::TAKE_BACK,
+    &super::authorizations::LIST,
+    &super::authorizations::TAKE_BACK,
+    &super::authorizations::LIST_ALL,
+    &super::authorizations::END,
+    &super::authorizations::END_ALL,
     &super::applications::api::LIST,
     &super::applications::api::CREATE,
     &super::applications::api::GET,
@@ -113,7 +116,7 @@ impl Input for Asked {
 /// Query of the samples. No application has this id.
 const SAMPLE: &str = "?client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback";
 
-static AUTHORIZE: Endpoint = Endpoint {
+pub(super) static AUTHORIZE: Endpoint = Endpoint {
     handler: || mount(authorize).sample_query(SAMPLE),
     ..public("v1-authorize-user", "Ask a user to let an application act for them", Tag::OAuth, Verb::Get, "/v1/oauth/authorize")
 };
@@ -125,11 +128,11 @@ async fn authorize(app: App, Issuer(issuer): Issuer, asked: Asked) -> Result<Onw
 /// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
 fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<Onward, Error> {
     match begun {
-        Ok(Begun::Waits(id)) => Ok(Onward(format!("/authorize?auth_id={id}"))),
+        Ok(Begun::Waits(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
         Ok(Begun::Refused(address)) => Ok(Onward(address)),
         Err(Error::Oauth(fault)) if navigates => {
             let why = if fault.unprocessable { "client" } else { "request" };
-            Ok(Onward(format!("/authorize/problem?why={why}")))
+            Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
         }
         Err(error) => Err(error),
     }
@@ -236,8 +239,12 @@ fn is(call: &Call, kind: &str) -> bool {
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
 }
 
-fn origin(call: &Call) -> Origin {
-    Origin { address: call.peer().address, request_id: call.request_id().to_owned(), operation: call.endpoint().id }
+impl Input for Origin {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call) -> Result<Self, Error> {
+        Ok(Self { address: call.peer().address, request_id: call.request_id().to_owned(), operation: call.endpoint().id })
+    }
 }
 
 impl Input for Form {
@@ -246,7 +253,7 @@ impl Input for Form {
     }
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
-        let origin = origin(call);
+        let origin = Origin::take(call).await?;
         Self::read(call, origin).await
     }
 }
@@ -260,7 +267,7 @@ async fn exchange(app: App, form: Form) -> Result<Unkept<Created<Pair>>, Error> 
     Ok(Unkept(Created(exchanged(&app, form).await?.pair)))
 }
 
-static EXCHANGE_IN_FULL: Endpoint = Endpoint {
+pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
     handler: || mount(exchange_in_full),
     ..public("gantry-exchange-oauth-token", "The same, as RFC 6749 has it", Tag::Gantry, Verb::Post, "/oauth/token")
 };
@@ -302,7 +309,7 @@ impl Input for Given {
     }
 
     async fn take(call: &mut Call) -> Result<Self, Error> {
-        let origin = origin(call);
+        let origin = Origin::take(call).await?;
         if is(call, FORM) {
             return Ok(Self { form: Form::read(call, origin).await? });
         }
@@ -317,7 +324,7 @@ async fn revoke_json(app: App, given: Given) -> Result<Nothing, Error> {
     give_back(&app, given.form).await.map(|()| Nothing)
 }
 
-static REVOKE_FORM: Endpoint = Endpoint {
+pub(super) static REVOKE_FORM: Endpoint = Endpoint {
     handler: || mount(revoke_form),
     ..public("gantry-revoke-oauth-token", "Give a token back (RFC 7009)", Tag::Gantry, Verb::Post, "/oauth/revoke")
 };
@@ -337,7 +344,7 @@ async fn give_back(app: &App, Form { fields, basic, origin }: Form) -> Result<()
     revoke::revoke(app, &application, token, &origin).await
 }
 
-static INTROSPECT: Endpoint = Endpoint {
+pub(super) static INTROSPECT: Endpoint = Endpoint {
     handler: || mount(introspect),
     ..public(
         "gantry-introspect-oauth-token",
@@ -352,7 +359,7 @@ async fn introspect(app: App, Form { fields, basic, .. }: Form) -> Result<Unkept
     let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
     // Who proves nothing learns nothing.
     if application.public {
-        return Err(fault("invalid_client", "The client id or its secret is wrong."));
+        return Err(client::unknown());
     }
     let token = fields.required("token")?;
     Ok(Unkept(Json(introspect::introspect(&app.db, &application, token, app.clock.now()).await?)))
@@ -373,8 +380,6 @@ async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::Server>, Error>
     Ok(Json(metadata::server(&issuer)))
 }
 
-const RESOURCE_PATH: &str = "/.well-known/oauth-protected-resource";
-
 static RESOURCE: Endpoint = Endpoint {
     aliases: &["/.well-known/oauth-protected-resource/mcp"],
     handler: || mount(resource),
@@ -383,15 +388,15 @@ static RESOURCE: Endpoint = Endpoint {
         "Tell clients who issues tokens for this API (RFC 9728)",
         Tag::Gantry,
         Verb::Get,
-        RESOURCE_PATH,
+        RESOURCE_METADATA,
     )
 };
 
 async fn resource(Issuer(issuer): Issuer, line: RequestLine) -> Result<Json<metadata::Resource>, Error> {
-    Ok(Json(metadata::resource(&issuer, line.path.strip_prefix(RESOURCE_PATH).unwrap_or_default())))
+    Ok(Json(metadata::resource(&issuer, line.path.strip_prefix(RESOURCE_METADATA).unwrap_or_default())))
 }
 
-static REGISTER: Endpoint = Endpoint {
+pub(super) static REGISTER: Endpoint = Endpoint {
     limit: &REGISTRATIONS,
     handler: || {
         mount(register).sample(
@@ -407,6 +412,6 @@ static REGISTER: Endpoint = Endpoint {
     )
 };
 
-async fn register(app: App, Json(registration): Json<Registration>) -> Result<Unkept<Created<Registered>>, Error> {
-    Ok(Unkept(Created(register::register(&app, registration).await?)))
+async fn register(app: App, origin: Origin, Json(registration): Json<Registration>) -> Result<Unkept<Created<Registered>>, Error> {
+    Ok(Unkept(Created(register::register(&app, registration, &origin).await?)))
 }

@@ -17,7 +17,8 @@ use crate::{
     tokens::Digest,
 };
 
-fn unknown() -> Error {
+/// Who does not prove who it is, however it tried, gets this.
+pub(super) fn unknown() -> Error {
     fault("invalid_client", "The client id or its secret is wrong.")
 }
 

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::Transaction;
+use uuid::Uuid;
 
 use super::{
     Minted,
@@ -44,6 +45,11 @@ impl Origin {
     /// Writes the log of what a member approved.
     pub fn recorder(&self, grant: &Locked) -> Recorder {
         Recorder::of_approval((grant.id, grant.actor), grant.organization, (self.address, &self.request_id, self.operation))
+    }
+
+    /// Writes that an application registered itself.
+    pub fn registration(&self, client_id: Uuid) -> Recorder {
+        Recorder::of_application(client_id, (self.address, &self.request_id, self.operation))
     }
 }
 

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio_postgres::Transaction;
+use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 /// What one member has approved for one application at a time: one for each of their computers, say. The least used end.
 const EACH_MAX: i64 = 20;
 /// Approvals a list shows at most.
-const LIST_MAX: i64 = 1_000;
+pub const LIST_MAX: i64 = 1_000;
 
 /// Why something that was approved ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Reason {
     Replay,
     /// The application was deleted.
     Deleted,
+    /// Who manages the organization took it back.
+    Organization,
 }
 
 impl Reason {
@@ -42,6 +44,7 @@ impl Reason {
             Self::Application => "application",
             Self::Replay => "replay",
             Self::Deleted => "deleted",
+            Self::Organization => "organization",
         }
     }
 }
@@ -176,15 +179,46 @@ pub struct Authorization {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// What a member approved and can still be used, newest first.
-pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
-    let sql = "select g.id, a.client_id, a.name, a.website, a.verified, o.slug, \
-               case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
-               g.scopes, g.created_at, g.last_used_at \
-               from oauth_grants g join oauth_applications a on a.id = g.application_id join organizations o on o.id = g.organization_id \
-               where g.user_id = $1 and g.revoked_at is null order by g.created_at desc, g.id desc limit $2";
-    let rows = db.query(sql, &[&user.0, &LIST_MAX]).await.context("listing what was approved")?;
-    let authorization = |row: &tokio_postgres::Row| Authorization {
+/// The same as who manages its organization sees it.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthMemberAuthorization")]
+pub struct MemberAuthorization {
+    /// What was approved.
+    #[serde(flatten)]
+    pub authorization: Authorization,
+    /// Who approved it.
+    pub approved_by: Approver,
+}
+
+/// A member who approved something.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthApprover")]
+pub struct Approver {
+    /// As in the list of members.
+    pub id: Uuid,
+    /// What other members call them.
+    pub username: String,
+    /// Their address.
+    pub primary_email: String,
+}
+
+macro_rules! authorizations {
+    ($of:literal) => {
+        concat!(
+            "select g.id, a.client_id, a.name, a.website, a.verified, o.slug, \
+             case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
+             (select coalesce(array_agg(scope), '{}') from unnest(g.scopes) scope where scope = any(a.scopes)), \
+             g.created_at, g.last_used_at, u.gotrue_id, u.username, u.email \
+             from oauth_grants g join oauth_applications a on a.id = g.application_id join organizations o on o.id = g.organization_id \
+             join users u on u.id = g.user_id where g.revoked_at is null and ",
+            $of,
+            " order by g.created_at desc, g.id desc limit $2"
+        )
+    };
+}
+
+fn read(row: &Row) -> Authorization {
+    Authorization {
         id: row.get(0),
         client_id: row.get(1),
         name: row.get(2),
@@ -195,8 +229,23 @@ pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
         scopes: row.get(7),
         created_at: row.get(8),
         last_used_at: row.get(9),
+    }
+}
+
+/// What a member approved and can still be used, newest first.
+pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
+    let rows = db.query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX]).await.context("listing what was approved")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// What members of an organization approved there and can still be used, newest first.
+pub async fn of_organization(db: &Db, organization: OrganizationId) -> Result<Vec<MemberAuthorization>, Error> {
+    let rows = db.query(authorizations!("g.organization_id = $1"), &[&organization.0, &LIST_MAX]).await;
+    let seen = |row: &Row| MemberAuthorization {
+        authorization: read(row),
+        approved_by: Approver { id: row.get(10), username: row.get(11), primary_email: row.get(12) },
     };
-    Ok(rows.iter().map(authorization).collect())
+    Ok(rows.context("listing what was approved")?.iter().map(seen).collect())
 }
 
 /// How many members' approvals an application has.
@@ -206,18 +255,57 @@ pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
-/// Takes back what `user` approved: the next request with any token of it is refused, on every node.
-pub async fn take_back(app: &App, user: UserId, id: ApprovalId, audit: &Recorder) -> Result<(), Error> {
+/// Who takes something back.
+#[derive(Debug, Clone, Copy)]
+pub enum By {
+    /// Who approved it.
+    Member(UserId),
+    /// Who manages the organization it is for.
+    Organization(OrganizationId),
+}
+
+/// Takes back what was approved: the next request with any token of it is refused, on every node.
+pub async fn take_back(app: &App, by: By, id: ApprovalId, audit: &Recorder) -> Result<(), Error> {
     let doing = "taking back what was approved";
     let now = app.clock.now();
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql = "select a.client_id, a.name from oauth_grants g join oauth_applications a on a.id = g.application_id \
-               where g.id = $1 and g.user_id = $2 and g.revoked_at is null for update of g";
-    let row = transaction.query_opt(sql, &[&id.0, &user.0]).await.context(doing)?.ok_or(Error::NotFound)?;
-    let before = json!({"approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1)});
-    end(&transaction, id, Reason::User, now).await?;
+    let (user, organization, reason) = match by {
+        By::Member(user) => (Some(user.0), None, Reason::User),
+        By::Organization(organization) => (None, Some(organization.0), Reason::Organization),
+    };
+    let sql = "select a.client_id, a.name, u.gotrue_id from oauth_grants g join oauth_applications a on a.id = g.application_id \
+               join users u on u.id = g.user_id where g.id = $1 and g.user_id = coalesce($2, g.user_id) \
+               and g.organization_id = coalesce($3, g.organization_id) and g.revoked_at is null for update of g";
+    let row = transaction.query_opt(sql, &[&id.0, &user, &organization]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let before = json!({
+        "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
+    });
+    end(&transaction, id, reason, now).await?;
     audit.write_in(&transaction, 200, (Some(before), None), now).await?;
     transaction.commit().await.context(doing)?;
     settle(app).await
+}
+
+/// Takes back everything that members of an organization approved there for an application. How many that were.
+pub async fn take_back_all(app: &App, organization: OrganizationId, client_id: Uuid, audit: &Recorder) -> Result<u64, Error> {
+    let doing = "taking back what was approved";
+    let now = app.clock.now();
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
+    let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
+    let row = transaction.query_opt(sql, &[&client_id]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let sql =
+        "update oauth_grants set revoked_at = $3, reason = $4 where application_id = $1 and organization_id = $2 and revoked_at is null";
+    let values: [crate::db::Param<'_>; 4] = [&row.get::<_, i64>(0), &organization.0, &now, &Reason::Organization.name()];
+    let ended = transaction.execute(sql, &values).await.context(doing)?;
+    if ended == 0 {
+        return Err(Error::NotFound);
+    }
+    let before = json!({"application": client_id, "name": row.get::<_, &str>(1), "authorizations_revoked": ended});
+    audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+    transaction.commit().await.context(doing)?;
+    settle(app).await?;
+    Ok(ended)
 }

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::access::Scopes;
+use super::api::{AUTHORIZE, EXCHANGE_IN_FULL, INTROSPECT, REGISTER, REVOKE_FORM};
+use crate::{access::Scopes, http::Endpoint};
 
 /// The server that issues tokens.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -30,13 +31,14 @@ pub struct Server {
 /// The server under this name.
 pub fn server(issuer: &str) -> Server {
     const METHODS: [&str; 3] = ["client_secret_basic", "client_secret_post", "none"];
+    let at = |endpoint: &Endpoint| format!("{issuer}{}", endpoint.path);
     Server {
         issuer: issuer.to_owned(),
-        authorization_endpoint: format!("{issuer}/v1/oauth/authorize"),
-        token_endpoint: format!("{issuer}/oauth/token"),
-        revocation_endpoint: format!("{issuer}/oauth/revoke"),
-        introspection_endpoint: format!("{issuer}/oauth/introspect"),
-        registration_endpoint: format!("{issuer}/platform/oauth/apps/register"),
+        authorization_endpoint: at(&AUTHORIZE),
+        token_endpoint: at(&EXCHANGE_IN_FULL),
+        revocation_endpoint: at(&REVOKE_FORM),
+        introspection_endpoint: at(&INTROSPECT),
+        registration_endpoint: at(&REGISTER),
         scopes_supported: Scopes::all().names(),
         response_types_supported: ["code"],
         response_modes_supported: ["query"],

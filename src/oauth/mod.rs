@@ -2,7 +2,7 @@
 //!
 //! - [`applications`]: what is registered, with secrets and redirect URIs; [`register`]: applications that register themselves
 //! - [`requests`]: what waits for a member's answer, and the answer
-//! - [`grants`]: what was approved; [`approvals`]: what stands behind an access token
+//! - [`grants`]: what was approved, and [`authorizations`], who sees and ends it; [`approvals`]: what stands behind an access token
 //! - [`code`], [`refresh`]: the two state machines, as pure functions; [`exchange`]: the transaction that runs them
 //! - [`redirect`], [`pkce`], [`fields`]: what a request has to look like
 //! - [`client`]: which application asks; [`revoke`], [`introspect`], [`metadata`]: the rest of the protocol
@@ -11,6 +11,7 @@
 pub mod api;
 pub mod applications;
 pub mod approvals;
+pub mod authorizations;
 pub mod client;
 pub mod code;
 pub mod exchange;
@@ -35,6 +36,11 @@ use crate::{clock::Entropy, error::Error, tokens::Digest};
 
 /// What every access token of the protocol begins with.
 pub const ACCESS_PREFIX: &str = "sbp_oauth_";
+
+/// The account page that asks a member, and the one that tells what cannot be asked.
+pub const CONSENT_PAGE: &str = "/authorize";
+/// See [`CONSENT_PAGE`].
+pub const PROBLEM_PAGE: &str = "/authorize/problem";
 
 /// How long a code can be exchanged.
 pub const CODE_LIFE: TimeDelta = TimeDelta::seconds(60);

@@ -87,11 +87,14 @@ pub fn origin(address: &str) -> Option<String> {
     })
 }
 
+/// Where an answer goes that stays on the user's own computer.
+pub const THIS_COMPUTER: &str = "a program on your computer";
+
 /// Whom a person would say that the answer goes to.
 pub fn shown(address: &str) -> String {
     let Ok(url) = Url::parse(address) else { return String::new() };
     if is_local(&url) {
-        return "a program on your computer".to_owned();
+        return THIS_COMPUTER.to_owned();
     }
     url.host_str().map_or_else(|| format!("a program that answers to {}:", url.scheme()), str::to_owned)
 }

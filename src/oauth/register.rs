@@ -3,11 +3,13 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{
     Minted,
     applications::{self, Draft, Selection, secrets},
+    exchange::Origin,
     fault,
 };
 use crate::{
@@ -66,12 +68,12 @@ pub struct Registered {
 }
 
 /// Registers an application.
-pub async fn register(app: &App, registration: Registration) -> Result<Registered, Error> {
+pub async fn register(app: &App, registration: Registration, origin: &Origin) -> Result<Registered, Error> {
     let doing = "registering an application that asked for it";
     let (draft, method) = registration.draft()?;
     let scopes = draft.check().map_err(unsuitable)?;
     let now = app.clock.now();
-    let client_id = uuid::Builder::from_random_bytes(app.entropy.bytes()).into_uuid();
+    let client_id = app.entropy.uuid();
     let secret = (!draft.public).then(|| Minted::secret(&app.entropy));
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
@@ -87,6 +89,8 @@ pub async fn register(app: &App, registration: Registration) -> Result<Registere
     if let Some(secret) = &secret {
         secrets::insert(&transaction, id, secret, now).await?;
     }
+    let told = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
+    origin.registration(client_id).write_in(&transaction, 201, (None, Some(told)), now).await?;
     transaction.commit().await.context(doing)?;
     Ok(Registered {
         client_id,

@@ -16,31 +16,28 @@ use crate::{
     tokens::Digest,
 };
 
-/// Gives back whatever of the application's this is.
+/// Gives back whatever of the application's this is. A refresh token counts whether it was used or not.
 pub async fn revoke(app: &App, application: &Application, token: &str, origin: &Origin) -> Result<(), Error> {
-    let digest = Digest::of(token);
-    if end_all_by(app, application, &digest, origin).await? {
-        return grants::settle(app).await;
-    }
-    let sql = "update oauth_access_tokens a set revoked_at = $3 from oauth_grants g \
-               where a.digest = $1 and a.revoked_at is null and g.id = a.grant_id and g.application_id = $2 returning a.id";
-    let rows = app.db.query(sql, &[&digest.as_bytes(), &application.id.0, &app.clock.now()]).await.context("revoking an access token")?;
-    if rows.is_empty() { Ok(()) } else { grants::settle(app).await }
-}
-
-/// Ends what was approved if this is a refresh token of it, used or not. Whether it was one.
-async fn end_all_by(app: &App, application: &Application, digest: &Digest, origin: &Origin) -> Result<bool, Error> {
-    let (doing, now) = ("revoking a refresh token", app.clock.now());
+    let (doing, now, digest) = ("giving a token back", app.clock.now(), Digest::of(token));
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql = "select r.grant_id from oauth_refresh_tokens r join oauth_grants g on g.id = r.grant_id \
-               where r.digest = $1 and g.application_id = $2";
-    let Some(row) = transaction.query_opt(sql, &[&digest.as_bytes(), &application.id.0]).await.context(doing)? else { return Ok(false) };
-    let Some(grant) = grants::lock(&transaction, ApprovalId(row.get(0))).await? else { return Ok(false) };
-    if grants::end(&transaction, grant.id, Reason::Application, now).await? {
-        let before = json!({"application": application.client_id, "approval": grant.id.0});
+    let sql = "select t.grant_id, t.all_of_it from ( \
+                   select grant_id, true as all_of_it from oauth_refresh_tokens where digest = $1 \
+                   union all select grant_id, false from oauth_access_tokens where digest = $1 \
+               ) t join oauth_grants g on g.id = t.grant_id where g.application_id = $2";
+    let Some(row) = transaction.query_opt(sql, &[&digest.as_bytes(), &application.id.0]).await.context(doing)? else { return Ok(()) };
+    let Some(grant) = grants::lock(&transaction, ApprovalId(row.get(0))).await? else { return Ok(()) };
+    let all_of_it = row.get(1);
+    let ended = if all_of_it {
+        grants::end(&transaction, grant.id, Reason::Application, now).await?
+    } else {
+        let sql = "update oauth_access_tokens set revoked_at = $2 where digest = $1 and revoked_at is null";
+        transaction.execute(sql, &[&digest.as_bytes(), &now]).await.context(doing)? > 0
+    };
+    if ended {
+        let before = json!({"application": application.client_id, "approval": grant.id.0, "all_of_it": all_of_it});
         origin.recorder(&grant).write_in(&transaction, 204, (Some(before), None), now).await?;
     }
     transaction.commit().await.context(doing)?;
-    Ok(true)
+    if ended { grants::settle(app).await } else { Ok(()) }
 }

@@ -34,7 +34,7 @@ async function listener() {
 }
 
 /** Somebody signed in, who allows what is asked. */
-async function allow(page, url, { projects = [], name } = {}) {
+export async function allow(page, url, { projects = [], name } = {}) {
   await page.goto(String(url));
   if (name) await look(page, name);
   for (const reference of projects) await page.getByRole('checkbox', { name: new RegExp(reference) }).check();
@@ -175,6 +175,23 @@ async function withMcp(server, page, waits, reference) {
   assert.equal(await auth(provider, { serverUrl }), 'REDIRECT');
 }
 
+/** What members let applications do in the organization, and ending all of one. */
+async function authorized(server, page, waits) {
+  const app = await register(server, waits.redirect, { bind_to_authorizing_user: true, project_selection: 'optional', name: 'Report' });
+  await page.goto(`/v1/oauth/authorize?${new URLSearchParams({ client_id: app.id, redirect_uri: waits.redirect, response_type: 'code' })}`);
+  await page.getByRole('checkbox', { name: 'All projects' }).check();
+  await page.getByRole('button', { name: 'Allow' }).click();
+  await waits.next();
+  await page.goto(`/organizations/${server.organization}/authorized`);
+  const report = page.locator('section', { has: page.getByRole('heading', { name: 'Report' }) });
+  await report.getByText('What it may do').click();
+  await report.getByText('Revoke all of it').click();
+  await look(page, 'authorized');
+  await report.getByRole('button', { name: 'Revoke all of Report' }).click();
+  await page.getByText('It is revoked').waitFor();
+  assert.equal(await page.getByRole('heading', { name: 'Report' }).count(), 0);
+}
+
 /** `script` prints an address, and reads the answer's on the next line. */
 async function withPython(server, page, waits, library) {
   const app = await register(server, waits.redirect);
@@ -234,6 +251,8 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
 
 /** An organization's applications, by their pages. */
 async function pages(server, page, waits) {
+  await page.goto(`/organizations/${server.organization}/authorized`);
+  await look(page, 'authorized-empty');
   await page.goto(`/organizations/${server.organization}/applications`);
   await look(page, 'applications');
   await page.getByRole('link', { name: 'Register an application' }).click();
@@ -269,6 +288,7 @@ export default async function oauth(server, tally) {
     });
     const reference = await project(server, 'For applications');
     await tally.scenario('oauth: applications by their pages', () => pages(server, page, waits));
+    await tally.scenario('oauth: what members authorized in the organization', () => authorized(server, page, waits));
     await tally.scenario('oauth: consent', () => consent(server, chrome, page, waits, true));
     await tally.scenario('oauth: consent without JavaScript', () => consent(server, chrome, page, waits, false));
     await tally.scenario('oauth: oauth4webapi', () => withOauth4webapi(server, page, waits));

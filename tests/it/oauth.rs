@@ -2,6 +2,7 @@
 
 mod applications;
 mod asking;
+mod authorized;
 mod consent;
 mod ending;
 mod exchanging;

@@ -93,7 +93,8 @@ def survivors(chosen, together):
 
 if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
     sys.exit("commit what you changed first: it would be lost")
-subprocess.run(["cargo", "build", "--quiet"], cwd=ROOT, check=True)
+# The integration tests bring the server with them; built by itself it would have other features, and its dependencies twice.
+subprocess.run(["cargo", "test", "--quiet", "--no-run", "--test", "it"], cwd=ROOT, check=True)
 meta = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, capture_output=True, text=True)
 
 built = pathlib.Path(json.loads(meta.stdout)["target_directory"], "debug", "gantry")

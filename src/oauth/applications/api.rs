@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    Application, Draft, Selection,
+    Application, Change, Draft, Selection,
     secrets::{self, Secret},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount, pat_only},
     limits::STANDARD,
-    oauth::{Minted, applications, grants},
+    oauth::{Minted, applications, authorizations::Ended, grants},
 };
 
 /// Every member sees what is registered; administrators change it.
@@ -132,53 +132,13 @@ pub(in crate::oauth) static CREATE: Endpoint = Endpoint {
     )
 };
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "CreateOauthApplication")]
-#[serde(deny_unknown_fields)]
-struct CreateRequest {
-    #[schemars(length(min = 1, max = 100))]
-    name: String,
-    /// Its own page: https.
-    #[serde(default)]
-    website: String,
-    /// A picture: https.
-    icon: Option<String>,
-    /// Where it can be answered: https, or this computer itself. Matched letter by letter.
-    redirect_uris: Vec<String>,
-    /// What it may ask for.
-    scopes: Vec<String>,
-    /// It can keep no secret, and proves itself by PKCE alone.
-    #[serde(default)]
-    public: bool,
-    /// It may do no more than who approves it may at the time. Cannot be switched off again.
-    #[serde(default)]
-    bind_to_authorizing_user: bool,
-    /// Whether projects are chosen. Cannot be loosened again.
-    #[serde(default = "off")]
-    project_selection: Selection,
-}
-
-fn off() -> Selection {
-    Selection::Off
-}
-
 async fn create(
     organization: Organization,
     user: User,
     app: App,
     audit: Arc<Recorder>,
-    Json(request): Json<CreateRequest>,
+    Json(draft): Json<Draft>,
 ) -> Result<Created<Shown>, Error> {
-    let draft = Draft {
-        name: request.name,
-        website: request.website,
-        icon: request.icon,
-        redirect_uris: request.redirect_uris,
-        scopes: request.scopes,
-        public: request.public,
-        bound: request.bind_to_authorizing_user,
-        selection: request.project_selection,
-    };
     let made = applications::create(&app.db, &app.entropy, (organization.id, user.id), &draft, app.clock.now(), &audit).await?;
     Ok(Created(made.into()))
 }
@@ -205,41 +165,9 @@ pub(in crate::oauth) static CHANGE: Endpoint = Endpoint {
     )
 };
 
-/// What is to be different; the rest stays.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "UpdateOauthApplication")]
-#[serde(deny_unknown_fields)]
-struct ChangeRequest {
-    #[schemars(length(min = 1, max = 100))]
-    name: Option<String>,
-    website: Option<String>,
-    icon: Option<String>,
-    redirect_uris: Option<Vec<String>>,
-    scopes: Option<Vec<String>>,
-    bind_to_authorizing_user: Option<bool>,
-    project_selection: Option<Selection>,
-}
-
-async fn change(
-    Named(application): Named,
-    app: App,
-    audit: Arc<Recorder>,
-    Json(request): Json<ChangeRequest>,
-) -> Result<Json<Shown>, Error> {
-    let is = Draft::of(&application);
-    let draft = Draft {
-        name: request.name.unwrap_or(is.name),
-        website: request.website.unwrap_or(is.website),
-        icon: request.icon.filter(|icon| !icon.is_empty()).or(is.icon),
-        redirect_uris: request.redirect_uris.unwrap_or(is.redirect_uris),
-        scopes: request.scopes.unwrap_or(is.scopes),
-        public: is.public,
-        bound: request.bind_to_authorizing_user.unwrap_or(is.bound),
-        selection: request.project_selection.unwrap_or(is.selection),
-    };
-    applications::change(&app.db, &application, &draft, app.clock.now(), &audit).await?;
+async fn change(Named(application): Named, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Shown>, Error> {
+    let changed = applications::change(&app.db, application.id, change, app.clock.now(), &audit).await?;
     grants::settle(&app).await?;
-    let changed = applications::by_id(&app.db, application.id).await?.ok_or(Error::NotFound)?;
     Ok(Json(changed.into()))
 }
 
@@ -254,18 +182,10 @@ pub(in crate::oauth) static DELETE: Endpoint = Endpoint {
     )
 };
 
-/// What ended.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "DeletedOauthApplication")]
-pub struct Deleted {
-    /// Approvals of members that ended with it.
-    pub authorizations_revoked: u64,
-}
-
-async fn delete(Named(application): Named, app: App, audit: Arc<Recorder>) -> Result<Json<Deleted>, Error> {
+async fn delete(Named(application): Named, app: App, audit: Arc<Recorder>) -> Result<Json<Ended>, Error> {
     let authorizations_revoked = applications::delete(&app.db, &application, app.clock.now(), &audit).await?;
     grants::settle(&app).await?;
-    Ok(Json(Deleted { authorizations_revoked }))
+    Ok(Json(Ended { authorizations_revoked }))
 }
 
 pub(in crate::oauth) static ADD_SECRET: Endpoint = Endpoint {

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod secrets;
+pub mod verify;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -28,11 +29,12 @@ const NAME_CHARS_MAX: usize = 100;
 const REDIRECTS_MAX: usize = 20;
 
 /// What a member chooses among when they approve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "OauthProjectSelection")]
 pub enum Selection {
     /// The whole organization.
+    #[default]
     Off,
     /// The organization, or some of its projects.
     Optional,
@@ -151,23 +153,30 @@ pub async fn of_organization(db: &Db, organization: OrganizationId, client_id: U
 }
 
 /// What somebody wants an application to be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(rename = "CreateOauthApplication")]
+#[serde(deny_unknown_fields)]
 pub struct Draft {
     /// What it is to be called.
+    #[schemars(length(min = 1, max = 100))]
     pub name: String,
-    /// Its own page, or nothing.
+    /// Its own page: https, or nothing.
+    #[serde(default)]
     pub website: String,
-    /// A picture.
+    /// A picture: https, or nothing.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Where it can be answered: https, or this computer itself. Matched letter by letter.
     pub redirect_uris: Vec<String>,
     /// Names of what it may ask for.
     pub scopes: Vec<String>,
-    /// It can keep no secret.
+    /// It can keep no secret, and proves itself by PKCE alone.
+    #[serde(default)]
     pub public: bool,
-    /// It may do no more than who approves it may at the time.
+    /// It may do no more than who approves it may at the time. Cannot be switched off again.
+    #[serde(default, rename = "bind_to_authorizing_user")]
     pub bound: bool,
-    /// Whether projects are chosen.
+    /// Whether projects are chosen. Cannot be loosened again.
+    #[serde(default, rename = "project_selection")]
     pub selection: Selection,
 }
 
@@ -186,11 +195,17 @@ impl Draft {
         }
     }
 
+    /// Whether it is, to who looks, what the application is: what the operator vouches for.
+    fn looks_like(&self, application: &Application) -> bool {
+        (&self.name, &self.website, &self.icon, &self.redirect_uris)
+            == (&application.name, &application.website, &application.icon, &application.redirect_uris)
+    }
+
     /// What is wrong with it, if anything; what it may ask for, if not.
     pub fn check(&self) -> Result<Scopes, Error> {
         check_name(&self.name)?;
-        for (field, address) in [("website", Some(&self.website)), ("icon", self.icon.as_ref())] {
-            if address.is_some_and(|address| !address.is_empty() && !is_page(address)) {
+        for (field, address) in [("website", self.website.as_str()), ("icon", self.icon.as_deref().unwrap_or_default())] {
+            if !address.is_empty() && !is_page(address) {
                 return Err(Error::invalid(field, "expected an https address"));
             }
         }
@@ -206,7 +221,7 @@ impl Draft {
 
     fn described(&self) -> Value {
         json!({
-            "name": self.name, "website": self.website, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
+            "name": self.name, "website": self.website, "icon": self.icon, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
             "public": self.public, "bind_to_authorizing_user": self.bound, "project_selection": self.selection.name(),
         })
     }
@@ -260,7 +275,7 @@ pub async fn create(
     if transaction.query_one(sql, &[&organization.0]).await.context(doing)?.get::<_, i64>(0) >= APPLICATIONS_MAX {
         return Err(Error::Rejected(format!("An organization can have {APPLICATIONS_MAX} applications; delete one first").into()));
     }
-    let client_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    let client_id = entropy.uuid();
     insert(&transaction, client_id, Some((organization, creator)), draft, scopes, now).await?;
     audit.write_in(&transaction, 201, (None, Some(with_id(client_id, draft.described()))), now).await?;
     transaction.commit().await.context(doing)?;
@@ -278,7 +293,7 @@ pub async fn insert(
 ) -> Result<ApplicationId, Error> {
     let sql = "insert into oauth_applications (client_id, organization_id, created_by, name, website, icon, redirect_uris, scopes, public, \
                bind_to_authorizing_user, project_selection, source, created_at) \
-               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) returning id";
+               values ($1, $2, $3, $4, $5, nullif($6, ''), $7, $8, $9, $10, $11, $12, $13) returning id";
     let (organization, creator) = owner.unzip();
     let row = transaction
         .query_one(
@@ -304,46 +319,81 @@ pub async fn insert(
     Ok(ApplicationId(row.get(0)))
 }
 
-/// Makes an application something else. What restricts it stays: members approved it as that.
-pub async fn change(db: &Db, application: &Application, draft: &Draft, now: DateTime<Utc>, audit: &Recorder) -> Result<(), Error> {
+/// What is to be different about an application; the rest stays.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "UpdateOauthApplication")]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the fields of a draft")]
+pub struct Change {
+    #[schemars(length(min = 1, max = 100))]
+    pub name: Option<String>,
+    pub website: Option<String>,
+    /// An empty one takes it away.
+    pub icon: Option<String>,
+    pub redirect_uris: Option<Vec<String>>,
+    pub scopes: Option<Vec<String>>,
+    #[serde(rename = "bind_to_authorizing_user")]
+    pub bound: Option<bool>,
+    #[serde(rename = "project_selection")]
+    pub selection: Option<Selection>,
+}
+
+impl Change {
+    /// What an application would be. What restricts it stays: members approved it as that.
+    fn applied_to(self, application: &Application) -> Result<Draft, Error> {
+        let is = Draft::of(application);
+        let draft = Draft {
+            name: self.name.unwrap_or(is.name),
+            website: self.website.unwrap_or(is.website),
+            icon: self.icon.or(is.icon).filter(|icon| !icon.is_empty()),
+            redirect_uris: self.redirect_uris.unwrap_or(is.redirect_uris),
+            scopes: self.scopes.unwrap_or(is.scopes),
+            public: is.public,
+            bound: self.bound.unwrap_or(is.bound),
+            selection: self.selection.unwrap_or(is.selection),
+        };
+        if application.bound && !draft.bound {
+            return Err(Error::invalid("bind_to_authorizing_user", "cannot be switched off again"));
+        }
+        if draft.selection < application.selection {
+            return Err(Error::invalid("project_selection", "cannot be loosened again"));
+        }
+        Ok(draft)
+    }
+}
+
+/// Makes an application something else, and says what it is then.
+pub async fn change(db: &Db, id: ApplicationId, change: Change, now: DateTime<Utc>, audit: &Recorder) -> Result<Application, Error> {
     let doing = "changing an application";
-    let scopes = draft.check()?;
-    if application.bound && !draft.bound {
-        return Err(Error::invalid("bind_to_authorizing_user", "cannot be switched off again"));
-    }
-    if draft.selection < application.selection {
-        return Err(Error::invalid("project_selection", "cannot be loosened again"));
-    }
-    if draft.public != application.public {
-        return Err(Error::invalid("public", "cannot be changed; register another application"));
-    }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Of two changes at once neither loosens what the other restricts.
+    // Of two changes at once the second begins with what the first left: neither brings back what the other took away.
+    let row = transaction.query_opt(applications!("a.id = $1 for update of a"), &[&id.0]).await.context(doing)?;
+    let application = read(&row.ok_or(Error::NotFound)?);
+    let draft = change.applied_to(&application)?;
+    let scopes = draft.check()?;
+    let verified = application.verified && draft.looks_like(&application);
     let sql = "update oauth_applications set name = $2, website = $3, icon = $4, redirect_uris = $5, scopes = $6, \
-               bind_to_authorizing_user = bind_to_authorizing_user or $7, project_selection = $8 \
-               where id = $1 and deleted_at is null and (project_selection = $9 or project_selection = $8) returning id";
-    let row = transaction
-        .query_opt(
-            sql,
-            &[
-                &application.id.0,
-                &draft.name,
-                &draft.website,
-                &draft.icon,
-                &draft.redirect_uris,
-                &scopes.names(),
-                &draft.bound,
-                &draft.selection.name(),
-                &application.selection.name(),
-            ],
-        )
-        .await
-        .context(doing)?;
-    row.ok_or_else(|| Error::Conflict("The application was changed meanwhile; look at it again".into()))?;
-    let before = with_id(application.client_id, Draft::of(application).described());
-    audit.write_in(&transaction, 200, (Some(before), Some(with_id(application.client_id, draft.described()))), now).await?;
-    transaction.commit().await.context(doing)
+               bind_to_authorizing_user = $7, project_selection = $8, verified = $9 where id = $1";
+    let values: [crate::db::Param<'_>; 9] = [
+        &id.0,
+        &draft.name,
+        &draft.website,
+        &draft.icon,
+        &draft.redirect_uris,
+        &scopes.names(),
+        &draft.bound,
+        &draft.selection.name(),
+        &verified,
+    ];
+    transaction.execute(sql, &values).await.context(doing)?;
+    let (mut before, mut after) = (Draft::of(&application).described(), draft.described());
+    (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
+    let told = (Some(with_id(application.client_id, before)), Some(with_id(application.client_id, after)));
+    audit.write_in(&transaction, 200, told, now).await?;
+    transaction.commit().await.context(doing)?;
+    let Draft { name, website, icon, redirect_uris, bound, selection, .. } = draft;
+    Ok(Application { name, website, icon, redirect_uris, scopes, bound, selection, verified, ..application })
 }
 
 /// Deletes an application, and ends everything that was approved for it. How many that were.

@@ -1,4 +1,4 @@
-//! Operations that answer requests of applications, and take answers back: what the pages ask.
+//! Operations that answer requests of applications: what the pages ask.
 
 use std::sync::Arc;
 
@@ -13,14 +13,10 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount},
-    ids::{ApprovalId, ProjectRef},
+    http::{Access, Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+    ids::ProjectRef,
     limits::STANDARD,
-    oauth::{
-        applications::Selection,
-        grants::{self, Authorization},
-        redirect,
-    },
+    oauth::{applications::Selection, redirect},
 };
 
 /// A request, as a page shows it.
@@ -169,49 +165,6 @@ pub(in crate::oauth) static DENY: Endpoint = Endpoint {
 async fn denied(PathId(id): PathId, user: User, app: App) -> Result<Json<Answer>, Error> {
     let request = look(&app.db, id, app.clock.now()).await?;
     Ok(Json(Answer { url: deny(&app, &request, answering(&user)).await? }))
-}
-
-pub(in crate::oauth) static LIST: Endpoint = Endpoint {
-    id: "gantry-list-oauth-authorizations",
-    summary: "List what one let applications do",
-    tag: Tag::Gantry,
-    method: Verb::Get,
-    path: "/v1/oauth/authorizations",
-    aliases: &[],
-    access: Access::Unscoped,
-    limit: &STANDARD,
-    handler: || mount(list),
-};
-
-async fn list(user: User, app: App) -> Result<Json<Vec<Authorization>>, Error> {
-    Ok(Json(grants::list(&app.db, user.id).await?))
-}
-
-pub(in crate::oauth) static TAKE_BACK: Endpoint = Endpoint {
-    id: "gantry-revoke-oauth-authorization",
-    summary: "Take back what one let an application do: its next request is refused, on every node",
-    tag: Tag::Gantry,
-    method: Verb::Delete,
-    path: "/v1/oauth/authorizations/{id}",
-    aliases: &[],
-    access: Access::Unscoped,
-    limit: &STANDARD,
-    handler: || mount(take_back),
-};
-
-/// The authorization the path names. That it is the caller's is looked up with it.
-struct Which(ApprovalId);
-
-impl Input for Which {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        call.placeholder("id").and_then(|id| id.parse().ok()).map(|id| Self(ApprovalId(id))).ok_or(Error::NotFound)
-    }
-}
-
-async fn take_back(Which(id): Which, user: User, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    grants::take_back(&app, user.id, id, &audit).await.map(|()| Done)
 }
 
 /// The number of a request, as the page's address has it.

@@ -133,7 +133,7 @@ async fn keep(
     issuer: &str,
     project: Option<&ProjectRef>,
 ) -> Result<Uuid, Error> {
-    let id = uuid::Builder::from_random_bytes(app.entropy.bytes()).into_uuid();
+    let id = app.entropy.uuid();
     let sql = "insert into oauth_requests (id, application_id, redirect_uri, state, scopes, challenge, resource, organization_slug, \
                project_ref, issuer, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
     let row: [crate::db::Param<'_>; 11] = [

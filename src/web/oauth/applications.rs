@@ -79,10 +79,15 @@ struct Named {
 }
 
 impl Named {
-    /// Where the operations are.
+    /// Where the operations on all of them are.
+    fn all(&self) -> String {
+        format!("/v1/organizations/{}/oauth/apps", self.slug)
+    }
+
+    /// Where those on the one are.
     fn operation(&self, rest: &str) -> Result<String, Error> {
         let id = self.application.ok_or(Error::NotFound)?;
-        Ok(format!("/v1/organizations/{}/oauth/apps/{id}{rest}", self.slug))
+        Ok(format!("{}/{id}{rest}", self.all()))
     }
 
     /// Where the page is.
@@ -112,7 +117,7 @@ struct Applications {
 }
 
 async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let path = format!("/v1/organizations/{}/oauth/apps", named.slug);
+    let path = named.all();
     let rows = visitor.get(&path).await?;
     let (may, head) = (visitor.may("POST", &path).await?, Head::of(&visitor, named.slug).await?);
     Answer::page(&Applications { frame: visitor.frame(), head, may, rows })
@@ -123,6 +128,7 @@ async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
 struct Wanted {
     name: String,
     website: String,
+    icon: String,
     redirect_uris: String,
     scopes: Vec<String>,
     public: bool,
@@ -137,6 +143,7 @@ impl Wanted {
             match name.as_str() {
                 "name" => wanted.name = value.trim().to_owned(),
                 "website" => wanted.website = value.trim().to_owned(),
+                "icon" => wanted.icon = value.trim().to_owned(),
                 "redirect_uris" => wanted.redirect_uris = value,
                 "scope" => wanted.scopes.push(value),
                 "public" => wanted.public = true,
@@ -152,6 +159,7 @@ impl Wanted {
         Self {
             name: application.name.clone(),
             website: application.website.clone(),
+            icon: application.icon.clone().unwrap_or_default(),
             redirect_uris: application.redirect_uris.join("\n"),
             scopes: application.scopes.clone(),
             public: application.public,
@@ -164,7 +172,7 @@ impl Wanted {
     fn body(&self) -> Value {
         let addresses: Vec<_> = self.redirect_uris.split_whitespace().collect();
         json!({
-            "name": self.name, "website": self.website, "redirect_uris": addresses, "scopes": self.scopes,
+            "name": self.name, "website": self.website, "icon": self.icon, "redirect_uris": addresses, "scopes": self.scopes,
             "bind_to_authorizing_user": self.bound, "project_selection": self.selection,
         })
     }
@@ -175,6 +183,8 @@ impl Wanted {
 struct New {
     frame: Frame,
     slug: OrgSlug,
+    /// Whether the visitor may register or change it.
+    may: May,
     wanted: Wanted,
     scopes: Vec<Line>,
     wrong: Option<String>,
@@ -201,6 +211,10 @@ impl New {
         self.wanted.scopes.iter().any(|scope| scope == line.name)
     }
 
+    fn is_verified(&self) -> bool {
+        self.is.as_ref().is_some_and(|is| is.verified)
+    }
+
     fn is_bound(&self) -> bool {
         self.is.as_ref().is_some_and(|is| is.bind_to_authorizing_user)
     }
@@ -212,23 +226,27 @@ fn scopes() -> Vec<Line> {
 
 async fn new(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     let wanted = Wanted { bound: true, selection: Selection::Off.name().to_owned(), ..Wanted::default() };
-    blank(&visitor, named, wanted, None)
+    blank(&visitor, named, wanted, None).await
 }
 
-fn blank(visitor: &Visitor, named: Named, wanted: Wanted, wrong: Option<String>) -> Result<Answer, Error> {
+async fn blank(visitor: &Visitor, named: Named, wanted: Wanted, wrong: Option<String>) -> Result<Answer, Error> {
     let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let may = visitor.may("POST", &named.all()).await?;
     let (frame, action) = (visitor.frame(), named.page(""));
     let (secrets, slug) = (Vec::new(), named.slug);
-    Ok(Answer::page(&New { frame, slug, wanted, scopes: scopes(), wrong, is: None, action, secrets, authorizations: 0 })?.status(status))
+    let page = New { frame, slug, may, wanted, scopes: scopes(), wrong, is: None, action, secrets, authorizations: 0 };
+    Ok(Answer::page(&page)?.status(status))
 }
 
 async fn create(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, named: Named) -> Result<Answer, Error> {
     let wanted = Wanted::read(fields);
     let mut body = wanted.body();
     body["public"] = wanted.public.into();
-    match visitor.ask::<Shown>(Method::POST, &format!("/v1/organizations/{}/oauth/apps", named.slug), Some(&body)).await {
+    match visitor.ask::<Shown>(Method::POST, &named.all(), Some(&body)).await {
         Ok(made) => Answer::to(&format!("{}?done=registered", Named { application: Some(made.id), ..named }.page(""))),
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => blank(&visitor, named, wanted, Some(error.message().into_owned())),
+        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
+            blank(&visitor, named, wanted, Some(error.message().into_owned())).await
+        }
         Err(other) => Err(other),
     }
 }
@@ -238,7 +256,9 @@ async fn show(visitor: Visitor, named: Named) -> Result<Answer, Error> {
 }
 
 async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: Option<String>) -> Result<Answer, Error> {
-    let detail: Detail = visitor.get(&named.operation("")?).await?;
+    let path = named.operation("")?;
+    let detail: Detail = visitor.get(&path).await?;
+    let may = visitor.may("PATCH", &path).await?;
     let now = visitor.app.clock.now();
     let row = |secret: Secret| SecretRow {
         made: Moment::new(secret.created_at, now),
@@ -250,6 +270,7 @@ async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: 
         frame: visitor.frame(),
         action: named.page(""),
         slug: named.slug,
+        may,
         wanted: wanted.unwrap_or_else(|| Wanted::of(&detail.application)),
         scopes: scopes(),
         wrong,
@@ -264,7 +285,7 @@ async fn change(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, nam
     let wanted = Wanted::read(fields);
     match visitor.ask::<Value>(Method::PATCH, &named.operation("")?, Some(&wanted.body())).await {
         Ok(_) => Answer::to(&named.page("?done=changed")),
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_) | Error::Conflict(_))) => {
+        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
             filled(&visitor, named, Some(wanted), Some(error.message().into_owned())).await
         }
         Err(other) => Err(other),

@@ -2,10 +2,14 @@
 
 use askama::Template;
 use axum::http::Method;
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
 use super::{
-    super::{Answer, Form, Frame, Visitor, page, words::Moment},
+    super::{
+        Answer, Form, Frame, Visitor, page,
+        words::{Moment, count},
+    },
     words::{self, Line},
 };
 use crate::{
@@ -26,33 +30,33 @@ struct Approved {
     rows: Vec<Row>,
 }
 
-struct Row {
-    it: Authorization,
-    lines: Vec<Line>,
-    approved: Moment,
-    used: Option<Moment>,
+/// Something that was approved.
+pub(super) struct Row {
+    pub(super) it: Authorization,
+    pub(super) lines: Vec<Line>,
+    pub(super) approved: Moment,
+    pub(super) used: Option<Moment>,
 }
 
 impl Row {
-    fn reach(&self) -> String {
-        match self.it.project_refs.as_ref().map(Vec::len) {
-            None => "Whole organization".to_owned(),
-            Some(1) => "1 project".to_owned(),
-            Some(count) => format!("{count} projects"),
+    pub(super) fn new(it: Authorization, now: DateTime<Utc>) -> Self {
+        Self {
+            lines: words::lines(it.scopes.iter().map(String::as_str), None),
+            approved: Moment::new(it.created_at, now),
+            used: it.last_used_at.map(|at| Moment::new(at, now)),
+            it,
         }
+    }
+
+    pub(super) fn reach(&self) -> String {
+        self.it.project_refs.as_ref().map_or_else(|| "Whole organization".to_owned(), |refs| count(refs.len(), "project"))
     }
 }
 
 async fn approved(visitor: Visitor) -> Result<Answer, Error> {
     let now = visitor.app.clock.now();
-    let row = |it: Authorization| Row {
-        lines: words::lines(it.scopes.iter().map(String::as_str), None),
-        approved: Moment::new(it.created_at, now),
-        used: it.last_used_at.map(|at| Moment::new(at, now)),
-        it,
-    };
     let rows: Vec<Authorization> = visitor.get("/v1/oauth/authorizations").await?;
-    Answer::page(&Approved { frame: visitor.frame(), rows: rows.into_iter().map(row).collect() })
+    Answer::page(&Approved { frame: visitor.frame(), rows: rows.into_iter().map(|it| Row::new(it, now)).collect() })
 }
 
 #[derive(Deserialize)]

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::http::{Method, StatusCode, header};
 use chrono::TimeDelta;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{
@@ -21,23 +21,24 @@ use crate::{
     error::Error,
     http::{Access, Endpoint, Query, Verb, mount},
     oauth::{
+        self,
         applications::Selection,
         redirect,
         requests::{
             self, Request,
-            api::{AuthId, Shown},
+            api::{Answer as Told, AuthId, Shown},
         },
     },
 };
 
 pub(in crate::web) static ASK: Endpoint =
-    page("page-oauth-ask", "Let an application act for you?", Verb::Get, "/authorize", Access::Caller, || mount(ask));
+    page("page-oauth-ask", "Let an application act for you?", Verb::Get, oauth::CONSENT_PAGE, Access::Caller, || mount(ask));
 pub(in crate::web) static ANSWER: Endpoint =
-    page("page-oauth-answer", "Answer an application", Verb::Post, "/authorize", Access::Caller, || mount(answer));
+    page("page-oauth-answer", "Answer an application", Verb::Post, oauth::CONSENT_PAGE, Access::Caller, || mount(answer));
 pub(in crate::web) static SWITCH: Endpoint =
     page("page-oauth-switch", "Answer an application as somebody else", Verb::Post, "/authorize/switch", Access::Caller, || mount(switch));
 pub(in crate::web) static PROBLEM: Endpoint =
-    page("page-oauth-problem", "A request that cannot be answered", Verb::Get, "/authorize/problem", Access::Public, || mount(problem));
+    page("page-oauth-problem", "A request that cannot be answered", Verb::Get, oauth::PROBLEM_PAGE, Access::Public, || mount(problem));
 
 #[derive(Template)]
 #[template(path = "oauth_consent.html")]
@@ -77,7 +78,7 @@ impl Consent {
     }
 
     fn is_local(&self) -> bool {
-        self.asks.domain == "a program on your computer"
+        self.asks.domain == redirect::THIS_COMPUTER
     }
 
     fn chooses_projects(&self) -> bool {
@@ -175,7 +176,7 @@ async fn show(visitor: &Visitor, request: &Request, wanted: Wanted, wrong: Optio
     };
     let projects = if wanted.projects.is_empty() { asks.project_ref.iter().cloned().collect() } else { wanted.projects };
     let page = Consent {
-        frame: visitor.frame().of("/authorize"),
+        frame: visitor.frame().of(oauth::CONSENT_PAGE),
         id: request.id,
         email: visitor.account.email.clone(),
         lines: words::lines(asks.scopes.iter().map(String::as_str), role),
@@ -202,8 +203,8 @@ async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> 
         return receipt(&visitor, &request);
     }
     if one("decision") != "approve" {
-        let answer: Value = visitor.ask(Method::DELETE, &format!("/platform/oauth/authorizations/{id}"), None).await?;
-        return Answer::away(answer["url"].as_str().unwrap_or_default());
+        let told = visitor.ask(Method::DELETE, &format!("/platform/oauth/authorizations/{id}"), None).await;
+        return away(&visitor, id, told).await;
     }
     let slug = one("organization");
     if slug.parse::<crate::ids::OrgSlug>().is_err() {
@@ -213,12 +214,24 @@ async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> 
     let projects = all("project");
     let body = if whole { json!({}) } else { json!({"project_refs": projects}) };
     let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
-    match visitor.ask::<Value>(Method::POST, &path, Some(&body)).await {
-        Ok(answer) => Answer::away(answer["url"].as_str().unwrap_or_default()),
-        Err(Error::Invalid { .. }) => {
+    match visitor.ask(Method::POST, &path, Some(&body)).await {
+        Err(error @ Error::Invalid { .. }) => {
+            let none = projects.is_empty().then(|| "Choose at least one project.".to_owned());
             let wanted = Wanted { organization: Some(slug), projects, whole };
-            show(&visitor, &request, wanted, Some("Choose at least one project.".to_owned())).await
+            show(&visitor, &request, wanted, none.or_else(|| Some(error.message().into_owned()))).await
         }
+        told => away(&visitor, id, told).await,
+    }
+}
+
+/// To the application, with the answer. Who presses twice sees the receipt of what the first press did.
+async fn away(visitor: &Visitor, id: Uuid, told: Result<Told, Error>) -> Result<Answer, Error> {
+    match told {
+        Ok(told) => Answer::away(&told.url),
+        Err(error @ Error::Rejected(_)) => match open(visitor, id).await? {
+            Some(request) if request.done => receipt(visitor, &request),
+            _ => Err(error),
+        },
         Err(other) => Err(other),
     }
 }
@@ -228,7 +241,7 @@ async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, E
     let digest = visitor.secret.digest();
     requests::release(&visitor.app.db, which.auth_id, &digest).await?;
     sessions::end(&visitor.app.db, visitor.user.id, Ending::This(&digest), visitor.app.clock.now()).await?;
-    let back = next::sign_in(&format!("/authorize?auth_id={}", which.auth_id));
+    let back = next::sign_in(&format!("{}?auth_id={}", oauth::CONSENT_PAGE, which.auth_id));
     Ok(Answer::to(&back)?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }
 

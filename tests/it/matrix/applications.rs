@@ -102,7 +102,7 @@ fn what_has_no_scope_is_closed_to_applications() {
 /// Stored as it is: the decision is what is tested, not who may approve what.
 async fn token(app: &TestApp, actor: &Actor, approval: &Approval) -> String {
     let (db, now) = (&app.app.db, app.clock.now());
-    let client_id = uuid::Builder::from_random_bytes(app.app.entropy.bytes()).into_uuid();
+    let client_id = app.app.entropy.uuid();
     let (reach, projects) = match &approval.reach {
         Reach::Projects { organization, projects } => (*organization, Some(projects.iter().map(|id| id.0).collect::<Vec<_>>())),
         Reach::Organizations(organizations) => (organizations[0], None),

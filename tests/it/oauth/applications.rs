@@ -1,9 +1,16 @@
 //! Applications of an organization: who may see and change them, and what cannot be changed back.
 
+use gantry::{
+    audit::Recorder,
+    clock::Entropy,
+    error::Error,
+    oauth::applications::verify::{self, Candidate},
+};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use super::flow::{CALLBACK, add_secret, apps, register, tried};
-use crate::support::TestApp;
+use super::flow::{CALLBACK, add_secret, anywhere, apps, register, tried};
+use crate::{support::TestApp, web::browser::olga};
 
 #[tokio::test]
 async fn administrators_change_what_every_member_sees() {
@@ -77,6 +84,31 @@ async fn restrictions_stay() {
     assert_eq!((&shown["bind_to_authorizing_user"], &shown["project_selection"]), (&json!(true), &json!("required")));
 }
 
+/// A redirect URI that somebody takes away is not brought back by who changes the name at the same moment.
+#[tokio::test]
+async fn of_changes_at_once_none_undoes_another() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({"redirect_uris": [CALLBACK, "https://stolen.example/callback"]})).await;
+    let one = format!("{}/{}", apps(&app), client.id);
+    let change = async |body: Value| app.patch(&one).as_(&app.owner).json(&body).send().await.expect(200);
+    tokio::join!(
+        change(json!({"name": "Renamed"})),
+        change(json!({"redirect_uris": [CALLBACK]})),
+        change(json!({"website": "https://app.example"})),
+        change(json!({"bind_to_authorizing_user": true})),
+        change(json!({"project_selection": "required"})),
+        change(json!({"scopes": ["projects:read"]})),
+    );
+    let shown = app.get(&one).as_(&app.owner).send().await.expect(200).json();
+    let expected = json!({
+        "name": "Renamed", "redirect_uris": [CALLBACK], "website": "https://app.example", "bind_to_authorizing_user": true,
+        "project_selection": "required", "scopes": ["projects:read"],
+    });
+    for (field, value) in expected.as_object().unwrap() {
+        assert_eq!(&shown[field], value, "{field}");
+    }
+}
+
 /// What an application has less of, its tokens have less of at once; what it has more of, nobody approved.
 #[tokio::test]
 async fn scopes_that_are_taken_away_are_gone_and_new_ones_are_asked_for() {
@@ -116,4 +148,93 @@ async fn an_application_has_five_secrets_at_most_and_a_public_one_none() {
     let detail = app.get(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200).json();
     let number = &detail["secrets"][0]["id"];
     app.delete(&format!("{}/{}/secrets/{number}", apps(&app), other.id)).as_(&app.owner).send().await.expect(404);
+}
+
+#[tokio::test]
+async fn an_icon_is_taken_away_by_an_empty_one() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({"icon": "https://app.example/icon.png"})).await;
+    let one = format!("{}/{}", apps(&app), client.id);
+    let change = async |body: Value| app.patch(&one).as_(&app.owner).json(&body).send().await.expect(200).json()["icon"].clone();
+    assert_eq!(change(json!({"name": "Acme 2"})).await, "https://app.example/icon.png", "what is not named stays");
+    assert_eq!(change(json!({"icon": ""})).await, Value::Null);
+    let made = register(&app, json!({"icon": ""})).await;
+    let shown = app.get(&format!("{}/{}", apps(&app), made.id)).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(shown["icon"], Value::Null);
+}
+
+async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Error> {
+    let audit = Recorder::operator("operator", &Entropy::system(), "gantry application verify");
+    verify::set(&app.app.db, id.parse::<Uuid>().unwrap(), verified, audit, app.clock.now()).await
+}
+
+/// The operator looked at a name, a website, an icon and redirect URIs: nothing else keeps the word they gave.
+#[tokio::test]
+async fn what_the_operator_vouched_for_is_what_they_looked_at() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({"website": "https://app.example"})).await;
+    let one = format!("{}/{}", apps(&app), client.id);
+    let verified = async || app.get(&one).as_(&app.owner).send().await.expect(200).json()["verified"] == true;
+    assert!(!verified().await);
+    for stays in [json!({"scopes": ["projects:read"]}), json!({"name": "Acme", "icon": ""}), json!({"project_selection": "optional"})] {
+        assert!(vouch(&app, &client.id, true).await.unwrap().verified);
+        app.patch(&one).as_(&app.owner).json(&stays).send().await.expect(200);
+        assert!(verified().await, "{stays}");
+    }
+    for changed in [
+        json!({"name": "Another"}),
+        json!({"website": "https://other.example"}),
+        json!({"icon": "https://app.example/icon.png"}),
+        json!({"icon": ""}),
+        json!({"redirect_uris": [CALLBACK, "https://other.example/callback"]}),
+    ] {
+        vouch(&app, &client.id, true).await.unwrap();
+        assert_eq!(app.patch(&one).as_(&app.owner).json(&changed).send().await.expect(200).json()["verified"], false, "{changed}");
+        assert!(!verified().await, "{changed}");
+    }
+    let own = app.patch(&one).as_(&app.owner).json(&json!({"verified": true})).send().await;
+    own.expect(400);
+    assert!(!verified().await);
+}
+
+/// The very page that is open says it when it is loaded again.
+#[tokio::test]
+async fn who_is_asked_reads_that_the_operator_vouches() {
+    let app = TestApp::new().await;
+    let (client, mut browser) = (register(&app, json!({})).await, olga(&app).await);
+    let page = format!("/authorize?auth_id={}", client.ask(&app.node, &[]).await);
+    let warning = "Whoever runs this server has not looked at this application.";
+    browser.get(&page).await.expect(200).says(warning);
+    vouch(&app, &client.id, true).await.unwrap();
+    browser.get(&page).await.expect(200).says(">Verified<").hides(warning);
+    let one = format!("/organizations/{}/applications/{}", app.home.slug, client.id);
+    browser.get(&one).await.expect(200).says(">Verified<").says("The operator vouches for this name");
+    vouch(&app, &client.id, false).await.unwrap();
+    browser.get(&page).await.expect(200).says(warning);
+}
+
+#[tokio::test]
+async fn vouching_is_recorded_where_the_application_belongs() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({})).await;
+    for verified in [true, true, false, false] {
+        assert_eq!(vouch(&app, &client.id, verified).await.unwrap().verified, verified);
+    }
+    let sql = "select address, subject, before, after from audit_entries where chain = $1 and operation = 'gantry application verify' order by number";
+    let rows = app.app.db.query(sql, &[&format!("organization {}", app.home.id)]).await.unwrap();
+    let verified = |row: &tokio_postgres::Row, column| serde_json::from_str::<Value>(row.get(column)).unwrap()["verified"].clone();
+    let entries: Vec<_> = rows.iter().map(|row| (row.get(0), row.get(1), verified(row, 2), verified(row, 3))).collect();
+    let (who, slug) = ("operator:operator", app.home.slug.as_str());
+    assert_eq!(entries, [(who, slug, json!(false), json!(true)), (who, slug, json!(true), json!(false))]);
+
+    let listed = verify::list(&app.app.db, Some(app.home.id)).await.unwrap();
+    assert!(matches!(listed.as_slice(), [one] if one.client_id.to_string() == client.id), "{listed:?}");
+    assert!(verify::list(&app.app.db, Some(app.foreign.id)).await.unwrap().is_empty());
+    let body = json!({"client_name": "Assistant", "redirect_uris": [CALLBACK]});
+    let itself = anywhere(app.post("/platform/oauth/apps/register")).json(&body).send().await.expect(201).json();
+    let refused = vouch(&app, itself["client_id"].as_str().unwrap(), true).await;
+    assert!(matches!(refused, Err(Error::Rejected(_))), "{refused:?}");
+    assert_eq!(verify::list(&app.app.db, None).await.unwrap().len(), 1);
+    app.delete(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200);
+    assert!(matches!(vouch(&app, &client.id, true).await, Err(Error::NotFound)));
 }

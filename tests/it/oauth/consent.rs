@@ -50,6 +50,21 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
     browser.get("/account/applications?done=revoked").await.expect(200).says("The application is revoked").says("No applications");
 }
 
+/// Impatient fingers: the first press leads to the application, and every other shows what it did.
+#[tokio::test]
+async fn pressing_twice_is_no_error() {
+    let app = TestApp::new().await;
+    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let id = client.ask(&app.node, &[]).await;
+    let token = browser.get(&page(&id)).await.expect(200).form_token();
+    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
+    let press = async || browser.at(&app.node).post("/authorize", &fields).await;
+    let pressed = tokio::join!(press(), press(), press(), press());
+    let mut statuses = [&pressed.0, &pressed.1, &pressed.2, &pressed.3].map(|seen| seen.status.as_u16());
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 303]);
+}
+
 #[tokio::test]
 async fn a_member_refuses_and_the_application_is_told() {
     let app = TestApp::new().await;
@@ -190,7 +205,8 @@ async fn the_page_says_what_it_is_about() {
     let elsewhere = format!("{}&organization={}", page(&id), app.home.slug);
     browser.get(&elsewhere).await.expect(200).says(app.home.project.as_str());
     press(&mut browser, &id, "approve", &[], app.home.slug.as_str()).await.expect(422).says("Choose at least one project.");
-    press(&mut browser, &id, "approve", &[("project", second.project.as_str())], app.home.slug.as_str()).await.expect(422);
+    let elsewhere = press(&mut browser, &id, "approve", &[("project", second.project.as_str())], app.home.slug.as_str()).await;
+    elsewhere.expect(422).says("one is not of this organization");
     press(&mut browser, &id, "approve", &[("reach", "all")], app.home.slug.as_str()).await.expect(422);
     press(&mut browser, &id, "approve", &[], app.foreign.slug.as_str()).await.expect(404);
     press(&mut browser, &id, "approve", &[("project", app.home.project.as_str())], app.home.slug.as_str()).await.expect(303);
@@ -227,10 +243,12 @@ async fn an_application_is_kept_by_its_pages() {
         ("scope", "database:read"),
         ("selection", "optional"),
         ("bound", "yes"),
+        ("icon", "https://app.example/icon.png"),
     ];
     let made = location(&browser.submit(&new, &all, &right).await.expect(303));
     let one = made.strip_suffix("?done=registered").unwrap().to_owned();
-    browser.get(&made).await.expect(200).says("The application is registered").says("https://app.example/callback");
+    let shown = browser.get(&made).await.expect(200).says("The application is registered").says("https://app.example/callback");
+    shown.says("value=\"https://app.example/icon.png\"");
     let secret = browser.submit(&one, &format!("{one}/secrets"), &[]).await.expect(200).says("shown only now");
     let text = secret.html.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
     let client = Client { id: one.rsplit('/').next().unwrap().to_owned(), secret: Some(text.clone()) };
@@ -243,8 +261,10 @@ async fn an_application_is_kept_by_its_pages() {
         ("scope", "projects:read"),
         ("selection", "optional"),
         ("bound", "yes"),
+        ("icon", ""),
     ];
     browser.submit(&one, &one, &changed).await.leads_to(&format!("{one}?done=changed"));
+    browser.get(&one).await.expect(200).hides("value=\"https://app.example/icon.png\"");
     let loosened = [
         ("name", "Shop 2"),
         ("redirect_uris", "https://app.example/callback"),
@@ -261,6 +281,11 @@ async fn an_application_is_kept_by_its_pages() {
 
     let mut rhea = signed_in(&app, &app.read_only).await;
     rhea.get(&all).await.expect(200);
+    let mine = location(&browser.submit(&new, &all, &right).await.expect(303)).replace("?done=registered", "");
+    for shown in [rhea.get(&mine).await, rhea.get(&new).await] {
+        let shown = shown.expect(200).says("Needs the role Administrator; yours is Read-only.");
+        shown.hides("New secret").hides(">Save<").hides(">Delete<").hides(">Register<");
+    }
     rhea.submit(&new, &all, &right).await.expect(403);
     let mut stan = signed_in(&app, &app.stranger).await;
     stan.get(&all).await.expect(404);

@@ -263,6 +263,44 @@ async fn every_step_is_in_the_audit_log() {
     assert_eq!(entries, expected.map(|(operation, status, approved)| (operation.to_owned(), status, approved)));
 }
 
+/// Whether all of it or one token: what is given back is written down once, and what is not the application's never.
+#[tokio::test]
+async fn what_is_given_back_is_in_the_audit_log_once() {
+    let app = TestApp::new().await;
+    let (client, other) = (register(&app, json!({})).await, register(&app, json!({"name": "Other"})).await);
+    let (pair, theirs) = (client.tokens(&app, &app.owner).await, other.tokens(&app, &app.owner).await);
+    let entries = async || {
+        let sql = "select operation, status, actor = $1 and chain = $2, before, after from audit_entries \
+                   where operation in ('v1-revoke-token', 'gantry-revoke-oauth-token') order by number";
+        let rows = app.app.db.query(sql, &[&app.owner.gotrue_id, &format!("organization {}", app.home.id)]).await.unwrap();
+        let entry = |row: &tokio_postgres::Row| {
+            assert!(row.get::<_, bool>(2) && row.get::<_, Option<String>>(4).is_none(), "{row:?}");
+            let before: Value = serde_json::from_str(row.get(3)).unwrap();
+            assert_eq!(before["application"], client.id);
+            (row.get::<_, String>(0), row.get::<_, i16>(1), before["all_of_it"].as_bool().unwrap())
+        };
+        rows.iter().map(entry).collect::<Vec<_>>()
+    };
+    let give_back = async |token: &str| client.call(&app.node, "/oauth/revoke", &[("token", token)]).send().await.expect(200);
+    for foreign in [theirs.access.as_str(), theirs.refresh.as_str(), &app.owner.token, "nonsense"] {
+        give_back(foreign).await;
+    }
+    assert_eq!(entries().await, []);
+    assert_eq!(tried(&app.node, &theirs.access).await, 200);
+    for _ in 0..2 {
+        give_back(&pair.access).await;
+    }
+    let alone = [("gantry-revoke-oauth-token".to_owned(), 204, false)];
+    assert_eq!(entries().await, alone);
+    let body = json!({"client_id": client.id, "client_secret": client.secret, "refresh_token": pair.refresh});
+    for _ in 0..2 {
+        app.post("/v1/oauth/revoke").json(&body).send().await.expect(204);
+    }
+    give_back(&pair.refresh).await;
+    let [alone] = alone;
+    assert_eq!(entries().await, [alone, ("v1-revoke-token".to_owned(), 204, true)]);
+}
+
 #[tokio::test]
 async fn what_is_over_goes_away_and_nothing_else() {
     let app = TestApp::new().await;

@@ -98,6 +98,24 @@ async fn what_cannot_be_trusted_is_not_registered() {
     assert!(icon.is_none() && body.get("logo_uri").is_none());
 }
 
+/// Nobody stands behind it, so it is in the server's log, under its own name.
+#[tokio::test]
+async fn who_registers_itself_is_in_the_audit_log() {
+    let app = TestApp::new().await;
+    register(&app, &with("client_name", json!(""))).await.expect(400);
+    let registered = register(&app, &with("token_endpoint_auth_method", Value::Null)).await.expect(201).json();
+    let sql = "select operation, status, actor::text, token, before, after from audit_entries where chain = 'server' order by number";
+    let rows = app.app.db.query(sql, &[]).await.unwrap();
+    let [row] = rows.as_slice() else { panic!("{rows:?}") };
+    assert_eq!((row.get(0), row.get(1), row.get(3)), ("gantry-register-oauth-application", 201_i16, 0_i64));
+    assert_eq!((row.get(2), row.get(4)), (registered["client_id"].as_str().unwrap(), None::<String>));
+    let after: Value = serde_json::from_str(row.get(5)).unwrap();
+    let expected = json!({
+        "application": registered["client_id"], "name": "Assistant", "redirect_uris": [CALLBACK], "scopes": ["projects:read"],
+    });
+    assert_eq!(after, expected, "and no secret");
+}
+
 /// Ten an hour from one place, and those that nobody approved go again.
 #[tokio::test]
 async fn a_flood_ends_and_leaves_nothing() {

@@ -1,0 +1,88 @@
+//! `gantry application`: which OAuth applications the operator vouches for.
+
+use clap::Subcommand;
+use uuid::Uuid;
+
+use super::{
+    admin::{Common, about},
+    control::OpenControl,
+    limits::operator,
+};
+use crate::{
+    clock::Clock,
+    ids::OrgSlug,
+    oauth::applications::verify::{self, Candidate},
+    organizations,
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Application {
+    /// List the applications that organizations registered, newest first, at most a thousand.
+    List {
+        /// Slug of an organization: only its own.
+        #[arg(long, value_name = "SLUG")]
+        org: Option<OrgSlug>,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Vouch for an application: members who are asked read that it is verified, from now on. Look first whether its
+    /// name and addresses belong to whom it says. If one of them changes, it is not verified any more.
+    Verify {
+        /// Its client id, from the list.
+        #[arg(value_name = "CLIENT_ID")]
+        id: Uuid,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Vouch for an application no longer. What members allowed stays.
+    Unverify {
+        /// Its client id.
+        #[arg(value_name = "CLIENT_ID")]
+        id: Uuid,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+impl Application {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::List { org, common } => {
+                let found = OpenControl::with(&common.control, async |db| {
+                    let organization = match &org {
+                        Some(slug) => {
+                            let found = organizations::by_slug(db, slug).await;
+                            Some(found.map_err(|error| about("organization", slug.as_str(), error))?)
+                        }
+                        None => None,
+                    };
+                    Ok(verify::list(db, organization).await?)
+                })
+                .await?;
+                common.output.print(&found, || match found.as_slice() {
+                    [] => "No application is registered.".to_owned(),
+                    found => found.iter().map(line).collect::<Vec<_>>().join("\n"),
+                })
+            }
+            Self::Verify { id, common } => set(id, true, &common, "gantry application verify").await,
+            Self::Unverify { id, common } => set(id, false, &common, "gantry application unverify").await,
+        }
+    }
+}
+
+async fn set(id: Uuid, verified: bool, common: &Common, command: &'static str) -> anyhow::Result<()> {
+    let now = OpenControl::with(&common.control, async |db| {
+        let set = verify::set(db, id, verified, operator(command)?, Clock::system().now()).await;
+        set.map_err(|error| about("application", &id.to_string(), error))
+    })
+    .await?;
+    common.output.print(&now, || line(&now))
+}
+
+fn line(application: &Candidate) -> String {
+    let Candidate { client_id, name, organization, website, icon, redirect_uris, verified } = application;
+    let state = if *verified { "verified" } else { "not verified" };
+    let addresses = [website].into_iter().chain(icon).chain(redirect_uris).filter(|address| !address.is_empty());
+    let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" ");
+    format!("{client_id}  {state:<12}  {organization}  {name}  {addresses}")
+}
