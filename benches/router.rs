@@ -5,38 +5,38 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
+mod dev;
+
 use std::{
-    error::Error,
     fs,
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::SocketAddr,
     os::unix::{
         fs::{PermissionsExt, chown},
         process::CommandExt,
     },
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
+use dev::{Dev, Outcome, PASSWORD, free_port};
 use gantry::clusters::{Account, Engine};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;
 /// Seconds of each run.
 const SECONDS: &str = "3";
-const PASSWORD: &str = "correct horse";
 /// Sessions that wait. The server takes thirty.
 const IDLE: u32 = 25;
 /// The configuration of a project's cluster.
 const CONF: &str = include_str!("../src/clusters/recipes/project.conf");
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
 fn main() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
     let engine = Engine::find(None)?;
-    let gantry = Gantry::start(&dir.path().join("home"))?;
+    let home = dir.path().join("home");
+    let router = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let gantry = Dev::start(&home, &["--db-listen", &router.to_string()])?;
     let project = gantry.project()?;
     let direct = Server::start(&engine, &dir.path().join("direct"))?;
 
@@ -48,13 +48,13 @@ fn main() -> Outcome<()> {
         if output.status.success() { Ok(said) } else { Err(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)).into()) }
     };
     let routed = |tls| Place {
-        host: gantry.router.ip().to_string(),
-        port: gantry.router.port().to_string(),
+        host: router.ip().to_string(),
+        port: router.port().to_string(),
         user: format!("postgres.{project}"),
         tls,
         options: "",
     };
-    let socket = gantry.home.join("run").join(&project);
+    let socket = home.join("run").join(&project);
     let places = [
         (
             "direct, TCP",
@@ -94,20 +94,15 @@ fn main() -> Outcome<()> {
             println!("  {name:<15} {median:8.0}   {:5.2} of direct TCP", median / medians[0]);
         }
     }
-    idle(&gantry, &project)
+    idle(&gantry, router, &project)
 }
 
 /// What sessions that wait take of Gantry's memory.
-fn idle(gantry: &Gantry, project: &str) -> Outcome<()> {
+fn idle(gantry: &Dev, router: SocketAddr, project: &str) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let connect = || async {
         let mut config = tokio_postgres::Config::new();
-        config
-            .host(gantry.router.ip().to_string())
-            .port(gantry.router.port())
-            .user(format!("postgres.{project}"))
-            .password(PASSWORD)
-            .dbname("postgres");
+        config.host(router.ip().to_string()).port(router.port()).user(format!("postgres.{project}")).password(PASSWORD).dbname("postgres");
         let (client, connection) = config.connect(NoTls).await?;
         tokio::spawn(connection);
         Ok::<Client, tokio_postgres::Error>(client)
@@ -138,79 +133,6 @@ struct Place {
     user: String,
     tls: &'static str,
     options: &'static str,
-}
-
-fn free_port() -> Outcome<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// A `gantry dev`, stopped when dropped.
-struct Gantry {
-    child: Child,
-    home: PathBuf,
-    api: SocketAddr,
-    router: SocketAddr,
-    token: String,
-    organization: String,
-}
-
-impl Gantry {
-    fn start(home: &Path) -> Outcome<Self> {
-        let (api, router) = (SocketAddr::from(([127, 0, 0, 1], free_port()?)), SocketAddr::from(([127, 0, 0, 1], free_port()?)));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
-            .args(["dev", "--listen", &api.to_string(), "--db-listen", &router.to_string(), "--data-dir"])
-            .arg(home)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        // Ready when it has said so.
-        let mut greeting = Vec::new();
-        let mut stdout = child.stdout.take().ok_or("no output")?;
-        while !String::from_utf8_lossy(&greeting).contains("Ctrl-C") {
-            let mut piece = [0; 1024];
-            match stdout.read(&mut piece)? {
-                0 => return Err("gantry dev ended".into()),
-                n => greeting.extend_from_slice(&piece[..n]),
-            }
-        }
-        let variables = fs::read_to_string(home.join("dev.env"))?;
-        let value =
-            |name: &str| variables.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned).ok_or("a variable is missing");
-        Ok(Self { child, home: home.to_owned(), api, router, token: value("GANTRY_TOKEN=")?, organization: value("GANTRY_ORG=")? })
-    }
-
-    /// A project; connections wait until it is there.
-    fn project(&self) -> Outcome<String> {
-        let body = format!(r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#, self.organization);
-        let mut stream = TcpStream::connect(self.api)?;
-        write!(
-            stream,
-            "POST /v1/projects HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.token,
-            body.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, rest) = answer.split_once(r#""ref":""#).ok_or_else(|| answer.clone())?;
-        Ok(rest.split('"').next().unwrap_or_default().to_owned())
-    }
-
-    /// Resident memory, in kB.
-    fn memory(&self) -> Outcome<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
-    }
-}
-
-impl Drop for Gantry {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-        }
-        let _ = self.child.wait();
-    }
 }
 
 /// A server that listens on TCP, configured like a project's, stopped when dropped.

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, pin::pin, time::Duration};
 
+use hyper_util::server::graceful::GracefulConnection;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
@@ -46,4 +47,17 @@ pub async fn run(
         tracing::warn!(what, connections = connections.len(), "what still worked was ended");
     }
     connections.shutdown().await;
+}
+
+/// Runs an HTTP connection to its end, which is after the requests it has begun once it is `stopping`.
+pub async fn see_out<C: GracefulConnection>(connection: C, stopping: impl Future<Output = ()>) -> Result<(), C::Error> {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = stopping => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
     app::App,
     clusters::Home,
     config::Config,
-    edge::{self, Wildcard},
+    edge::{self, Listeners, Wildcard},
 };
 
 /// Where people look for HTTPS that needs no privileges.
@@ -19,6 +19,7 @@ const PORT: u16 = 8443;
 pub(super) struct Edges {
     https: Vec<TcpListener>,
     http: Vec<TcpListener>,
+    ask: Vec<TcpListener>,
     choice: Choice,
     wildcard: Option<Wildcard>,
 }
@@ -33,7 +34,8 @@ impl Edges {
         } else {
             all(&config.edge_https_listen, "--edge-https-listen")?
         };
-        Ok(Self { https, http: all(&config.edge_http_listen, "--edge-http-listen")?, choice, wildcard: None })
+        let http = all(&config.edge_http_listen, "--edge-http-listen")?;
+        Ok(Self { https, http, ask: all(&config.edge_ask_listen, "--edge-ask-listen")?, choice, wildcard: None })
     }
 
     /// Reads or makes the certificate.
@@ -59,10 +61,11 @@ impl Edges {
 
     /// Begins to take connections, if there is anywhere to take them.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
-        if self.https.is_empty() && self.http.is_empty() {
+        if self.https.is_empty() && self.http.is_empty() && self.ask.is_empty() {
             return Ok(JoinSet::new());
         }
         let all = |listeners: Vec<TcpListener>| listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<Vec<_>, _>>();
-        Ok(edge::listen(app, all(self.https)?, all(self.http)?, self.wildcard)?)
+        let listeners = Listeners { https: all(self.https)?, http: all(self.http)?, ask: all(self.ask)? };
+        Ok(edge::listen(app, listeners, self.wildcard)?)
     }
 }

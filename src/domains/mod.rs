@@ -69,13 +69,15 @@ pub struct Hostname {
     pub active: bool,
     /// With what the edge answers for it.
     pub certificate: Option<Arc<CertifiedKey>>,
+    /// For how many seconds clients are to use nothing but HTTPS for it.
+    pub hsts_secs: Option<i32>,
 }
 
 /// Every project that is there, with its names.
 pub async fn published(app: &App) -> Result<Vec<Published>, Error> {
-    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after from projects p \
+    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
-               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') \
+               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') and not is_blocked(c.host) \
                left join hostname_certificates k on k.hostname_id = c.id where p.desired <> 'removed'";
     let rows = app.db.query(sql, &[]).await.context("reading the names of projects")?;
     rows.iter().map(|row| read_published(app, row)).collect()
@@ -95,6 +97,11 @@ fn read_published(app: &App, row: &Row) -> Result<Published, Error> {
         reference: row.get::<_, &str>(1).parse().context("reading a project's ref")?,
         paused: row.get(2),
         vanity: row.get(3),
-        hostname: host.map(|host| Hostname { host: host.into(), active: row.get::<_, &str>(5) == "active", certificate }),
+        hostname: host.map(|host| Hostname {
+            host: host.into(),
+            active: row.get::<_, &str>(5) == "active",
+            certificate,
+            hsts_secs: row.get(10),
+        }),
     })
 }

@@ -20,6 +20,9 @@ use crate::{
 /// For how long a name that was let go is kept for the organization that had it: links to it are still about.
 const KEPT: TimeDelta = TimeDelta::days(90);
 
+/// Names that are kept for one organization. Of more, those that were let go first are free again: nobody keeps names by the thousand.
+const KEPT_MAX: i64 = 20;
+
 /// Shortest name. Shorter ones are too few to be given away.
 const LETTERS_MIN: usize = 3;
 /// Longest label of DNS.
@@ -238,6 +241,9 @@ pub(super) async fn release(
         let sql = "insert into vanity_releases (name, organization_id, until) values ($1, $2, $3) on conflict (name) do update \
                    set organization_id = excluded.organization_id, until = excluded.until";
         transaction.execute(sql, &[name, &organization.0, &(now + KEPT)]).await.context(doing)?;
+        let sql = "delete from vanity_releases where name in \
+                   (select name from vanity_releases where organization_id = $1 order by until desc, name offset $2)";
+        transaction.execute(sql, &[&organization.0, &KEPT_MAX]).await.context(doing)?;
     }
     Ok(name)
 }

@@ -25,6 +25,12 @@ pub(super) enum Refusal {
     NoService,
     /// Nobody said where the service answers.
     NotConfigured(Service),
+    /// The client sent no API key.
+    NoKey,
+    /// The client sent a key that is none of the project's.
+    WrongKey,
+    /// Nobody can say which keys are good.
+    KeysUnknown,
     /// The method is for proxies.
     Method,
     /// The body is longer than the service takes.
@@ -43,7 +49,8 @@ impl Refusal {
             Self::Malformed => StatusCode::BAD_REQUEST,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
-            Self::Paused | Self::NotConfigured(_) | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
+            Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
@@ -65,6 +72,9 @@ impl Refusal {
                 "The {service} service of this project is not configured. The operator says where it answers with \
                  --upstream {service}=http://HOST:PORT, or for this project alone with `gantry upstream set`."
             ),
+            Self::NoKey => "No API key found in request".into(),
+            Self::WrongKey => "Invalid API key".into(),
+            Self::KeysUnknown => "API keys cannot be checked at the moment; try again shortly".into(),
             Self::Method => "The method is not allowed".into(),
             Self::TooLarge => "request entity too large".into(),
             Self::Busy => "The project has too many requests at once; try again shortly".into(),

@@ -19,7 +19,7 @@ use super::{
     framing::{Ambiguous, Watched},
     tls::{self, ACME_ALPN, Tls},
 };
-use crate::app::App;
+use crate::{accepting, app::App};
 
 /// What a client gets to say whom it wants, and to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -95,8 +95,10 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<TcpStream>>) {
         .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
+    // Connections that may be upgraded are not among those that `accepting::see_out` knows.
     let mut connection = pin!(connection);
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         () = app.edge.stopping() => {
             connection.as_mut().graceful_shutdown();
@@ -116,15 +118,7 @@ async fn requests_2(visit: Visit, stream: TlsStream<TcpStream>) {
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = app.edge.stopping() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    note(ended);
+    note(accepting::see_out(connection, app.edge.stopping()).await);
 }
 
 async fn answer(visit: Arc<Visit>, request: Request<Incoming>) -> Result<forward::Answer, Infallible> {

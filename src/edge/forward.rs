@@ -19,7 +19,7 @@ use super::{
     answer::{Refusal, close},
     body::{Download, Moving, Sent, StoodStill, Upload, full},
     connection::Visit,
-    log,
+    gate, log,
     names::{Serving, Site},
     request::{self, Told},
     tunnel,
@@ -67,6 +67,10 @@ pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answ
     if last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(answer.headers_mut());
     }
+    if let Some(hsts) = about.0.as_ref().and_then(|site| site.hsts.clone()) {
+        // What the service itself says of it holds.
+        answer.headers_mut().entry(header::STRICT_TRANSPORT_SECURITY).or_insert(hsts);
+    }
     noted.write(visit, &uri, about, answer.status());
     answer
 }
@@ -100,6 +104,7 @@ async fn admit<'a>(
     let own = site.upstreams.as_ref().and_then(|upstreams| upstreams.get(wanted));
     let template = own.or_else(|| visit.app.settings.upstreams.get(wanted)).ok_or(Refusal::NotConfigured(wanted))?;
     let upstream = template.fill(&site.reference).ok_or(Refusal::NotConfigured(wanted))?;
+    gate::check(&visit.app, &site, wanted, rest, parts).await?;
     let held = edge.in_flight.take(site.project).ok_or(Refusal::Busy)?;
     Ok(Passed { site, service: wanted, upstream, rest, held })
 }
@@ -203,7 +208,7 @@ impl Noted {
         let app = &visit.app;
         let [user_agent, referer, client_info] = self.texts;
         let row = log::Row {
-            id: log::id(&app.entropy),
+            id: app.entropy.uuid(),
             at: app.clock.now(),
             project: site.map(|site| site.reference.clone()),
             service,

@@ -1,16 +1,14 @@
 //! One row for each request: what the analytics of a project are made of.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
 use hyper::{Method, StatusCode, Version};
-use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
 use uuid::Uuid;
 
 use super::upstreams::Service;
-use crate::{clock::Entropy, ids::ProjectRef};
+use crate::{ids::ProjectRef, queue::Queue};
 
 /// Rows that wait for whoever takes them. About half a kilobyte each.
 const QUEUE_MAX: usize = 8192;
@@ -40,43 +38,16 @@ pub struct Row {
     pub took_millis: u64,
 }
 
-/// The queue of rows. A full one drops them: no request waits for its log.
-pub struct Log {
-    sender: Sender<Arc<Row>>,
-    receiver: Mutex<Option<Receiver<Arc<Row>>>>,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        let (sender, receiver) = channel(QUEUE_MAX);
-        Self { sender, receiver: Mutex::new(Some(receiver)) }
-    }
-}
-
-impl Log {
-    /// The rows. Only the first who asks gets them.
-    pub fn take(&self) -> Option<Receiver<Arc<Row>>> {
-        self.receiver.lock().take()
-    }
-
-    /// Adds a row. Tells whether there was room.
-    pub(super) fn add(&self, row: Row) -> bool {
-        self.sender.try_send(Arc::new(row)).is_ok()
-    }
-}
-
-/// A random id for a row.
-pub(super) fn id(entropy: &Entropy) -> Uuid {
-    uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid()
-}
+/// The rows that wait.
+pub type Log = Queue<Row, QUEUE_MAX>;
 
 /// As much of a text as is written down.
-pub(super) fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default().to_owned()
 }
 
 /// A query without what lets somebody in.
-pub(super) fn without_secrets(query: &str) -> String {
+pub(crate) fn without_secrets(query: &str) -> String {
     const SECRETS: [&str; 5] = ["apikey", "token", "access_token", "refresh_token", "code"];
     let part = |part: &str| match part.split_once('=') {
         Some((name, _)) if SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) => format!("{name}=[redacted]"),
@@ -85,16 +56,13 @@ pub(super) fn without_secrets(query: &str) -> String {
     cut(&query.split('&').map(part).collect::<Vec<_>>().join("&"))
 }
 
-/// Writes the rows to the program's own log, for whoever asks for debug lines, until something else takes them.
-pub async fn run(log: Option<Receiver<Arc<Row>>>) {
-    let Some(mut rows) = log else { return };
-    while let Some(row) = rows.recv().await {
-        let project = row.project.as_ref().map(ToString::to_string);
-        tracing::debug!(
-            target: "gantry::edge::requests", client = %row.client, host = %row.host, project, method = %row.method, path = row.path,
-            status = row.status.as_u16(), millis = row.took_millis, "request"
-        );
-    }
+/// Writes a row to the program's own log, for whoever asks for debug lines.
+pub(crate) fn tell(row: &Row) {
+    let project = row.project.as_ref().map(ToString::to_string);
+    tracing::debug!(
+        target: "gantry::edge::requests", client = %row.client, host = %row.host, project, method = %row.method, path = row.path,
+        status = row.status.as_u16(), millis = row.took_millis, "request"
+    );
 }
 
 #[cfg(test)]

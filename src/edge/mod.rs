@@ -4,13 +4,15 @@
 //! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
 //! upgrade. `names` knows who is reached under which name, `upstreams` where services answer.
 //!
-//! It believes nothing a client says about itself, and knows no credentials.
+//! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
 
 mod answer;
+mod ask;
 mod body;
 mod connection;
 mod forward;
 mod framing;
+mod gate;
 pub mod log;
 mod names;
 pub mod overrides;
@@ -41,7 +43,7 @@ use tokio::{
 
 pub use self::tls::Wildcard;
 
-use self::{body::Upload, names::Names, tls::Tls, upstreams::Service};
+use self::{body::Upload, gate::Gate, names::Names, tls::Tls, upstreams::Service};
 use crate::{
     accepting,
     app::App,
@@ -69,9 +71,34 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// A request of a project that is not over.
 pub(crate) type InFlight = Place<ProjectId>;
 
+/// What the operator decided about the edge, besides where services answer.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where the world finds it.
+    pub ports: Ports,
+    /// Whether clients must send an API key of the project.
+    pub check_keys: bool,
+}
+
+/// Ports that names in DNS lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    /// For authorities, and clients that begin in clear.
+    pub http: u16,
+    /// For clients.
+    pub https: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { http: 80, https: 443 }
+    }
+}
+
 /// What is known of names, connections and requests.
 pub struct Edge {
     names: Names,
+    gate: Gate,
     client: Client<HttpConnector, Upload>,
     connections: Arc<Semaphore>,
     addresses: Arc<Places<IpNet>>,
@@ -96,6 +123,7 @@ impl Default for Edge {
             .build(connector);
         Self {
             names: Names::default(),
+            gate: Gate::default(),
             client,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
@@ -112,7 +140,13 @@ impl Edge {
     /// A table changed, here or on another node.
     pub(crate) fn forget(&self, table: &str) {
         match table {
-            "vanity_subdomains" | "custom_hostnames" | "hostname_certificates" | "acme_orders" | "project_upstreams" => self.names.change(),
+            "vanity_subdomains"
+            | "custom_hostnames"
+            | "hostname_certificates"
+            | "acme_orders"
+            | "project_upstreams"
+            | "blocked_hostnames" => self.names.change(),
+            "api_keys" | "key_rings" => self.gate.change(),
             "projects" => self.names.drift(),
             _ => {}
         }
@@ -121,6 +155,7 @@ impl Edge {
     /// Nobody knows what was missed.
     pub(crate) fn reread(&self) {
         self.names.change();
+        self.gate.change();
     }
 
     /// The port of the first HTTPS listener.
@@ -183,10 +218,23 @@ impl Tally {
 enum Purpose {
     Https(Arc<Tls>),
     Http,
+    Ask,
+}
+
+/// Sockets of the edge.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For clients.
+    pub https: Vec<TcpListener>,
+    /// For authorities, and clients that begin in clear.
+    pub http: Vec<TcpListener>,
+    /// For proxies on this machine that ask which names are ours.
+    pub ask: Vec<TcpListener>,
 }
 
 /// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
-pub fn listen(app: &App, https: Vec<TcpListener>, http: Vec<TcpListener>, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, TlsError> {
+pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, TlsError> {
+    let Listeners { https, http, ask } = listeners;
     let tls = Arc::new(Tls::new(app, wildcard)?);
     if let Some(port) = https.first().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()) {
         // A second call, which no server makes, would leave the first port standing.
@@ -202,7 +250,9 @@ pub fn listen(app: &App, https: Vec<TcpListener>, http: Vec<TcpListener>, wildca
         }
     });
     let https = https.into_iter().map(|listener| (listener, Purpose::Https(tls.clone())));
-    for (listener, purpose) in https.chain(http.into_iter().map(|listener| (listener, Purpose::Http))) {
+    let http = http.into_iter().map(|listener| (listener, Purpose::Http));
+    let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
+    for (listener, purpose) in https.chain(http).chain(ask) {
         tasks.spawn(run(app.clone(), listener, purpose));
     }
     Ok(tasks)
@@ -224,7 +274,8 @@ fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: Socke
     connections.spawn(async move {
         match purpose {
             Purpose::Https(tls) => connection::serve(&app, stream, peer, &tls).await,
-            Purpose::Http => plain::serve(&app, stream, peer).await,
+            Purpose::Http => plain::serve(stream, |request| plain::answer(&app, request)).await,
+            Purpose::Ask => plain::serve(stream, |request| ask::answer(&app, request)).await,
         }
         drop(place);
     });

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use hyper::header::HeaderValue;
 use parking_lot::RwLock;
 use rustls::sign::CertifiedKey;
 use smol_str::SmolStr;
@@ -62,6 +63,8 @@ pub(super) struct Site {
     pub(super) certificate: Option<Arc<CertifiedKey>>,
     /// Whether there is a certificate for it at all.
     pub(super) own_domain: bool,
+    /// What clients are told about HTTPS, if the name's owner wants that.
+    pub(super) hsts: Option<HeaderValue>,
 }
 
 /// Names and where they lead.
@@ -87,21 +90,22 @@ impl Table {
         let domain = domain.to_ascii_lowercase();
         let mut table = HashMap::with_capacity(published.len());
         for one in published {
-            let site = |serving, certificate: Option<Arc<CertifiedKey>>, own_domain| Site {
+            let site = |serving, certificate: Option<Arc<CertifiedKey>>, own_domain, hsts_secs: Option<i32>| Site {
                 project: one.project,
                 reference: one.reference.clone(),
                 serving: if one.paused && serving == Serving::Yes { Serving::Paused } else { serving },
                 upstreams: overrides.get(&one.project).cloned(),
                 certificate,
                 own_domain,
+                hsts: hsts_secs.and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
             };
-            let below = Arc::new(site(Serving::Yes, None, true));
+            let below = Arc::new(site(Serving::Yes, None, true, None));
             if let Some(name) = &one.vanity {
                 table.insert(format!("{name}.{domain}").into(), below.clone());
             }
             if let Some(hostname) = one.hostname {
                 let serving = if hostname.active { Serving::Yes } else { Serving::NotYet };
-                table.insert(hostname.host, Arc::new(site(serving, hostname.certificate, false)));
+                table.insert(hostname.host, Arc::new(site(serving, hostname.certificate, false, hostname.hsts_secs)));
             }
             // Last: nothing takes the name of a project's reference.
             table.insert(format!("{}.{domain}", one.reference).into(), below);
@@ -224,7 +228,7 @@ mod tests {
             reference: letter.repeat(20).parse().unwrap(),
             paused,
             vanity: vanity.map(str::to_owned),
-            hostname: hostname.map(|(host, active)| Hostname { host: host.into(), active, certificate: None }),
+            hostname: hostname.map(|(host, active)| Hostname { host: host.into(), active, certificate: None, hsts_secs: None }),
         }
     }
 

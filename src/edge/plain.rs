@@ -1,6 +1,6 @@
 //! Plain HTTP: leads clients to HTTPS, answers certificate authorities, and serves nobody.
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use hyper::{
     Request, Response, StatusCode,
@@ -16,20 +16,24 @@ use super::{
     body::{Download, full},
     request,
 };
-use crate::app::App;
+use crate::{
+    app::App,
+    domains::hostnames::reach::{self, CHALLENGES},
+};
 
 /// What a client gets to send a request.
 const HEAD: Duration = Duration::from_secs(5);
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Where a certificate authority looks whether a name leads here (RFC 8555, 8.3).
-const CHALLENGES: &str = "/.well-known/acme-challenge/";
 /// The port that needs not be said.
 const HTTPS: u16 = 443;
 
 /// Serves one connection: one request.
-pub(super) async fn serve(app: &App, stream: TcpStream, _: SocketAddr) {
-    let service = service_fn(|request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(app, request).await) });
+pub(super) async fn serve<F: Future<Output = Response<Download>>>(stream: TcpStream, answer: impl Fn(Request<Incoming>) -> F) {
+    let service = service_fn(|request| {
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -42,15 +46,16 @@ pub(super) async fn serve(app: &App, stream: TcpStream, _: SocketAddr) {
     }
 }
 
-async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
+/// Answers a request of a client or an authority.
+pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
     let (parts, _) = request.into_parts();
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
     let Ok(host) = request::host(&parts) else { return response };
     if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
-        if let Some(challenge) = app.edge.names.challenge(&host).await.filter(|challenge| challenge.token == token) {
+        if let Some(text) = challenged(app, &host, token).await {
             *response.status_mut() = StatusCode::OK;
-            *response.body_mut() = full(challenge.key_authorization.clone());
+            *response.body_mut() = full(text);
         }
         return response;
     }
@@ -67,4 +72,14 @@ async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
         response.headers_mut().insert(header::LOCATION, location);
     }
     response
+}
+
+/// What an authority is told that looks whether `host` leads here, or one of us that looks whether an authority would get here.
+async fn challenged(app: &App, host: &str, token: &str) -> Option<String> {
+    let (probe, answer) = reach::probe(&app.settings.sealing, host);
+    if token == probe {
+        return Some(answer);
+    }
+    let challenge = app.edge.names.challenge(host).await.filter(|challenge| challenge.token == token)?;
+    Some(challenge.key_authorization.clone())
 }

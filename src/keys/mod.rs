@@ -4,6 +4,7 @@
 pub mod api;
 mod form;
 
+use aws_lc_rs::constant_time;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
@@ -21,8 +22,8 @@ use crate::{
     audit::Recorder,
     db,
     error::{Context, Error},
-    ids::ProjectId,
-    projects,
+    ids::{ProjectId, ProjectRef},
+    listener, projects,
     tokens::Digest,
 };
 
@@ -154,6 +155,7 @@ pub async fn create(app: &App, project: &Project, new: NewKey, reveal: bool, aud
     let held = insert(app, &transaction, project.id, new, now).await?;
     audit.write_in(&transaction, 201, (None, Some(held.told())), now).await?;
     transaction.commit().await.context("making a key")?;
+    app.forget("api_keys");
     Ok(held.shown(reveal))
 }
 
@@ -196,7 +198,41 @@ pub async fn remove(app: &App, project: &Project, id: Uuid, why: Removal, reveal
     let after = json!({"was_compromised": why.was_compromised, "reason": reason});
     audit.write_in(&transaction, 200, (Some(held.told()), Some(after)), now).await?;
     transaction.commit().await.context("removing a key")?;
+    app.forget("api_keys");
+    // No node lets anybody in with it any more when this is answered.
+    listener::settle(&app.db).await?;
     Ok(held.shown(reveal))
+}
+
+/// The keys that a project's services accept.
+#[derive(Debug, Default)]
+pub struct Accepted(Vec<Digest>);
+
+impl Accepted {
+    /// Whether this is one of them. Takes the same time whichever it is, and whether it is one.
+    pub fn has(&self, key: &str) -> bool {
+        let sent = Digest::of(key);
+        let same = |digest: &Digest| constant_time::verify_slices_are_equal(digest.as_bytes(), sent.as_bytes()).is_ok();
+        self.0.iter().fold(false, |found, digest| same(digest) | found)
+    }
+}
+
+/// The keys that a project's services accept at the moment.
+pub async fn accepted(app: &App, project: ProjectId, reference: &ProjectRef) -> Result<Accepted, Error> {
+    let doing = "reading a project's keys";
+    let sql = "select jwt_secret, legacy_enabled, created_at from key_rings where project_id = $1";
+    let rows = app.db.query(sql, &[&project.0]).await.context(doing)?;
+    let Some(ring) = rows.first() else { return Ok(Accepted::default()) };
+    let mut all = Vec::new();
+    if ring.get(1) {
+        let secret = app.settings.sealing.open(&jwt_secret_of(project), ring.get(0))?;
+        let digest = |legacy: Legacy| Digest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret());
+        all.extend(Legacy::ALL.map(digest));
+    }
+    let sql = "select digest from api_keys where project_id = $1 limit $2";
+    let made = app.db.query(sql, &[&project.0, &KEYS_MAX]).await.context(doing)?;
+    all.extend(made.iter().filter_map(|row| Digest::stored(row.get(0))));
+    Ok(Accepted(all))
 }
 
 /// Whether the project's services accept the legacy keys.
@@ -218,7 +254,9 @@ pub async fn enable_legacy(app: &App, project: &Project, enabled: bool, audit: &
         .context(doing)?;
     let told = |enabled: bool| Some(json!({"legacy_enabled": enabled}));
     audit.write_in(&transaction, 200, (told(before), told(enabled)), now).await?;
-    transaction.commit().await.context(doing)
+    transaction.commit().await.context(doing)?;
+    app.forget("key_rings");
+    listener::settle(&app.db).await
 }
 
 /// Gives a project what it has once, and its first keys, unless it has them.
@@ -275,7 +313,7 @@ async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<bool,
 async fn insert(app: &App, transaction: &Transaction<'_>, project: ProjectId, new: NewKey, now: DateTime<Utc>) -> Result<Held, Error> {
     let NewKey { kind, name, description, template } = new;
     check_template(kind, template.as_ref())?;
-    let (id, key) = (uuid::Builder::from_random_bytes(app.entropy.bytes()).into_uuid(), kind.mint(&app.entropy));
+    let (id, key) = (app.entropy.uuid(), kind.mint(&app.entropy));
     let sealed = app.settings.sealing.seal(&app.entropy, &place(project, kind, id), &key)?;
     let claims = template.clone().map(Value::Object);
     let digest = Digest::of(key.expose_secret());

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod forwarding;
+mod keys;
 mod orders;
 mod rules;
 mod tunnels;
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use gantry::{
     app::Settings,
     edge::{
-        self, Wildcard,
+        self, Listeners, Wildcard,
         upstreams::{Named, Service, Upstreams},
     },
     http::Transport,
@@ -38,39 +39,41 @@ use uuid::Uuid;
 use crate::support::{Node, TestApp, machine::PATIENCE, settings};
 
 /// An application with an edge in front of its projects.
-struct Gate {
-    app: TestApp,
+pub(crate) struct Gate {
+    pub(crate) app: TestApp,
     /// The one that the edge is of.
-    node: Node,
-    project: ProjectRef,
+    pub(crate) node: Node,
+    pub(crate) project: ProjectRef,
     https: SocketAddr,
     http: SocketAddr,
+    ask: SocketAddr,
     tasks: JoinSet<()>,
     echo: Echo,
 }
 
 impl Gate {
     /// With all services but functions where the echo is.
-    async fn new() -> Self {
-        Self::with(|_| None).await
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| None, edge::Options::default()).await
     }
 
     /// The same, with the certificate for the projects' domain from elsewhere.
-    async fn with(wildcard: impl FnOnce(&Path) -> Option<Wildcard>) -> Self {
+    async fn with(wildcard: impl FnOnce(&Path) -> Option<Wildcard>, options: edge::Options) -> Self {
         let (app, echo) = (TestApp::new().await, Echo::start().await);
         let services = Service::ALL.into_iter().filter(|service| *service != Service::Functions);
         let upstreams: Upstreams =
             services.map(|service| format!("{service}=http://{}/base", echo.address).parse::<Named>().unwrap()).collect();
-        let settings = Settings { upstreams, ..settings(Transport::default(), Uuid::from_u128(7)) };
+        let settings = Settings { upstreams, edge: options, ..settings(Transport::default(), Uuid::from_u128(7)) };
         let node = app.another_with(settings, app.machine.clone());
         let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http) = (bind().await, bind().await);
-        let addresses = (https.local_addr().unwrap(), http.local_addr().unwrap());
-        let tasks = edge::listen(&node.app, vec![https], vec![http], Some(wildcard)).unwrap();
+        let (https, http, ask) = (bind().await, bind().await, bind().await);
+        let [https_at, http_at, ask_at] = [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
+        let listeners = Listeners { https: vec![https], http: vec![http], ask: vec![ask] };
+        let tasks = edge::listen(&node.app, listeners, Some(wildcard)).unwrap();
         let project = app.home.project.clone();
-        Self { app, node, project, https: addresses.0, http: addresses.1, tasks, echo }
+        Self { app, node, project, https: https_at, http: http_at, ask: ask_at, tasks, echo }
     }
 
     /// The project's name in DNS.
@@ -99,7 +102,7 @@ impl Gate {
     }
 
     /// A GET of this path over a connection of its own.
-    async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         let mut client = self.client().await;
         client.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host())).await;
         client.answer().await
@@ -131,7 +134,7 @@ async fn connect(address: SocketAddr, name: &str, config: ClientConfig) -> std::
 struct Client(TlsStream<TcpStream>);
 
 #[derive(Debug)]
-struct Answer {
+pub(crate) struct Answer {
     status: u16,
     /// In lower case.
     head: String,

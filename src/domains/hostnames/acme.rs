@@ -18,8 +18,14 @@ use crate::{
     listener,
 };
 
-/// Orders begun in a minute, and in three hours: below what authorities allow.
-const BUDGETS: [(TimeDelta, i64); 2] = [(TimeDelta::minutes(1), 10), (TimeDelta::hours(3), 250)];
+/// Orders begun in a time, of all of them, of one organization's and of one hostname's: below what authorities allow for their account
+/// and for a name, however often somebody deletes it and asks for it again.
+const BUDGETS: [(Whose, TimeDelta, i64); 4] = [
+    (Whose::All, TimeDelta::minutes(1), 10),
+    (Whose::All, TimeDelta::hours(3), 250),
+    (Whose::Organizations, TimeDelta::hours(3), 25),
+    (Whose::Hostnames, TimeDelta::hours(1), 4),
+];
 /// How long an authority is waited for in one go. The order goes on in the next.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// One go, in all. Shorter than a claim.
@@ -40,6 +46,14 @@ pub struct Authority {
     pub issuer: Option<String>,
 }
 
+/// Whose orders a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    All,
+    Organizations,
+    Hostnames,
+}
+
 /// How an order ended, or did not yet.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -47,6 +61,8 @@ pub(super) enum Outcome {
     Certified(DateTime<Utc>),
     /// The authority will not have it.
     Refused(String),
+    /// It must wait for a while.
+    Postponed(String),
     /// Another go is needed.
     Unfinished(String),
 }
@@ -75,6 +91,8 @@ enum Failure {
     Ours(Error),
     /// The order came to nothing.
     Invalid(String),
+    /// As much was asked for as may be.
+    Exhausted(Whose),
     /// Not now.
     Later(&'static str),
 }
@@ -85,12 +103,18 @@ impl fmt::Display for Failure {
             Self::Authority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
             Self::Invalid(why) => f.write_str(why),
+            Self::Exhausted(Whose::All) => f.write_str("this server has asked for as many certificates as its authority allows"),
+            Self::Exhausted(Whose::Organizations) => {
+                f.write_str("the organization has asked for as many certificates as it may in three hours")
+            }
+            Self::Exhausted(Whose::Hostnames) => f.write_str("as many certificates were asked for this hostname as may be in an hour"),
             Self::Later(why) => f.write_str(why),
         }
     }
 }
 
-/// Brings the order of a hostname's certificate as far as it comes.
+/// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
+/// crashes before it is written down that there is one finds it again, instead of ordering another.
 pub(super) async fn obtain(app: &App, authority: &Authority, held: &Held) -> Result<Outcome, Error> {
     let gone = timeout(GO, Box::pin(go(app, authority, held))).await.unwrap_or(Err(Failure::Later("the authority takes its time")));
     match gone {
@@ -100,6 +124,7 @@ pub(super) async fn obtain(app: &App, authority: &Authority, held: &Held) -> Res
             forget(app, held).await?;
             Ok(Outcome::Refused(why))
         }
+        Err(exhausted @ Failure::Exhausted(_)) => Ok(Outcome::Postponed(format!("{exhausted}; it is tried again by itself"))),
         // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
         Err(other) => Ok(Outcome::Unfinished(other.to_string())),
     }
@@ -126,7 +151,7 @@ async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Ut
     }
     let chain = order.poll_certificate(&patience).await?;
     let renew_at = certificates::keep(app, held, &chain, &key).await?;
-    forget(app, held).await?;
+    give_up_authorizations(held, &mut order).await;
     Ok(renew_at)
 }
 
@@ -166,8 +191,9 @@ async fn credentials(app: &App, authority: &Authority, place: &str) -> Result<Op
 
 async fn begun(app: &App, held: &Held) -> Result<Option<Begun>, Error> {
     let doing = "reading an order";
-    let sql = "delete from acme_orders where hostname_id = $1 and created_at < $2";
-    app.db.query(sql, &[&held.id, &(app.clock.now() - ORDER_LIFE)]).await.context(doing)?;
+    // Also what crashes left of others.
+    let sql = "delete from acme_orders where created_at < $1";
+    app.db.query(sql, &[&(app.clock.now() - ORDER_LIFE)]).await.context(doing)?;
     let rows = app.db.query("select url, sealed_key from acme_orders where hostname_id = $1", &[&held.id]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Begun { url: row.get(0), key: app.settings.sealing.open(&certificates::place(held.id), row.get(1))? }))
@@ -176,14 +202,19 @@ async fn begun(app: &App, held: &Held) -> Result<Option<Begun>, Error> {
 /// Begins an order, within the budgets, and writes it down.
 async fn begin(app: &App, account: &Account, held: &Held) -> Result<(Order, SecretString), Failure> {
     let (doing, now) = ("beginning an order", app.clock.now());
-    for (span, most) in BUDGETS {
-        let rows = app.db.query("select count(*) from acme_begun where at > $1", &[&(now - span)]).await.context(doing)?;
+    for (whose, span, most) in BUDGETS {
+        let organization = (whose == Whose::Organizations).then_some(held.organization.0);
+        let host = (whose == Whose::Hostnames).then_some(held.host.as_str());
+        let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
+                   and ($3::text is null or host = $3)";
+        let rows = app.db.query(sql, &[&(now - span), &organization, &host]).await.context(doing)?;
         if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
-            return Err(Failure::Later("as many certificates as the authority allows were asked for; it will be tried again"));
+            return Err(Failure::Exhausted(whose));
         }
     }
     app.db.query("delete from acme_begun where at < $1", &[&(now - TimeDelta::hours(6))]).await.context(doing)?;
-    app.db.query("insert into acme_begun (at) values ($1)", &[&now]).await.context(doing)?;
+    let sql = "insert into acme_begun (at, host, organization_id) values ($1, $2, $3)";
+    app.db.query(sql, &[&now, &held.host.as_str(), &held.organization.0]).await.context(doing)?;
     let key = certificates::new_key()?;
     let order = account.new_order(&NewOrder::new(&[Identifier::Dns(held.host.to_string())])).await?;
     let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(held.id), &key)?;
@@ -218,6 +249,22 @@ async fn answer_challenges(app: &App, held: &Held, order: &mut Order) -> Result<
     Ok(())
 }
 
+/// An authority takes an authorization of an account for weeks, and the account is all projects'. So nothing is left of it for whoever has
+/// the hostname next.
+async fn give_up_authorizations(held: &Held, order: &mut Order) {
+    let mut authorizations = order.authorizations();
+    while let Some(authorization) = authorizations.next().await {
+        let given_up = match authorization {
+            Ok(mut authorization) => authorization.deactivate().await.map(drop),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = given_up {
+            // Proving a name to us does not rest on it.
+            tracing::info!(host = %held.host, %error, "an authorization could not be given up");
+        }
+    }
+}
+
 /// What the authority says it found.
 async fn why_invalid(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
@@ -229,7 +276,8 @@ async fn why_invalid(order: &mut Order) -> String {
     "the authority does not say why".to_owned()
 }
 
-async fn forget(app: &App, held: &Held) -> Result<(), Error> {
+/// Forgets the order of a hostname.
+pub(super) async fn forget(app: &App, held: &Held) -> Result<(), Error> {
     app.db.query("delete from acme_orders where hostname_id = $1", &[&held.id]).await.context("forgetting an order")?;
     app.forget("acme_orders");
     Ok(())

@@ -7,7 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Held, Host, State, keeper};
+use super::{
+    Held, Host, State,
+    doctor::{self, Check},
+    keeper,
+};
 use crate::{
     access::{OauthScope as S, Permission as P, Project},
     app::App,
@@ -17,8 +21,11 @@ use crate::{
     limits::{DOMAINS, STANDARD},
 };
 
+/// Two years: what browsers' lists of such names ask for.
+const HSTS_SECS_MAX: i32 = 63_072_000;
+
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&DELETE, &GET, &ACTIVATE, &INITIALIZE, &REVERIFY];
+pub static ENDPOINTS: &[&Endpoint] = &[&DELETE, &GET, &ACTIVATE, &INITIALIZE, &REVERIFY, &CHECKS, &HSTS];
 
 /// A hostname, as the contract tells it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -45,6 +52,17 @@ enum Step {
     Active,
 }
 
+impl From<State> for Step {
+    fn from(state: State) -> Self {
+        match state {
+            State::Initiated => Self::Initiated,
+            State::Verified => Self::Verified,
+            State::Certified => Self::Certified,
+            State::Active => Self::Active,
+        }
+    }
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Data {
@@ -69,7 +87,7 @@ struct Detail {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
     verification_errors: Vec<String>,
-    /// `pending`, `active`, or `moved` if DNS has led elsewhere for a week.
+    /// `pending`, `active`, `moved` if DNS has led elsewhere for a week, or `blocked` by the operator.
     status: &'static str,
 }
 
@@ -112,17 +130,16 @@ impl Told {
     fn new(app: &App, held: Held) -> Self {
         let wanted = held.wanted(app);
         let proven = matches!(held.state, State::Certified | State::Active);
-        let (status, ssl) = match held.state {
-            State::Initiated if held.refusal.is_some() => (Step::Initiated, "validation_timed_out"),
-            State::Initiated => (Step::Initiated, "pending_validation"),
-            State::Verified => (Step::Verified, "initializing"),
-            State::Certified => (Step::Certified, "active"),
-            State::Active => (Step::Active, "active"),
+        let ssl = match held.state {
+            State::Initiated if held.refusal.is_some() => "validation_timed_out",
+            State::Initiated => "pending_validation",
+            State::Verified => "initializing",
+            State::Certified | State::Active => "active",
         };
         let record = || Record { txt_name: wanted.proof_name.clone(), txt_value: wanted.proof.clone() };
         let moved = keeper::has_moved(&held, app.clock.now());
         Self {
-            status,
+            status: held.state.into(),
             custom_hostname: held.host.to_string(),
             data: Data {
                 success: true,
@@ -144,6 +161,7 @@ impl Told {
                     custom_origin_server: wanted.alias,
                     verification_errors: held.problems,
                     status: match (moved, proven) {
+                        _ if held.blocked => "blocked",
                         (true, _) => "moved",
                         (false, true) => "active",
                         (false, false) => "pending",
@@ -254,4 +272,60 @@ struct Removal {
 async fn delete(project: Project, app: App, audit: Arc<Recorder>, Query(_): Query<Removal>) -> Result<Done, Error> {
     super::remove(&app, &project, &audit).await?;
     Ok(Done)
+}
+
+static CHECKS: Endpoint = Endpoint {
+    id: "gantry-check-custom-hostname",
+    summary: "Look at everything the custom hostname needs",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/custom-hostname/checks",
+    aliases: &["/v1/projects/{ref}/custom-hostname/checks"],
+    access: needs(&[&[P::CustomDomainRead]], S::DomainsRead),
+    limit: &DOMAINS,
+    handler: || mount(checks),
+};
+
+/// A hostname, and what was found when everything it needs was looked at.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CustomHostnameChecks")]
+struct Checked {
+    custom_hostname: String,
+    status: Step,
+    checks: Vec<Check>,
+}
+
+async fn checks(project: Project, app: App) -> Result<Json<Checked>, Error> {
+    let held = super::get(&app, &project).await?;
+    let checks = doctor::examine(&app, &held).await?;
+    Ok(Json(Checked { custom_hostname: held.host.to_string(), status: held.state.into(), checks }))
+}
+
+static HSTS: Endpoint = Endpoint {
+    id: "gantry-set-custom-hostname-hsts",
+    summary: "Say for how long clients are to use nothing but HTTPS for the custom hostname",
+    tag: Tag::Gantry,
+    method: Verb::Put,
+    path: "/v1/projects/{ref}/config/custom-hostname/hsts",
+    aliases: &["/v1/projects/{ref}/custom-hostname/hsts"],
+    access: needs(&[&[P::CustomDomainWrite]], S::DomainsWrite),
+    limit: &STANDARD,
+    handler: || mount(hsts).sample(r#"{"max_age_secs": 31536000}"#),
+};
+
+/// What `Strict-Transport-Security` says.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "CustomHostnameHsts")]
+struct Hsts {
+    /// Zero: nothing is said, besides by the services themselves.
+    #[schemars(range(min = 0, max = 63_072_000))]
+    max_age_secs: i32,
+}
+
+async fn hsts(project: Project, app: App, audit: Arc<Recorder>, Json(wish): Json<Hsts>) -> Result<Json<Hsts>, Error> {
+    if !(0..=HSTS_SECS_MAX).contains(&wish.max_age_secs) {
+        return Err(Error::invalid("max_age_secs", format!("expected 0 to {HSTS_SECS_MAX}")));
+    }
+    super::set_hsts(&app, &project, Some(wish.max_age_secs).filter(|secs| *secs > 0), &audit).await?;
+    Ok(Json(wish))
 }

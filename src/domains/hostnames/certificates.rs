@@ -1,21 +1,26 @@
 //! Certificates of hostnames: kept sealed, and opened once for each node that serves them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::{
+    RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::aws_lc_rs::sign::any_supported_type,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime, pem::PemObject},
     sign::CertifiedKey,
 };
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
-use x509_cert::der::Decode;
+use x509_cert::{
+    der::Decode,
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
 
-use super::Held;
+use super::{Held, Host};
 use crate::{
     app::App,
     error::{Context, Error},
@@ -52,7 +57,7 @@ pub(super) async fn keep(app: &App, held: &Held, chain: &str, key: &SecretString
     let doing = "keeping a certificate";
     // Of no use together, they are not kept.
     open_pair(chain, key)?;
-    let (from, until) = life(chain)?;
+    let (from, until) = life(&read(chain)?)?;
     let renew_at = from + (until - from) * 2 / 3;
     let sealed = app.settings.sealing.seal(&app.entropy, &place(held.id), key)?;
     let sql = "insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at) values ($1, $2, $3, $4, $5) \
@@ -87,19 +92,78 @@ pub fn open(app: &App, hostname: Uuid, chain: &str, sealed: &[u8], until: DateTi
     Ok(opened)
 }
 
+/// What is known of a certificate that is kept.
+pub(super) struct Kept {
+    /// The certificate first.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) from: DateTime<Utc>,
+    pub(super) until: DateTime<Utc>,
+    pub(super) renew_at: DateTime<Utc>,
+}
+
+/// The certificate of a hostname, if it has one.
+pub(super) async fn kept(app: &App, held: &Held) -> Result<Option<Kept>, Error> {
+    let doing = "reading a certificate";
+    let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
+    let rows = app.db.query(sql, &[&held.id]).await.context(doing)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let chain = read(row.get(0))?;
+    let (from, until) = life(&chain)?;
+    Ok(Some(Kept { chain, from, until, renew_at: row.get(1) }))
+}
+
+impl Kept {
+    /// Who made it, and for which names.
+    pub(super) fn issuer_and_names(&self) -> Result<(String, Vec<String>), Error> {
+        let doing = "reading a certificate";
+        let certificate = first(&self.chain)?;
+        let names = certificate.tbs_certificate.get::<SubjectAltName>().context(doing)?.map(|(_, names)| names.0).unwrap_or_default();
+        let name = |name: GeneralName| if let GeneralName::DnsName(name) = name { Some(name.to_string()) } else { None };
+        Ok((certificate.tbs_certificate.issuer.to_string(), names.into_iter().filter_map(name).collect()))
+    }
+
+    /// Whether each certificate is signed by the next, and the first one was good for `host` when it began; or why not.
+    pub(super) fn verify(&self, host: &Host) -> Result<(), String> {
+        let text = |error: &dyn fmt::Display| error.to_string();
+        let roots = anchor(&self.chain)?;
+        let [first, between @ .., _] = &self.chain[..] else { return Err("there is no certificate".to_owned()) };
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let name = ServerName::try_from(host.as_str()).map_err(|error| text(&error))?;
+        let began = UnixTime::since_unix_epoch(Duration::from_secs(self.from.timestamp().unsigned_abs()));
+        let verified = verifier.map_err(|error| text(&error))?.verify_server_cert(first, between, &name, &[], began);
+        verified.map(drop).map_err(|error| text(&error))
+    }
+}
+
+/// The end of a chain, as what the rest of it is trusted by.
+pub(super) fn anchor(chain: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
+    let [_, .., last] = chain else { return Err("the certificate of the authority itself is missing".to_owned()) };
+    let mut roots = RootCertStore::empty();
+    roots.add(last.clone()).map_err(|error| error.to_string())?;
+    Ok(roots)
+}
+
 fn open_pair(chain: &str, key: &SecretString) -> Result<CertifiedKey, Error> {
     let doing = "opening a certificate";
-    let chain = CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().context(doing)?;
+    let chain = read(chain)?;
     let key = PrivateKeyDer::from_pem_slice(key.expose_secret().as_bytes()).context(doing)?;
     CertifiedKey::from_der(chain, key, &tls::provider()).context(doing)
 }
 
-/// From when until when a certificate is good.
-fn life(chain: &str) -> Result<(DateTime<Utc>, DateTime<Utc>), Error> {
-    let doing = "reading a certificate's life";
-    let first = CertificateDer::pem_slice_iter(chain.as_bytes()).next().ok_or("it is empty").context(doing)?.context(doing)?;
-    let certificate = x509_cert::Certificate::from_der(&first).context(doing)?;
-    let validity = certificate.tbs_certificate.validity;
+/// The certificates of a chain.
+fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().context("reading a certificate")
+}
+
+/// The first certificate of a chain.
+fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> {
+    let doing = "reading a certificate";
+    x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?).context(doing)
+}
+
+/// From when until when a chain's first certificate is good.
+fn life(chain: &[CertificateDer<'_>]) -> Result<(DateTime<Utc>, DateTime<Utc>), Error> {
+    let validity = first(chain)?.tbs_certificate.validity;
     let at = |time: x509_cert::time::Time| DateTime::<Utc>::from(time.to_system_time());
     Ok((at(validity.not_before), at(validity.not_after)))
 }

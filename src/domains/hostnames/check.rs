@@ -32,6 +32,30 @@ pub struct Wanted {
     pub issuer: Option<String>,
 }
 
+/// A record that is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// Where the name leads.
+    Cname,
+    /// Whose it is.
+    Txt,
+    /// Who may certify it.
+    Caa,
+}
+
+/// A record beside what it is to be.
+#[derive(Debug)]
+pub struct Finding {
+    /// Which record.
+    pub record: Record,
+    /// What it is to say.
+    pub expected: String,
+    /// What it says.
+    pub observed: String,
+    /// Whether that will do.
+    pub fits: bool,
+}
+
 impl Wanted {
     /// Of a hostname of a project.
     pub fn new(host: &Host, project: &ProjectRef, domain: &str, key: &SealingKey, issuer: Option<&str>) -> Self {
@@ -43,28 +67,47 @@ impl Wanted {
         }
     }
 
+    /// What each record says beside what it is to say: where the name leads, its proof, who may certify it.
+    pub fn findings(&self, seen: &Seen) -> [Finding; 3] {
+        let several = |values: &[String], none: &str| if values.is_empty() { none.to_owned() } else { values.join(", ") };
+        let issuer = self.issuer.clone().unwrap_or_else(|| "any authority".to_owned());
+        [
+            Finding {
+                record: Record::Cname,
+                expected: self.alias.clone(),
+                observed: seen.alias.clone().unwrap_or_else(|| "no CNAME record".to_owned()),
+                fits: self.alias_fits(seen),
+            },
+            Finding {
+                record: Record::Txt,
+                expected: self.proof.clone(),
+                observed: several(&seen.texts, "no TXT record"),
+                fits: self.proof_fits(seen),
+            },
+            Finding {
+                record: Record::Caa,
+                expected: issuer,
+                observed: several(&seen.issuers, "no CAA record"),
+                fits: self.issuer_fits(seen),
+            },
+        ]
+    }
+
     /// What is wrong with what was seen, as people are told.
     pub fn problems(&self, seen: &Seen) -> Vec<String> {
-        let mut problems = Vec::new();
-        if !self.alias_fits(seen) {
-            let found = seen.alias.as_deref().unwrap_or("no CNAME record");
-            problems.push(format!("custom hostname does not CNAME to this project: found {found}, expected {}", self.alias));
-        }
-        if !self.proof_fits(seen) {
-            let found = if seen.texts.is_empty() { "no TXT record".to_owned() } else { seen.texts.join(", ") };
-            problems.push(format!(
-                "custom hostname is not proven to be this project's: found {found} at {}, expected {}",
-                self.proof_name, self.proof
-            ));
-        }
-        if !self.issuer_fits(seen) {
-            let issuer = self.issuer.as_deref().unwrap_or_default();
-            problems.push(format!(
-                "caa_error: CAA records let only {} certify the custom hostname, expected {issuer} among them",
-                seen.issuers.join(", ")
-            ));
-        }
-        problems
+        let wrong = self.findings(seen).into_iter().filter(|finding| !finding.fits);
+        wrong
+            .map(|Finding { record, expected, observed, .. }| match record {
+                Record::Cname => format!("custom hostname does not CNAME to this project: found {observed}, expected {expected}"),
+                Record::Txt => format!(
+                    "custom hostname is not proven to be this project's: found {observed} at {}, expected {expected}",
+                    self.proof_name
+                ),
+                Record::Caa => {
+                    format!("caa_error: CAA records let only {observed} certify the custom hostname, expected {expected} among them")
+                }
+            })
+            .collect()
     }
 
     /// Whether the name leads to the project.

@@ -29,12 +29,15 @@ const TEXT_BYTES_MAX: usize = 200;
 const PORT: u16 = 53;
 
 /// What an asking of DNS comes to: what was seen, or why nothing was.
-pub type Looking<'a> = Pin<Box<dyn Future<Output = Result<Seen, String>> + Send + 'a>>;
+pub type Looking<'a, T = Seen> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// Tells what DNS says of hostnames.
 pub trait Dns: fmt::Debug + Send + Sync {
     /// What it says of `host`, and what stands at `proof_name`.
     fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a>;
+
+    /// The addresses of a name, as clients find them.
+    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>>;
 }
 
 /// The real one.
@@ -141,6 +144,16 @@ impl Resolver {
 impl Dns for Resolver {
     fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a> {
         Box::pin(self.see(host, proof_name))
+    }
+
+    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>> {
+        Box::pin(async move {
+            match self.recursive.lookup_ip(fqdn(name)?).await {
+                Ok(found) => Ok(found.iter().take(RECORDS_MAX).collect()),
+                Err(error) if error.is_no_records_found() || error.is_nx_domain() => Ok(Vec::new()),
+                Err(error) => Err(format!("asking for the addresses of {name}: {error}")),
+            }
+        })
     }
 }
 

@@ -11,6 +11,12 @@ const RESERVED: [&str; 6] = ["arpa", "example", "invalid", "local", "localhost",
 /// The same of other names: they are for documents.
 const FOR_DOCUMENTS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
+/// A name as DNS has it: lower case, A-labels, no dot at the end.
+pub(super) fn ascii(text: &str) -> Option<String> {
+    let name = idna::domain_to_ascii_strict(text.strip_suffix('.').unwrap_or(text)).ok()?;
+    (!name.is_empty() && name.len() <= BYTES_MAX).then_some(name)
+}
+
 /// A hostname: lower case, A-labels, below a name that can be registered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host(SmolStr);

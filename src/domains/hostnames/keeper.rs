@@ -26,10 +26,11 @@ const BATCH: i64 = 64;
 const PASS: Duration = Duration::from_secs(30);
 /// For how long who looks at a hostname keeps others from it. Longer than any look takes.
 const CLAIM: TimeDelta = TimeDelta::minutes(2);
-/// The pause after an authority refused, which allows few failures in an hour; the same where a certificate is there still; and
-/// after an order that did not come to its end.
+/// The pause after an authority refused, which allows few failures in an hour; the same where a certificate is there still;
+/// where as much was asked for as may be; and after an order that did not come to its end.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::minutes(15);
 const RENEWAL_PAUSE: TimeDelta = TimeDelta::hours(1);
+const POSTPONED_PAUSE: TimeDelta = TimeDelta::minutes(10);
 const UNFINISHED_PAUSE: TimeDelta = TimeDelta::seconds(20);
 /// Quick looks, the pause between them, and the longest pause later.
 const QUICK: i32 = 10;
@@ -92,11 +93,14 @@ pub async fn pass(app: &App) -> Result<(), Error> {
 }
 
 async fn advance(app: &App, held: &Held) -> Result<(), Error> {
+    if held.blocked {
+        return write(app, held.state, held, app.clock.now() + DAILY).await.map(drop);
+    }
     match held.state {
         State::Initiated => match look(app, held).await {
             Err(Error::Conflict(why)) => {
                 let held = Held { problems: vec![why.into()], attempts: held.attempts.saturating_add(1), ..held.clone() };
-                write(app, &held, app.clock.now() + pause(held.attempts)).await.map(drop)
+                write(app, held.state, &held, app.clock.now() + pause(held.attempts)).await.map(drop)
             }
             other => other,
         },
@@ -113,15 +117,16 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
     let now = app.clock.now();
     let Some(authority) = &app.settings.authority else {
         let refusal = Some(NO_AUTHORITY.to_owned());
-        return write(app, &Held { refusal, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
+        return write(app, held.state, &Held { refusal, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
     };
     let renewing = held.state != State::Verified;
     match acme::obtain(app, authority, held).await? {
         Outcome::Certified(renew_at) => {
             let state = if renewing { held.state } else { State::Certified };
             tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
-            let held = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
-            write(app, &held, (now + DAILY).min(renew_at)).await.map(drop)
+            let certified = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
+            write(app, held.state, &certified, (now + DAILY).min(renew_at)).await?;
+            acme::forget(app, held).await
         }
         Outcome::Refused(why) => {
             tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
@@ -129,11 +134,15 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
             let state = if renewing { held.state } else { State::Initiated };
             let attempts = held.attempts.saturating_add(1);
             let pause = pause(attempts).max(if renewing { RENEWAL_PAUSE } else { REFUSED_PAUSE });
-            write(app, &Held { state, refusal: Some(why), attempts, ..held.clone() }, now + pause).await.map(drop)
+            write(app, held.state, &Held { state, refusal: Some(why), attempts, ..held.clone() }, now + pause).await.map(drop)
+        }
+        Outcome::Postponed(why) => {
+            tracing::warn!(host = %held.host, why, "a certificate was not asked for");
+            write(app, held.state, &Held { refusal: Some(why), ..held.clone() }, now + POSTPONED_PAUSE).await.map(drop)
         }
         Outcome::Unfinished(why) => {
             tracing::info!(host = %held.host, why, "a certificate is not there yet; it will be tried again");
-            write(app, held, now + UNFINISHED_PAUSE).await.map(drop)
+            write(app, held.state, held, now + UNFINISHED_PAUSE).await.map(drop)
         }
     }
 }
@@ -159,7 +168,7 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
             attempts: if held.refusal.is_some() { held.attempts } else { 0 },
             ..held.clone()
         };
-        if write(app, &proven, now).await? {
+        if write(app, held.state, &proven, now).await? {
             tracing::info!(host = %held.host, project = %held.reference, "a hostname is proven");
         }
         app.hostnames.wake();
@@ -170,7 +179,7 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
     }
     let attempts = held.attempts.saturating_add(1);
     let astray_at = (now - held.created_at >= MOVED).then_some(held.created_at);
-    write(app, &Held { problems, astray_at, attempts, ..held.clone() }, now + pause(attempts)).await.map(drop)
+    write(app, held.state, &Held { problems, astray_at, attempts, ..held.clone() }, now + pause(attempts)).await.map(drop)
 }
 
 /// Looks whether a hostname that has a certificate still leads to its project.
@@ -183,7 +192,7 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
         // No answer is no word that it has moved.
         Err(why) => {
             let problems = vec![format!("DNS could not be asked: {why}")];
-            return write(app, &Held { problems, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
+            return write(app, held.state, &Held { problems, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
         }
     };
     let astray_at = (!problems.is_empty()).then(|| held.astray_at.unwrap_or(now));
@@ -194,7 +203,9 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
     let held = Held { problems, astray_at, ..held.clone() };
     match certificates::renewal(app, &held).await? {
         Some(renew_at) if fits && renew_at <= now => certify(app, &held).await,
-        renewal => write(app, &held, renewal.filter(|at| fits && *at > now).map_or(now + DAILY, |at| at.min(now + DAILY))).await.map(drop),
+        renewal => write(app, held.state, &held, renewal.filter(|at| fits && *at > now).map_or(now + DAILY, |at| at.min(now + DAILY)))
+            .await
+            .map(drop),
     }
 }
 

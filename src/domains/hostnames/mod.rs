@@ -5,11 +5,14 @@
 
 pub mod acme;
 pub mod api;
+pub mod blocked;
 pub mod certificates;
 pub mod check;
 pub mod dns;
+pub mod doctor;
 mod host;
 pub mod keeper;
+pub mod reach;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -29,9 +32,12 @@ use crate::{
     audit::Recorder,
     db::{self, Param},
     error::{Context, Error},
-    ids::{ProjectId, ProjectRef},
+    ids::{OrganizationId, ProjectId, ProjectRef},
     listener, projects,
 };
+
+/// Hostnames that the projects of an organization have or want at once: each is looked at again and again.
+const HOSTNAMES_MAX: i64 = 100;
 
 /// How far a hostname is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +89,19 @@ pub struct Held {
     pub attempts: i32,
     /// When it was asked for.
     pub created_at: DateTime<Utc>,
+    /// Whose project that is.
+    pub organization: OrganizationId,
+    /// Whether the operator does not want it to be served.
+    pub blocked: bool,
+    /// For how many seconds clients are to use nothing but HTTPS for it.
+    pub hsts_secs: Option<i32>,
 }
 
 macro_rules! held {
     ($rest:literal) => {
         concat!(
-            "select h.project_id, p.ref, h.id, h.host, h.state, h.problems, h.refusal, h.astray_at, h.attempts, h.created_at \
-             from projects p join custom_hostnames h on h.project_id = p.id ",
+            "select h.project_id, p.ref, h.id, h.host, h.state, h.problems, h.refusal, h.astray_at, h.attempts, h.created_at, \
+             p.organization_id, is_blocked(h.host), h.hsts_secs from projects p join custom_hostnames h on h.project_id = p.id ",
             $rest
         )
     };
@@ -111,6 +123,9 @@ impl Held {
             astray_at: row.get(7),
             attempts: row.get(8),
             created_at: row.get(9),
+            organization: OrganizationId(row.get(10)),
+            blocked: row.get(11),
+            hsts_secs: row.get(12),
         })
     }
 
@@ -165,7 +180,8 @@ pub async fn initialize(app: &App, project: &Project, host: &Host, audit: &Recor
         }
         (None, None) => {}
     }
-    let id = uuid::Builder::from_random_bytes(app.entropy.bytes()).into_uuid();
+    admit(&transaction, project, host).await?;
+    let id = app.entropy.uuid();
     let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) values ($1, $2, $3, 'initiated', $4, $4)";
     transaction.execute(sql, &[&project.id.0, &id, &host.as_str(), &now]).await.context(doing)?;
     let held = lock(&transaction, project.id).await?.ok_or_else(none)?;
@@ -175,10 +191,34 @@ pub async fn initialize(app: &App, project: &Project, host: &Host, audit: &Recor
     Ok(held)
 }
 
+fn blocked(host: &Host) -> Error {
+    Error::Rejected(format!("The operator of this server does not serve {host}.").into())
+}
+
+/// Refuses names that are blocked, and more of them than an organization may have.
+async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) -> Result<(), Error> {
+    let doing = "initializing a hostname";
+    // One at a time of an organization, so that the count holds. Its projects are held already, each by one at a time.
+    let lock = "select pg_advisory_xact_lock(hashtextextended('custom hostnames of an organization', $1))";
+    transaction.execute(lock, &[&project.organization.0]).await.context(doing)?;
+    let sql = "select is_blocked($1), (select count(*) from custom_hostnames h join projects p on p.id = h.project_id where p.organization_id = $2)";
+    let row = transaction.query_one(sql, &[&host.as_str(), &project.organization.0]).await.context(doing)?;
+    if row.get(0) {
+        return Err(blocked(host));
+    }
+    if row.get::<_, i64>(1) >= HOSTNAMES_MAX {
+        let why =
+            format!("The projects of an organization can have {HOSTNAMES_MAX} custom hostnames. Delete one before asking for another.");
+        return Err(Error::Rejected(why.into()));
+    }
+    Ok(())
+}
+
 /// Looks at DNS now, and goes on if it is as it should be.
 pub async fn reverify(app: &App, project: &Project, audit: &Recorder) -> Result<Held, Error> {
     let before = find(app, project.id).await?.ok_or(Error::Rejected("Project is not pending custom hostname verification.".into()))?;
     match before.state {
+        State::Initiated | State::Verified if before.blocked => {}
         State::Initiated => keeper::look(app, &before).await?,
         State::Verified => app.hostnames.wake(),
         State::Certified | State::Active => {
@@ -201,6 +241,7 @@ pub async fn activate(app: &App, project: &Project, audit: &Recorder) -> Result<
     hold(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?;
     let before = match before {
+        Some(held) if held.blocked => return Err(blocked(&held.host)),
         Some(held) if held.state == State::Certified => held,
         Some(held) if held.state == State::Active => return Err(Error::Rejected("Custom hostname has already been activated.".into())),
         _ => return Err(Error::Rejected("Verification has not been completed.".into())),
@@ -211,6 +252,22 @@ pub async fn activate(app: &App, project: &Project, audit: &Recorder) -> Result<
     transaction.commit().await.context(doing)?;
     app.forget("custom_hostnames");
     Ok(after)
+}
+
+/// Says for how many seconds clients are to use nothing but HTTPS for the hostname; none says nothing.
+pub async fn set_hsts(app: &App, project: &Project, secs: Option<i32>, audit: &Recorder) -> Result<(), Error> {
+    let (doing, now) = ("setting the HSTS of a hostname", app.clock.now());
+    let mut client = app.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    hold(&transaction, project.id).await?;
+    let before = lock(&transaction, project.id).await?.ok_or_else(none)?;
+    let sql = "update custom_hostnames set hsts_secs = $2 where project_id = $1";
+    transaction.execute(sql, &[&project.id.0, &secs]).await.context(doing)?;
+    let told = |secs: Option<i32>| Some(json!({"custom_hostname": before.host.as_str(), "max_age_secs": secs.unwrap_or(0)}));
+    audit.write_in(&transaction, 200, (told(before.hsts_secs), told(secs)), now).await?;
+    transaction.commit().await.context(doing)?;
+    app.forget("custom_hostnames");
+    Ok(())
 }
 
 /// Takes a project's hostname from it. No node serves it any more when this returns.
@@ -227,14 +284,13 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<()
     listener::settle(&app.db).await
 }
 
-/// Writes down what became of a hostname, unless it is another one by now. Returns whether it is still there. A name that is
-/// another project's already is a conflict.
-async fn write(app: &App, held: &Held, not_before: DateTime<Utc>) -> Result<bool, Error> {
+/// Writes down what became of a hostname that was `from`, unless it is another one or something else became of it meanwhile. Returns
+/// whether it was written. A name that is another project's already is a conflict.
+async fn write(app: &App, from: State, held: &Held, not_before: DateTime<Utc>) -> Result<bool, Error> {
     let sql = "update custom_hostnames set state = $2, problems = $3, refusal = $4, astray_at = $5, attempts = $6, not_before = $7 \
-               where id = $1 and (state = $2 or (state, $2) in (('initiated', 'verified'), ('verified', 'certified'), ('verified', 'initiated'))) \
-               returning id";
-    let params: [Param<'_>; 7] =
-        [&held.id, &held.state.name(), &held.problems, &held.refusal, &held.astray_at, &held.attempts, &not_before];
+               where id = $1 and state = $8 returning id";
+    let params: [Param<'_>; 8] =
+        [&held.id, &held.state.name(), &held.problems, &held.refusal, &held.astray_at, &held.attempts, &not_before, &from.name()];
     let written = app.db.query(sql, &params).await.map_err(|error| match db::violated(&error) {
         Some("custom_hostnames_host_key") => Error::Conflict(format!("{} is the custom hostname of another project", held.host).into()),
         _ => Error::internal("writing a hostname", error),

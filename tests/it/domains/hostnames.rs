@@ -1,11 +1,11 @@
 //! Custom hostnames, from the wish to the activation, by what DNS says.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use gantry::{
     app::Settings,
     domains::hostnames::{
-        Host,
+        Host, blocked,
         check::Seen,
         dns::{Dns, Looking},
         keeper,
@@ -29,6 +29,10 @@ impl Dns for Said {
     fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> Looking<'a> {
         let seen = self.0.lock().get(host.as_str()).cloned();
         Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
+    }
+
+    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }
 
@@ -58,7 +62,7 @@ impl Zone {
     async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
         let path = format!("/v1/projects/{project}/custom-hostname{what}");
         match what {
-            "" => self.node.get(&path).as_(who).send().await,
+            "" | "/checks" => self.node.get(&path).as_(who).send().await,
             "/initialize" => self.node.post(&path).as_(who).json(&json!({ "custom_hostname": HOST })).send().await,
             _ => self.node.post(&path).as_(who).send().await,
         }
@@ -264,4 +268,106 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
         day().await;
     }
     zone.mine("").await.expect(400);
+}
+
+#[tokio::test]
+async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
+    let zone = Zone::new().await;
+    assert_eq!(zone.mine("/checks").await.expect(400).message(), "No custom hostname configuration found.");
+    let wanted = zone.mine("/initialize").await.expect(201).json();
+    let server = format!("{}.example.test", zone.app.home.project);
+    let checks = async || zone.mine("/checks").await.expect(200).json()["checks"].clone();
+    let told = checks().await;
+    let of = |checks: &Value, name: &str| checks.as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone();
+    let cname = json!({
+        "name": "cname", "status": "failed", "expected": format!("CNAME {server}"), "observed": "no CNAME record",
+        "next_action": format!("Where the DNS of {HOST} is kept, make it a CNAME of {server} and remove its other records."),
+    });
+    assert_eq!(of(&told, "cname"), cname);
+    assert!(of(&told, "txt")["next_action"].as_str().unwrap().contains(&format!("_gantry-challenge.{HOST} with the text")));
+    let statuses = |checks: &Value| -> Vec<String> {
+        checks.as_array().unwrap().iter().map(|check| check["status"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(statuses(&told), ["failed", "failed", "passed", "skipped", "skipped", "waiting", "skipped"]);
+
+    zone.prove(&wanted);
+    let told = checks().await;
+    assert_eq!(statuses(&told), ["passed", "passed", "passed", "failed", "failed", "waiting", "skipped"]);
+    assert_eq!(of(&told, "http")["observed"], format!("{server} has no address"));
+
+    zone.said.0.lock().clear();
+    let told = checks().await;
+    assert_eq!(statuses(&told), ["failed", "failed", "failed", "skipped", "skipped", "waiting", "skipped"]);
+    assert_eq!(of(&told, "caa")["observed"], "DNS could not be asked: no server answers");
+
+    // Proven, its text is not needed any more; and nobody certifies it here.
+    zone.prove(&wanted);
+    zone.mine("/reverify").await.expect(201);
+    keeper::pass(&zone.node.app).await.unwrap();
+    zone.app.advance(2 * 60);
+    keeper::pass(&zone.node.app).await.unwrap();
+    zone.say(&server, "other");
+    let told = checks().await;
+    assert_eq!((of(&told, "txt")["status"].as_str(), of(&told, "certificate")["status"].as_str()), (Some("skipped"), Some("failed")));
+    assert!(of(&told, "certificate")["observed"].as_str().unwrap().contains("--acme-directory"));
+
+    let spelled = zone.node.get(&zone.app.at("/config/custom-hostname/checks")).as_(&zone.app.owner).send().await.expect(200);
+    assert_eq!((spelled.quota.limit, spelled.quota.remaining), (10, 8), "both spellings have one counter");
+    zone.ask(&zone.app.stranger, &zone.app.home.project, "/checks").await.expect(404);
+}
+
+impl Zone {
+    /// As the operator does by command.
+    async fn block(&self, name: &str, block: bool) {
+        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry hostname block");
+        let (_, changed) = blocked::set(&self.app.app.db, name, block, &self.app.clock, audit).await.unwrap();
+        assert!(changed);
+    }
+}
+
+#[tokio::test]
+async fn what_the_operator_blocks_nobody_is_served_under() {
+    let zone = Zone::new().await;
+    zone.block("Customer.test.", true).await;
+    assert_eq!(blocked::list(&zone.app.app.db).await.unwrap(), ["customer.test"]);
+    let refused = zone.mine("/initialize").await.expect(400).message();
+    assert_eq!(refused, "The operator of this server does not serve api.customer.test.");
+    zone.block("customer.test", false).await;
+    zone.block("other-customer.test", true).await;
+    zone.block("i.customer.test", true).await;
+    zone.proven().await;
+    zone.certify().await;
+    zone.mine("/activate").await.expect(201);
+    let served = async || {
+        let published = gantry::domains::published(&zone.node.app).await.unwrap();
+        published.iter().any(|one| one.hostname.as_ref().is_some_and(|hostname| hostname.host == HOST))
+    };
+    let status = async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
+    assert!(served().await);
+    zone.block(HOST, true).await;
+    assert_eq!((served().await, status().await), (false, json!("blocked")));
+    // Nor is anything done about it, though it leads elsewhere by now.
+    zone.say("elsewhere.test", "x");
+    zone.app.advance(24 * 3600);
+    keeper::pass(&zone.node.app).await.unwrap();
+    assert!(zone.mine("").await.json()["data"]["result"]["verification_errors"].is_null());
+    zone.block(HOST, false).await;
+    assert_eq!((served().await, status().await), (true, json!("active")));
+}
+
+#[tokio::test]
+async fn an_organization_has_so_many_hostnames_and_no_more() {
+    let zone = Zone::new().await;
+    for n in 0..100 {
+        zone.app.stub(zone.app.home.id, &format!("sibling {n}")).await;
+    }
+    let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
+               select id, gen_random_uuid(), ref || '.customer.test', 'initiated', now(), now() from projects where organization_id = $1 and ref <> $2";
+    zone.app.app.db.query(sql, &[&zone.app.home.id.0, &zone.app.home.project.as_str()]).await.unwrap();
+    let refused = zone.mine("/initialize").await.expect(400).message();
+    assert!(refused.starts_with("The projects of an organization can have 100 custom hostnames."), "{refused}");
+    zone.ask(&zone.app.stranger, &zone.app.foreign.project, "/initialize").await.expect(201);
+    let sql = "delete from custom_hostnames where project_id = (select max(project_id) from custom_hostnames where host like '%.customer.test' and host <> $1)";
+    zone.app.app.db.query(sql, &[&HOST]).await.unwrap();
+    zone.mine("/initialize").await.expect(201);
 }

@@ -119,3 +119,16 @@ async fn a_vanity_subdomain_excludes_a_custom_hostname_and_is_in_the_audit_log()
         ]
     );
 }
+
+#[tokio::test]
+async fn an_organization_keeps_some_names_from_others_and_not_any_number() {
+    let app = TestApp::new().await;
+    for n in 0..22 {
+        activate(&app, &app.owner, &app.home, &format!("name-{n}")).await.expect(201);
+        // In limits of requests, and so that each is let go at another time.
+        app.advance(10);
+    }
+    // Twenty-one were let go.
+    let free = async |n| available(&app, &app.stranger, &app.foreign, &format!("name-{n}")).await;
+    assert!(free(0).await && !free(1).await && !free(20).await && !free(21).await);
+}

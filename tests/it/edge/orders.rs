@@ -1,6 +1,10 @@
 //! Certificates for custom hostnames, of a real authority: pebble, on this machine.
 
-use std::{fs, net::SocketAddr, path::PathBuf, process::Stdio, sync::Arc};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use gantry::{
     app::Settings,
@@ -11,27 +15,25 @@ use gantry::{
         dns::{Dns, Looking},
         keeper,
     },
-    edge,
+    edge::{self, Listeners},
     http::Transport,
     listener,
 };
 use hickory_resolver::proto::rr::{RData, RecordType, rdata::A};
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    net::TcpListener,
-    process::{Child, Command},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{net::TcpListener, process::Command, task::JoinSet, time::timeout};
 use uuid::Uuid;
 
 use super::{Client, Echo, connect, trusting};
 use crate::{
     domains::dns::NameServer,
-    support::{Node, TestApp, machine::PATIENCE, settings},
+    support::{
+        Node, TestApp,
+        machine::PATIENCE,
+        pebble::{Pebble, free},
+        settings,
+    },
 };
 
 const HOST: &str = "api.customer.test";
@@ -45,6 +47,10 @@ impl Dns for Said {
         let seen = self.0.lock().clone();
         Box::pin(async { Ok(seen) })
     }
+
+    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+        Box::pin(async { Ok(vec![Ipv4Addr::LOCALHOST.into()]) })
+    }
 }
 
 /// An application with an authority, and an edge that the authority finds.
@@ -56,14 +62,10 @@ struct Town {
     /// The authority's root.
     roots: PathBuf,
     settings: Settings,
-    _pebble: Child,
+    pebble: Pebble,
     _names: NameServer,
     _echo: Echo,
     _tasks: JoinSet<()>,
-}
-
-fn free() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Town {
@@ -75,26 +77,33 @@ impl Town {
         let (https, http) = (bind().await, bind().await);
         let ports = (if deaf { free() } else { http.local_addr().unwrap().port() }, https.local_addr().unwrap());
         let dir = app.machine.dir().to_owned();
-        let (pebble, directory, management) = pebble(&dir, ports.0, ports.1.port(), names.address).await;
+        let pebble = Pebble::start(&dir, ports.0, ports.1.port(), names.address).await;
+        let directory = pebble.directory.clone();
         let said = Arc::new(Said::default());
         let authority = Authority { directory, root: Some(dir.join("pebble-ca.pem")), contact: None, issuer: Some("pebble.test".into()) };
         let upstreams = [format!("rest=http://{}", echo.address).parse().unwrap()].into_iter().collect();
-        let settings =
-            Settings { upstreams, dns: said.clone(), authority: Some(authority), ..settings(Transport::default(), Uuid::from_u128(7)) };
+        let settings = Settings {
+            upstreams,
+            edge: edge::Options { ports: edge::Ports { http: ports.0, https: ports.1.port() }, ..edge::Options::default() },
+            dns: said.clone(),
+            authority: Some(authority),
+            ..settings(Transport::default(), Uuid::from_u128(7))
+        };
         let node = app.another_with(settings.clone(), app.machine.clone());
-        let mut tasks = edge::listen(&node.app, vec![https], vec![http], None).unwrap();
+        let mut tasks = edge::listen(&node.app, Listeners { https: vec![https], http: vec![http], ..Listeners::default() }, None).unwrap();
         // It hears what other nodes write, and says so.
         tasks.spawn(listener::run(node.app.clone()));
         let roots = dir.join("pebble-root.pem");
-        let fetched = Command::new("curl").args(["-ksSf", "-o"]).arg(&roots).arg(format!("{management}/roots/0")).status().await.unwrap();
+        let fetched =
+            Command::new("curl").args(["-ksSf", "-o"]).arg(&roots).arg(format!("{}/roots/0", pebble.management)).status().await.unwrap();
         assert!(fetched.success());
-        Self { app, node, said, https: ports.1, roots, settings, _pebble: pebble, _names: names, _echo: echo, _tasks: tasks }
+        Self { app, node, said, https: ports.1, roots, settings, pebble, _names: names, _echo: echo, _tasks: tasks }
     }
 
     async fn ask(&self, what: &str) -> Value {
         let path = self.app.at(&format!("/custom-hostname{what}"));
         match what {
-            "" => self.node.get(&path).as_(&self.app.owner).send().await.expect(200).json(),
+            "" | "/checks" => self.node.get(&path).as_(&self.app.owner).send().await.expect(200).json(),
             "/initialize" => {
                 let call = self.node.post(&path).as_(&self.app.owner);
                 call.json(&json!({ "custom_hostname": HOST })).send().await.expect(201).json()
@@ -141,41 +150,6 @@ impl Town {
     }
 }
 
-/// Starts pebble, with a certificate of its own authority. Returns its directory and where it is managed.
-async fn pebble(dir: &std::path::Path, http: u16, tls: u16, names: SocketAddr) -> (Child, String, String) {
-    let ca_key = KeyPair::generate().unwrap();
-    let mut ca = CertificateParams::default();
-    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    fs::write(dir.join("pebble-ca.pem"), ca.self_signed(&ca_key).unwrap().pem()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &Issuer::new(ca, ca_key)).unwrap();
-    fs::write(dir.join("pebble.pem"), leaf.pem()).unwrap();
-    fs::write(dir.join("pebble-key.pem"), key.serialize_pem()).unwrap();
-    let (port, management) = (free(), free());
-    let config = json!({"pebble": {
-        "listenAddress": format!("127.0.0.1:{port}"), "managementListenAddress": format!("127.0.0.1:{management}"),
-        "certificate": dir.join("pebble.pem"), "privateKey": dir.join("pebble-key.pem"), "httpPort": http, "tlsPort": tls,
-        "ocspResponderURL": "", "externalAccountBindingRequired": false,
-    }});
-    fs::write(dir.join("pebble.json"), config.to_string()).unwrap();
-    let mut command = Command::new("pebble");
-    command.arg("-config").arg(dir.join("pebble.json")).args(["-dnsserver", &names.to_string()]);
-    command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0").stdout(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().expect("pebble is installed by bin/test");
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let ready = async {
-        while let Some(line) = lines.next_line().await.unwrap() {
-            if line.contains("ACME directory available") {
-                return;
-            }
-        }
-        panic!("pebble ended");
-    };
-    timeout(PATIENCE, ready).await.unwrap();
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (child, format!("https://localhost:{port}/dir"), format!("https://localhost:{management}"))
-}
-
 #[tokio::test]
 async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated() {
     let town = Town::new(false).await;
@@ -193,6 +167,13 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
     client.send(&request).await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.saw("x-project-ref")), (200, Some(town.app.home.project.to_string())));
+    assert!(!answer.head.contains("strict-transport-security"), "the name is its owner's");
+    for (secs, status) in [(-1, 400), (63_072_001, 400), (31_536_000, 200)] {
+        let call = town.node.request("PUT", &town.app.at("/custom-hostname/hsts")).as_(&town.app.owner);
+        call.json(&json!({ "max_age_secs": secs })).send().await.expect(status);
+    }
+    client.send(&request).await;
+    assert!(client.answer().await.head.contains("strict-transport-security: max-age=31536000"), "who opted for it");
 
     // Renewed in time, without a word from anybody.
     let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
@@ -205,6 +186,7 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
     }
     let renewed = connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
     assert_ne!(renewed.get_ref().1.peer_certificates().unwrap()[0], before);
+    assert_eq!(town.pebble.said("set VALID by completed challenge"), 2, "what was proven to the authority was given up");
     client.send(&request).await;
     assert_eq!(client.answer().await.status, 200, "the older connection goes on");
 
@@ -245,4 +227,94 @@ async fn an_order_that_was_cut_off_is_finished_by_another_node() {
     let other = town.app.another_with(town.settings.clone(), town.app.machine.clone());
     town.until(&other, "4_origin_setup_completed").await;
     assert_eq!(town.count("acme_begun").await, 1, "the order goes on, instead of another one");
+}
+
+/// The checks as `name status`, and one of them.
+fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let checks = told["checks"].as_array().unwrap();
+    let one = checks.iter().find(|check| check["name"] == name).unwrap().clone();
+    (checks.iter().map(|check| format!("{} {}", text(&check["name"]), text(&check["status"]))).collect(), one)
+}
+
+#[tokio::test]
+async fn checks_follow_a_hostname_to_its_certificate() {
+    let town = Town::new(false).await;
+    town.prove().await;
+    let (all, https) = checked(&town.ask("/checks").await, "https");
+    let before = ["cname passed", "txt passed", "caa passed", "http passed", "https waiting", "certificate waiting", "chain skipped"];
+    assert_eq!(all, before);
+    assert_eq!(https["observed"], format!("127.0.0.1 can be connected to at port {}", town.https.port()));
+    town.until(&town.node, "4_origin_setup_completed").await;
+    let (all, certificate) = checked(&town.ask("/checks").await, "certificate");
+    let passed = ["cname passed", "txt passed", "caa passed", "http passed", "https passed", "certificate passed", "chain passed"];
+    assert_eq!(all, passed);
+    let observed = certificate["observed"].as_str().unwrap();
+    assert!(observed.starts_with(&format!("for {HOST}, by CN=Pebble Intermediate CA")), "{observed}");
+    // Whoever else answers there is not taken for this server.
+    let (port, _serving) = super::once(|mut stream| async move {
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\nwelcome").await;
+    })
+    .await;
+    let ports = edge::Ports { http: port.port(), https: free() };
+    let elsewhere = Settings { edge: edge::Options { ports, ..edge::Options::default() }, ..town.settings.clone() };
+    let node = town.app.another_with(elsewhere, town.app.machine.clone());
+    let told = node.get(&town.app.at("/custom-hostname/checks")).as_(&town.app.owner).send().await.expect(200).json();
+    let (all, http) = checked(&told, "http");
+    assert_eq!(all[3..], ["http failed", "https failed", "certificate passed", "chain passed"]);
+    assert_eq!(http["observed"], format!("127.0.0.1 answers at port {}, and not as this server", port.port()));
+    // An end without the authority's own certificate.
+    let sql = "update hostname_certificates set chain = split_part(chain, '-----END CERTIFICATE-----', 1) || '-----END CERTIFICATE-----'";
+    town.app.app.db.query(sql, &[]).await.unwrap();
+    let (all, chain) = checked(&town.ask("/checks").await, "chain");
+    assert_eq!((all[6].as_str(), &chain["observed"]), ("chain failed", &json!("the certificate of the authority itself is missing")));
+}
+
+#[tokio::test]
+async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unproven() {
+    let town = Town::new(false).await;
+    town.ask("/initialize").await;
+    for _ in 0..12 {
+        keeper::pass(&town.node.app).await.unwrap();
+        town.app.advance(10 * 60);
+    }
+    assert_eq!(town.count("acme_begun").await, 0, "DNS did not say whose it is");
+    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    let db = &town.app.app.db;
+    let organization = town.app.home.id.0;
+    for (host, organization, count, why) in [
+        (Some(HOST), None, 4, "as many certificates were asked for this hostname as may be in an hour"),
+        (None, Some(organization), 25, "the organization has asked for as many certificates as it may in three hours"),
+        (None, None, 250, "this server has asked for as many certificates as its authority allows"),
+    ] {
+        town.prove().await;
+        let at = town.app.clock.now() - chrono::TimeDelta::minutes(5);
+        let sql = "insert into acme_begun (at, host, organization_id) select $1, $2, $3 from generate_series(1, $4::int)";
+        db.query(sql, &[&at, &host, &organization, &count]).await.unwrap();
+        keeper::pass(&town.node.app).await.unwrap();
+        let told = town.ask("").await;
+        let message = told["data"]["result"]["ssl"]["validation_errors"][0]["message"].as_str().unwrap();
+        assert_eq!((message, &told["status"]), (format!("{why}; it is tried again by itself").as_str(), &json!("3_challenge_verified")));
+        assert_eq!((town.count("acme_begun").await, town.count("acme_orders").await), (i64::from(count), 0));
+        town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+        db.query("delete from acme_begun", &[]).await.unwrap();
+        town.app.advance(60);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_not_renewed_for_a_name_that_leads_elsewhere() {
+    let town = Town::new(false).await;
+    town.prove().await;
+    town.until(&town.node, "4_origin_setup_completed").await;
+    let begun = town.count("acme_begun").await;
+    town.said.0.lock().alias = Some("elsewhere.test".into());
+    town.app.app.db.query("update hostname_certificates set renew_at = $1", &[&town.app.clock.now()]).await.unwrap();
+    for _ in 0..3 {
+        town.app.advance(24 * 3600);
+        keeper::pass(&town.node.app).await.unwrap();
+    }
+    assert_eq!(town.count("acme_begun").await, begun);
+    let told = town.ask("").await;
+    assert!(told["data"]["result"]["verification_errors"][0].as_str().unwrap().contains("found elsewhere.test"), "{told}");
 }

@@ -1,10 +1,14 @@
 //! What is turned away, and how.
 
+use std::net::SocketAddr;
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+
+use gantry::ids::ProjectRef;
 
 use super::{Client, Gate, SHORTLY};
 use crate::support::machine::PATIENCE;
@@ -140,16 +144,19 @@ async fn who_says_nothing_is_let_go() {
     assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"late\"}"), 2);
 }
 
+/// What is answered in clear, in lower case.
+async fn plainly(address: SocketAddr, host: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut said = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap().unwrap();
+    said.to_lowercase()
+}
+
 #[tokio::test]
 async fn plain_http_leads_to_https_and_nowhere_else() {
     let gate = Gate::new().await;
-    let ask = async |host: &str, path: &str| {
-        let mut stream = TcpStream::connect(gate.http).await.unwrap();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
-        let mut said = String::new();
-        timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap().unwrap();
-        said.to_lowercase()
-    };
+    let ask = async |host: &str, path: &str| plainly(gate.http, host, path).await;
     let (host, port) = (gate.host(), gate.https.port());
     let led = ask(&host, "/rest/v1/x?a=b").await;
     assert!(led.starts_with("http/1.1 308") && led.contains(&format!("location: https://{host}/rest/v1/x?a=b\r\n")), "{led}");
@@ -201,4 +208,38 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
     let stopped = async { while gate.tasks.join_next().await.is_some() {} };
     timeout(PATIENCE, stopped).await.unwrap();
     assert!(TcpStream::connect(gate.https).await.is_err());
+}
+
+#[tokio::test]
+async fn a_proxy_is_told_which_names_are_ours_and_of_no_other() {
+    let gate = Gate::new().await;
+    let db = &gate.app.app.db;
+    let hostname = async |project: &ProjectRef, host: &str, state: &str| {
+        let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
+                   select id, gen_random_uuid(), $2, $3, now(), now() from projects where ref = $1";
+        db.query(sql, &[&project.as_str(), &host, &state]).await.unwrap();
+    };
+    let other = gate.app.stub(gate.app.home.id, "other").await;
+    hostname(&gate.project, "api.customer.test", "active").await;
+    hostname(&other, "new.customer.test", "certified").await;
+    hostname(&gate.app.foreign.project, "wish.customer.test", "verified").await;
+    gate.node.app.forget("custom_hostnames");
+    let ask = async |query: &str| plainly(gate.ask, "localhost", &format!("/{query}")).await[9..12].parse::<u16>().unwrap();
+    for name in [&gate.host(), &gate.host().to_uppercase(), "api.customer.test"] {
+        assert_eq!(ask(&format!("?domain={name}")).await, 200, "{name}");
+    }
+    let nobody = "a".repeat(20);
+    for query in [
+        "?domain=new.customer.test",
+        "?domain=wish.customer.test",
+        "?domain=evil.test",
+        &format!("?domain={nobody}.example.test"),
+        &format!("?domain=x.{}", gate.host()),
+        "?domain=example.test",
+        "?domain=",
+        "?domain=api.customer.test&domain=api.customer.test",
+        "",
+    ] {
+        assert_eq!(ask(query).await, 404, "{query}");
+    }
 }

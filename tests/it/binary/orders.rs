@@ -1,0 +1,111 @@
+//! `kill -9` in the middle of an order of a certificate. Whatever is cut, the next start finishes it, and orders nothing twice.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use hickory_resolver::proto::rr::{RData, RecordType, rdata::A};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{
+    crash::{let_pass, rows},
+    machine::{Machine, until},
+};
+use crate::{
+    domains::dns::NameServer,
+    support::pebble::{Pebble, free},
+};
+
+/// What is there when it is killed.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// So many milliseconds after the order was due.
+    After(u64),
+    /// A row with this, and so many milliseconds more.
+    Found(&'static str, u64),
+}
+
+const ORDER: &str = "select from acme_orders";
+const ANSWER: &str = "select from acme_orders where token is not null";
+
+const DUE: &str = "update custom_hostnames set state = 'verified', refusal = null, not_before = now()";
+
+/// While the account is made, the order begun, the answer written, the authority looks, the certificate is fetched.
+const STEPS: [Step; 8] = [
+    Step::After(0),
+    Step::After(30),
+    Step::Found(ORDER, 0),
+    Step::Found(ANSWER, 0),
+    Step::Found(ANSWER, 20),
+    Step::Found(ANSWER, 60),
+    Step::Found(ANSWER, 150),
+    Step::Found("select from hostname_certificates", 0),
+];
+
+#[test]
+fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let machine = Machine::new();
+    let names = runtime.block_on(NameServer::start());
+    let (https, http) = (free(), free());
+    let pebble = runtime.block_on(Pebble::start(machine.dir(), http, https, names.address));
+    let (https, http, root) = (format!("127.0.0.1:{https}"), format!("127.0.0.1:{http}"), machine.dir().join("pebble-ca.pem"));
+    let resolver = names.address.to_string();
+    let arguments = [
+        ["--edge-https-listen", &https],
+        ["--edge-http-listen", &http],
+        ["--acme-directory", &pebble.directory],
+        ["--acme-root", root.to_str().unwrap()],
+        ["--dns-resolver", &resolver],
+    ]
+    .concat();
+    let mut gantry = machine.dev(&arguments);
+    let project = gantry.create("shop");
+    let path = format!("/v1/projects/{project}/custom-hostname");
+    let count = |sql: &str| rows(&machine, "control", "gantry", sql).len();
+    for (n, step) in STEPS.into_iter().enumerate() {
+        let host = format!("a{n}.customer.test");
+        names.remember(&host, RecordType::A, RData::A(A::from(Ipv4Addr::LOCALHOST)));
+        gantry.send("POST", &format!("{path}/initialize"), Some(&json!({ "custom_hostname": host }))).expect(201);
+        let issued = pebble.said("Issued certificate");
+        // Budgets are another subject.
+        rows(&machine, "control", "gantry", "delete from acme_begun");
+        // The zone's own name servers would have to be on port 53: that they were asked is taken for granted.
+        rows(&machine, "control", "gantry", DUE);
+        gantry.send("POST", &format!("{path}/reverify"), None).expect(201);
+        let more = match step {
+            Step::After(millis) => millis,
+            Step::Found(sql, millis) => {
+                // It may be over before it is seen: then it is killed after all.
+                until(sql, || (count(sql) > 0 || count("select from hostname_certificates") > 0).then_some(()));
+                millis
+            }
+        };
+        let_pass(more);
+        gantry.kill();
+        let known = count(ORDER) + count("select from hostname_certificates") > 0;
+        // Who was killed looked at it: nobody else does for two minutes.
+        rows(&machine, "control", "gantry", "update custom_hostnames set not_before = now()");
+        gantry = machine.dev(&arguments);
+        let mut refused = 0;
+        until("a certificate", || {
+            if count("select from custom_hostnames where state = 'initiated'") == 1 {
+                // The authority looked while nobody was there, and will not look again: the name is proven, and ordered, anew.
+                refused += 1;
+                rows(&machine, "control", "gantry", DUE);
+                gantry.send("POST", &format!("{path}/reverify"), None).expect(201);
+            }
+            (count("select from custom_hostnames where state = 'certified'") == 1).then_some(())
+        });
+        assert_eq!(gantry.get(&path).expect(200)["status"], "4_origin_setup_completed");
+        assert_eq!(pebble.said("Issued certificate") - issued, 1, "{step:?}: {}", gantry.log());
+        assert_eq!(count("select from hostname_certificates"), 1, "{step:?}");
+        let begun = count("select from acme_begun");
+        // Only what the authority was told and nobody wrote down can be asked for again.
+        let lost = usize::from(begun == refused + 2 && !known);
+        assert_eq!(begun, 1 + refused + lost, "{step:?}: {}", gantry.log());
+        assert!(refused <= 1 && pebble.said("set INVALID") >= refused, "{step:?}: {refused} orders were refused");
+        assert_eq!(gantry.send("DELETE", &path, None).status, 200);
+    }
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+    runtime.shutdown_timeout(Duration::ZERO);
+}
