@@ -1,0 +1,290 @@
+//! Runs statements. The only module that knows the engine.
+//!
+//! A statement is written by one of the dialects, never by a client. Each runs in a session of its own whose catalogue holds
+//! one table, the lines of one project within the window: there is nothing else that a name could mean.
+
+mod budget;
+mod functions;
+mod render;
+mod table;
+
+use std::{sync::Arc, time::Duration};
+
+/// The parser, so that it is the one that the engine was made for.
+pub(crate) use datafusion::sql::sqlparser;
+use datafusion::{
+    arrow::{array::RecordBatch, error::ArrowError},
+    common::tree_node::{Transformed, TreeNode as _},
+    common::{DataFusionError, ScalarValue},
+    config::ConfigNonZeroUsize,
+    datasource::ViewTable,
+    execution::{
+        SessionState, SessionStateBuilder, SessionStateDefaults,
+        config::SessionConfig,
+        context::SQLOptions,
+        disk_manager::{DiskManagerBuilder, DiskManagerMode},
+        object_store::ObjectStoreUrl,
+        runtime_env::RuntimeEnvBuilder,
+    },
+    logical_expr::{LogicalPlan, LogicalPlanBuilder, col, lit},
+    object_store::ObjectStore,
+    physical_plan::coop::CooperativeExec,
+    physical_plan::{ExecutionPlan, displayable, execute_stream},
+    prelude::SessionContext,
+};
+use futures_util::TryStreamExt as _;
+use tokio::{runtime, task::JoinSet, time};
+
+use self::budget::{Turn, Turns};
+use crate::{
+    Answer, QueryError,
+    store::{FileEntry, View},
+};
+
+/// The one table there is.
+pub(crate) const TABLE: &str = "logs";
+/// Debug builds of the engine take tens of kilobytes for each level of an expression.
+const STACK_BYTES: usize = 256 * 1024 * 1024;
+/// Levels of a statement that a dialect wrote.
+const STATEMENT_DEPTH_MAX: usize = 2_000;
+/// How long an answer may be as it is put together.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What queries may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Queries that run at the same time.
+    pub running: usize,
+    /// Of those, of one project.
+    pub running_project: usize,
+    /// Queries that wait for their turn.
+    pub waiting: usize,
+    /// Memory of one query in bytes.
+    pub memory_query: usize,
+    /// Memory of all queries of a project in bytes.
+    pub memory_project: usize,
+    /// Memory of all queries in bytes.
+    pub memory_all: usize,
+    /// Threads that run queries.
+    pub threads: usize,
+    /// How long a query may take, its wait included.
+    pub patience: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+        Self {
+            running: threads.max(2),
+            running_project: 2,
+            waiting: 64,
+            memory_query: 256 << 20,
+            memory_project: 384 << 20,
+            memory_all: 1 << 30,
+            threads,
+            patience: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A statement as a dialect wrote it, and how its answer is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// In the engine's own dialect, over [`TABLE`].
+    pub(crate) sql: String,
+    /// What clients call its columns.
+    pub(crate) columns: Vec<String>,
+    /// Rows that are asked for. One row more tells that there are more.
+    pub(crate) rows: usize,
+    /// Whether moments are microseconds since 1970 instead of text.
+    pub(crate) moments_as_numbers: bool,
+}
+
+/// Runs statements on threads of its own, so that nobody else waits for them.
+#[derive(Debug)]
+pub struct Engine {
+    bounds: Bounds,
+    turns: Turns,
+    runtime: Option<runtime::Runtime>,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Engine {
+    /// Starts its threads.
+    pub fn new(bounds: Bounds) -> std::io::Result<Self> {
+        let runtime = runtime::Builder::new_multi_thread()
+            .worker_threads(bounds.threads)
+            .max_blocking_threads(16)
+            .thread_stack_size(STACK_BYTES)
+            .thread_name("logs-query")
+            .enable_all()
+            .build()?;
+        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime) })
+    }
+
+    /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
+    /// of the work: what clients send is deep, and takes a deep stack.
+    pub async fn run(
+        &self,
+        project: &str,
+        view: View,
+        (after, until): (i64, i64),
+        write: impl FnOnce() -> Result<Statement, QueryError> + Send + 'static,
+    ) -> Result<Answer, QueryError> {
+        let work = async {
+            let turn = self.turns.take(project).await?;
+            let runtime = self.runtime.as_ref().ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
+            // Dropped when time is up, and its task with it.
+            let mut task = JoinSet::new();
+            task.spawn_on(run(turn, self.bounds.threads, view, (after, until), write), runtime.handle());
+            match task.join_next().await {
+                Some(Ok(answer)) => answer,
+                failed => Err(QueryError::Backend(format!("a query broke off: {failed:?}"))),
+            }
+        };
+        time::timeout(self.bounds.patience, work).await.unwrap_or(Err(QueryError::TimedOut))
+    }
+}
+
+async fn run(
+    turn: Turn,
+    threads: usize,
+    view: View,
+    window: (i64, i64),
+    write: impl FnOnce() -> Result<Statement, QueryError>,
+) -> Result<Answer, QueryError> {
+    let statement = write()?;
+    // Lets a query that was given up meanwhile end here.
+    tokio::task::yield_now().await;
+    let answer = execute(&turn, threads, view, window, &statement).await;
+    answer.map_err(|error| {
+        tracing::debug!(sql = statement.sql, %error, "query failed");
+        refusal(&error)
+    })
+}
+
+async fn execute(turn: &Turn, threads: usize, view: View, window: (i64, i64), statement: &Statement) -> Result<Answer, DataFusionError> {
+    let state = session(turn, threads, Arc::clone(&view.objects))?;
+    let context = SessionContext::new_with_state(state);
+    context.register_table(TABLE, Arc::new(within(view.recent.clone(), view.files.clone(), window)?))?;
+    let state = context.state();
+    let parsed = state.sql_to_statement(&statement.sql, &datafusion::config::Dialect::PostgreSQL)?;
+    let plan = state.statement_to_plan(parsed).await?;
+    read_only(&plan)?;
+    let plan = cooperative(state.create_physical_plan(&plan).await?)?;
+    tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
+
+    let mut answer = Answer { columns: statement.columns.clone(), ..Answer::default() };
+    let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
+    let mut batches = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+    while let Some(batch) = batches.try_next().await? {
+        rows.add(&batch)?;
+        if rows.len() > statement.rows {
+            break;
+        }
+    }
+    drop(batches);
+    answer.rows = rows.finish();
+    answer.cut = answer.rows.len() > statement.rows;
+    answer.rows.truncate(statement.rows);
+    scanned(plan.as_ref(), &mut answer);
+    answer.scanned_rows += view.recent.iter().map(|batch| batch.num_rows() as u64).sum::<u64>();
+    answer.scanned_bytes += view.recent.iter().map(|batch| batch.get_array_memory_size() as u64).sum::<u64>();
+    // What the view listed stays there until here.
+    drop(view);
+    Ok(answer)
+}
+
+/// The lines within the window: whatever a statement says, it reads no others.
+fn within(recent: Vec<RecordBatch>, files: Vec<FileEntry>, (after, until): (i64, i64)) -> Result<ViewTable, DataFusionError> {
+    let moment = |it| lit(ScalarValue::TimestampMicrosecond(Some(it), None));
+    let lines = datafusion::datasource::provider_as_source(Arc::new(table::Lines { recent, files }));
+    let plan = LogicalPlanBuilder::scan("lines", lines, None)?
+        .filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))))?
+        .build()?;
+    Ok(ViewTable::new(plan, None))
+}
+
+fn session(turn: &Turn, threads: usize, objects: Arc<dyn ObjectStore>) -> Result<SessionState, DataFusionError> {
+    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+    let pool = Arc::clone(&turn.memory);
+    let environment = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).build_arc()?;
+    environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
+    let mut config = SessionConfig::new().with_target_partitions(threads).with_information_schema(false);
+    let options = config.options_mut();
+    options.execution.parquet.pushdown_filters = true;
+    options.execution.parquet.reorder_filters = true;
+    options.sql_parser.recursion_limit = ConfigNonZeroUsize::try_new(STATEMENT_DEPTH_MAX)?;
+    // Without table functions, file formats and table factories: a statement reads the one table.
+    let state = SessionStateBuilder::new()
+        .with_config(config)
+        .with_runtime_env(environment)
+        .with_expr_planners(SessionStateDefaults::default_expr_planners())
+        .with_scalar_functions([SessionStateDefaults::default_scalar_functions(), functions::all()].concat())
+        .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
+        .with_window_functions(SessionStateDefaults::default_window_functions())
+        .build();
+    Ok(state)
+}
+
+/// The dialects write nothing else; that it stays so is not left to them alone.
+fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
+    SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(plan)?;
+    match plan {
+        LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_) => {
+            Err(DataFusionError::Plan("Only SELECT queries allowed".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lets what makes many rows of few give way now and then: a query is given up where it gives way, and only there.
+fn cooperative(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+    const GROWING: [&str; 5] = ["NestedLoopJoinExec", "CrossJoinExec", "HashJoinExec", "SortMergeJoinExec", "UnnestExec"];
+    let wrapped = plan.transform_up(|node| {
+        let grows = GROWING.contains(&node.name());
+        Ok(if grows { Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>) } else { Transformed::no(node) })
+    });
+    Ok(wrapped?.data)
+}
+
+/// Counts what was read: of files what the leaves of a plan say, of what is in memory all.
+fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
+    for child in plan.children() {
+        scanned(child.as_ref(), answer);
+    }
+    let Some(metrics) = plan.metrics().filter(|_| plan.children().is_empty()) else { return };
+    let Some(bytes) = metrics.sum_by_name("bytes_scanned") else { return };
+    answer.scanned_bytes += bytes.as_usize() as u64;
+    let pruned = metrics.sum_by_name("pushdown_rows_pruned").map_or(0, |it| it.as_usize());
+    answer.scanned_rows += (metrics.output_rows().unwrap_or(0) + pruned) as u64;
+}
+
+/// Whose fault it was.
+fn refusal(error: &DataFusionError) -> QueryError {
+    const NARROW: &str = "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
+    let first_line = |text: &str| QueryError::Refused(text.lines().next().unwrap_or_default().chars().take(300).collect());
+    match error.find_root() {
+        DataFusionError::ResourcesExhausted(_) => QueryError::Refused(NARROW.into()),
+        DataFusionError::ArrowError(error, _) => match error.as_ref() {
+            ArrowError::DivideByZero => QueryError::Refused("Division by zero.".into()),
+            ArrowError::CastError(text)
+            | ArrowError::ParseError(text)
+            | ArrowError::ArithmeticOverflow(text)
+            | ArrowError::ComputeError(text)
+            | ArrowError::InvalidArgumentError(text) => first_line(text),
+            other => QueryError::Backend(other.to_string()),
+        },
+        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::NotImplemented(text) => first_line(text),
+        DataFusionError::SQL(error, _) => first_line(&error.to_string()),
+        DataFusionError::SchemaError(error, _) => first_line(&error.to_string()),
+        other => QueryError::Backend(other.to_string()),
+    }
+}

@@ -1,0 +1,161 @@
+//! Columns as rows of JSON.
+
+use datafusion::{
+    arrow::{
+        array::RecordBatch,
+        array::{Array, AsArray},
+        datatypes::{
+            DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, SchemaRef, TimeUnit,
+            TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+            UInt32Type, UInt64Type,
+        },
+        util::display::{ArrayFormatter, FormatOptions},
+    },
+    common::{DataFusionError, Result},
+};
+use serde_json::{Map, Number, Value as Json};
+
+use super::{Statement, functions};
+
+/// Rows, as many as fit.
+pub(super) struct Rows {
+    columns: Vec<String>,
+    schema: SchemaRef,
+    moments_as_numbers: bool,
+    bytes_left: usize,
+    done: Vec<Map<String, Json>>,
+}
+
+impl Rows {
+    pub(super) fn new(statement: &Statement, schema: SchemaRef, bytes_max: usize) -> Self {
+        let Statement { columns, moments_as_numbers, .. } = statement;
+        Self { columns: columns.clone(), schema, moments_as_numbers: *moments_as_numbers, bytes_left: bytes_max, done: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.done.len()
+    }
+
+    pub(super) fn finish(self) -> Vec<Map<String, Json>> {
+        self.done
+    }
+
+    pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
+        for row in 0..batch.num_rows() {
+            let mut object = Map::new();
+            for ((field, name), column) in self.schema.fields().iter().zip(&self.columns).zip(batch.columns()) {
+                let value = self.value(field, column, row)?;
+                self.bytes_left = self
+                    .bytes_left
+                    .checked_sub(weight(&value))
+                    .ok_or_else(|| DataFusionError::Execution("The answer is too long. Ask for fewer rows or columns.".into()))?;
+                object.insert(name.clone(), value);
+            }
+            self.done.push(object);
+        }
+        Ok(())
+    }
+
+    fn value(&self, field: &FieldRef, column: &dyn Array, row: usize) -> Result<Json> {
+        if column.is_null(row) {
+            return Ok(Json::Null);
+        }
+        if functions::is_json(field) {
+            let text = text(column, row).unwrap_or_default();
+            return Ok(serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_owned())));
+        }
+        if let Some(text) = text(column, row) {
+            return Ok(Json::String(text.to_owned()));
+        }
+        Ok(match column.data_type() {
+            DataType::Null => Json::Null,
+            DataType::Boolean => Json::Bool(column.as_boolean().value(row)),
+            DataType::Int8 => column.as_primitive::<Int8Type>().value(row).into(),
+            DataType::Int16 => column.as_primitive::<Int16Type>().value(row).into(),
+            DataType::Int32 => column.as_primitive::<Int32Type>().value(row).into(),
+            DataType::Int64 => column.as_primitive::<Int64Type>().value(row).into(),
+            DataType::UInt8 => column.as_primitive::<UInt8Type>().value(row).into(),
+            DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
+            DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
+            DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
+            DataType::Float32 => float(f64::from(column.as_primitive::<Float32Type>().value(row))),
+            DataType::Float64 => float(column.as_primitive::<Float64Type>().value(row)),
+            DataType::Date32 => moment(column.as_primitive::<Date32Type>().value_as_date(row).map(|it| it.format("%Y-%m-%d"))),
+            DataType::Timestamp(unit, _) => self.timestamp(*unit, column, row),
+            DataType::List(item) => self.list(item, column.as_list::<i32>().value(row).as_ref())?,
+            DataType::LargeList(item) => self.list(item, column.as_list::<i64>().value(row).as_ref())?,
+            DataType::Map(entries, _) => self.object(entries, &column.as_map().value(row))?,
+            _ => Json::String(ArrayFormatter::try_new(column, &FormatOptions::default())?.value(row).try_to_string()?),
+        })
+    }
+
+    /// The unit tells what a moment is: microseconds are those of lines, seconds are beginnings of intervals, nanoseconds are
+    /// dates with a time of day, which are text also where moments are numbers.
+    fn timestamp(&self, unit: TimeUnit, column: &dyn Array, row: usize) -> Json {
+        match unit {
+            TimeUnit::Second => {
+                let it = column.as_primitive::<TimestampSecondType>();
+                if self.moments_as_numbers {
+                    return it.value(row).saturating_mul(1_000_000).into();
+                }
+                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S")))
+            }
+            TimeUnit::Millisecond => {
+                let it = column.as_primitive::<TimestampMillisecondType>();
+                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.3f")))
+            }
+            TimeUnit::Microsecond => {
+                let it = column.as_primitive::<TimestampMicrosecondType>();
+                if self.moments_as_numbers {
+                    return it.value(row).into();
+                }
+                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")))
+            }
+            TimeUnit::Nanosecond => {
+                let it = column.as_primitive::<TimestampNanosecondType>();
+                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")))
+            }
+        }
+    }
+
+    fn list(&self, item: &FieldRef, values: &dyn Array) -> Result<Json> {
+        (0..values.len()).map(|row| self.value(item, values, row)).collect::<Result<_>>().map(Json::Array)
+    }
+
+    fn object(&self, entries: &FieldRef, values: &datafusion::arrow::array::StructArray) -> Result<Json> {
+        let DataType::Struct(fields) = entries.data_type() else { return Ok(Json::Null) };
+        let mut object = Map::new();
+        for row in 0..values.len() {
+            let key = text(values.column(0), row).unwrap_or_default().to_owned();
+            object.insert(key, self.value(&fields[1], values.column(1), row)?);
+        }
+        Ok(Json::Object(object))
+    }
+}
+
+fn text(column: &dyn Array, row: usize) -> Option<&str> {
+    match column.data_type() {
+        DataType::Utf8 => Some(column.as_string::<i32>().value(row)),
+        DataType::LargeUtf8 => Some(column.as_string::<i64>().value(row)),
+        DataType::Utf8View => Some(column.as_string_view().value(row)),
+        _ => None,
+    }
+}
+
+/// JSON has no number for what is not one.
+fn float(value: f64) -> Json {
+    Number::from_f64(value).map_or(Json::Null, Json::Number)
+}
+
+fn moment(text: Option<impl std::fmt::Display>) -> Json {
+    text.map_or(Json::Null, |text| Json::String(text.to_string()))
+}
+
+fn weight(value: &Json) -> usize {
+    32 + match value {
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(weight).sum(),
+        Json::Object(object) => object.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+        _ => 0,
+    }
+}

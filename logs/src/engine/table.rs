@@ -1,0 +1,73 @@
+//! The lines of one project as a table: what is in memory beside what is in files.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::{
+    arrow::{array::RecordBatch, datatypes::SchemaRef},
+    catalog::{Session, TableProvider},
+    common::Result,
+    config::TableParquetOptions,
+    datasource::{
+        TableType,
+        listing::PartitionedFile,
+        memory::MemorySourceConfig,
+        object_store::ObjectStoreUrl,
+        physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource},
+        source::DataSourceExec,
+    },
+    logical_expr::Expr,
+    physical_plan::{ExecutionPlan, union::UnionExec},
+};
+
+use crate::{layout, store::FileEntry};
+
+/// Where the files of a query are, in its own session.
+pub(super) const OBJECTS: &str = "logs://files";
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) recent: Vec<RecordBatch>,
+    pub(super) files: Vec<FileEntry>,
+}
+
+impl Lines {
+    fn files(&self, session: &dyn Session, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = TableParquetOptions { global: session.config_options().execution.parquet.clone(), ..Default::default() };
+        let source = ParquetSource::new(layout::schema()).with_table_parquet_options(options);
+        let files = self.files.iter().map(|file| PartitionedFile::new(file.path.to_string(), file.size)).collect();
+        let groups = FileGroup::new(files).split_files(session.config().target_partitions());
+        let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
+            .with_file_groups(groups)
+            .with_projection_indices(projection.cloned())?
+            .build();
+        Ok(DataSourceExec::from_data_source(config))
+    }
+}
+
+#[async_trait]
+impl TableProvider for Lines {
+    fn schema(&self) -> SchemaRef {
+        layout::schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    /// Filters reach the files when the plan is made physical, with those that are only known while it runs.
+    async fn scan(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let recent = || MemorySourceConfig::try_new_exec(std::slice::from_ref(&self.recent), self.schema(), projection.cloned());
+        if self.files.is_empty() {
+            return Ok(recent()?);
+        }
+        let files = self.files(session, projection)?;
+        if self.recent.is_empty() { Ok(files) } else { UnionExec::try_new(vec![recent()?, files]) }
+    }
+}

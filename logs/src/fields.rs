@@ -1,0 +1,151 @@
+//! What is known of the attributes of each source: one dialect has types where the store keeps text.
+
+use crate::layout::{self, Kind as Column};
+
+/// What an attribute is where it has a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Text, and whatever nothing is known of.
+    Text,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Float,
+    /// True or false.
+    Boolean,
+}
+
+/// Attributes that are not text and have no column of whole numbers ([`layout::COLUMNS`]).
+const TYPED: &[(&str, Kind)] = &[
+    ("request.cf.asn", Kind::Integer),
+    ("request.cf.clientTcpRtt", Kind::Integer),
+    ("request.cf.clientTrustScore", Kind::Integer),
+    ("request.cf.edgeRequestKeepAliveStatus", Kind::Integer),
+    ("request.cf.botManagement.corporateProxy", Kind::Boolean),
+    ("request.cf.botManagement.score", Kind::Integer),
+    ("request.cf.botManagement.staticResource", Kind::Boolean),
+    ("request.cf.botManagement.verifiedBot", Kind::Boolean),
+    ("parsed.query_id", Kind::Integer),
+    ("parsed.session_line_num", Kind::Integer),
+    ("parsed.transaction_id", Kind::Integer),
+    ("auth_event.actor_via_sso", Kind::Boolean),
+    ("auth_audit_event.actor_via_sso", Kind::Boolean),
+    ("context.pid", Kind::Integer),
+    ("req.remotePort", Kind::Integer),
+    ("res.headers.content_length", Kind::Integer),
+    ("responseTime", Kind::Float),
+    ("measurements.connected", Kind::Integer),
+    ("measurements.connected_cluster", Kind::Integer),
+    ("measurements.limit", Kind::Integer),
+    ("measurements.sum", Kind::Integer),
+];
+
+/// Text attributes beside those with a column, so that a name without an alias finds its way.
+const TEXTS: &[&str] = &[
+    "load_balancer_redirect_identifier",
+    "request.protocol",
+    "request.headers.accept",
+    "request.headers.cf_ipcountry",
+    "request.headers.cf_ray",
+    "request.headers.host",
+    "request.headers.x_forwarded_proto",
+    "request.headers.content_length",
+    "request.headers.x_forwarded_user_agent",
+    "request.headers.range",
+    "request.headers.prefer",
+    "request.cf.asOrganization",
+    "request.cf.city",
+    "request.cf.colo",
+    "request.cf.continent",
+    "request.cf.httpProtocol",
+    "request.cf.latitude",
+    "request.cf.longitude",
+    "request.cf.metroCode",
+    "request.cf.postalCode",
+    "request.cf.region",
+    "request.cf.timezone",
+    "request.cf.tlsCipher",
+    "request.cf.tlsVersion",
+    "request.cf.botManagement.detectionIds",
+    "request.cf.botManagement.ja3Hash",
+    "response.headers.cf_ray",
+    "response.headers.content_location",
+    "response.headers.content_range",
+    "response.headers.content_length",
+    "response.headers.date",
+    "response.headers.server",
+    "response.headers.vary",
+    "response.headers.sb_gateway_version",
+    "response.headers.sb_gateway_mode",
+    "response.headers.sb_error_code",
+    "response.headers.x_sb_error_code",
+    "response.headers.transfer_encoding",
+    "response.headers.x_kong_proxy_latency",
+    "response.headers.x_kong_upstream_latency",
+    "parsed.connection_from",
+    "parsed.session_start_time",
+    "parsed.timestamp",
+    "parsed.virtual_transaction_id",
+    "referer",
+    "remote_addr",
+    "auth_event.action",
+    "auth_event.actor_id",
+    "auth_event.actor_username",
+    "auth_event.log_type",
+    "auth_event.traits.provider",
+    "auth_event.traits.user_email",
+    "auth_event.traits.user_id",
+    "auth_event.traits.user_phone",
+    "auth_audit_event.action",
+    "auth_audit_event.actor_id",
+    "auth_audit_event.actor_name",
+    "auth_audit_event.actor_username",
+    "auth_audit_event.audit_log_id",
+    "auth_audit_event.created_at",
+    "auth_audit_event.log_type",
+    "auth_audit_event.request_id",
+    "auth_audit_event.user_agent",
+    "project_ref",
+    "region",
+    "reqId",
+    "rawError",
+    "context.host",
+    "req.hostname",
+    "req.remoteAddress",
+    "res.headers.content_type",
+    "db_name",
+    "user",
+    "type",
+    "instance_id",
+    "file",
+];
+
+/// What stands under a key. Keys of different sources that are alike mean the same.
+pub fn kind(key: &str) -> Kind {
+    match TYPED.iter().find(|(known, _)| *known == key) {
+        Some((_, kind)) => *kind,
+        None if matches!(layout::column(key), Some((_, Column::Integer))) => Kind::Integer,
+        None => Kind::Text,
+    }
+}
+
+/// Whether numbers under a key may have fractions, which a column of whole numbers leaves to the map.
+pub fn fractions(key: &str) -> bool {
+    matches!(key, "responseTime" | "duration" | "execution_time_ms")
+}
+
+/// All keys that are known.
+fn keys() -> impl Iterator<Item = &'static str> {
+    let columns = layout::COLUMNS.iter().map(|(key, _)| *key);
+    columns.chain(TYPED.iter().map(|(key, _)| *key)).chain(TEXTS.iter().copied())
+}
+
+/// How a key is spelled, if it is known: one dialect does not mind case.
+pub fn spelled(key: &str) -> Option<&'static str> {
+    keys().find(|known| *known == key).or_else(|| keys().find(|known| known.eq_ignore_ascii_case(key)))
+}
+
+/// Whether other keys lie under a key.
+pub fn is_parent(key: &str) -> bool {
+    keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+}

@@ -1,0 +1,207 @@
+//! How lines are laid out in columns: one layout for all sources, so that both dialects read the same bytes.
+//!
+//! What is asked for often has a column of its own, typed, named by its dotted key behind [`HOT`]; everything else is a map of
+//! texts. A column that a source does not use costs a few bytes a file.
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::arrow::{
+    array::{ArrayRef, Int64Builder, MapBuilder, RecordBatch, StringBuilder, StringViewBuilder, TimestampMicrosecondArray},
+    datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit},
+    error::ArrowError,
+};
+
+use crate::event::{Event, Value};
+
+/// What stands before a dotted key in the name of its column, so that `@timestamp` is not `timestamp`.
+pub const HOT: char = '@';
+
+/// What a column of an attribute holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any value, as text.
+    Text,
+    /// Whole numbers. What is none stays in the map.
+    Integer,
+}
+
+/// Attributes that have a column. New ones may be added at the end: files without them read as null.
+pub const COLUMNS: &[(&str, Kind)] = &[
+    ("identifier", Kind::Text),
+    ("project", Kind::Text),
+    ("host", Kind::Text),
+    ("level", Kind::Text),
+    ("request.method", Kind::Text),
+    ("request.path", Kind::Text),
+    ("request.search", Kind::Text),
+    ("request.url", Kind::Text),
+    ("request.host", Kind::Text),
+    ("request.pathname", Kind::Text),
+    ("request.headers.user_agent", Kind::Text),
+    ("request.headers.referer", Kind::Text),
+    ("request.headers.x_client_info", Kind::Text),
+    ("request.headers.x_real_ip", Kind::Text),
+    ("request.headers.cf_connecting_ip", Kind::Text),
+    ("request.cf.country", Kind::Text),
+    ("response.status_code", Kind::Integer),
+    ("response.origin_time", Kind::Integer),
+    ("response.headers.cf_cache_status", Kind::Text),
+    ("response.headers.content_type", Kind::Text),
+    ("parsed.error_severity", Kind::Text),
+    ("parsed.user_name", Kind::Text),
+    ("parsed.database_name", Kind::Text),
+    ("parsed.application_name", Kind::Text),
+    ("parsed.backend_type", Kind::Text),
+    ("parsed.command_tag", Kind::Text),
+    ("parsed.sql_state_code", Kind::Text),
+    ("parsed.query", Kind::Text),
+    ("parsed.detail", Kind::Text),
+    ("parsed.hint", Kind::Text),
+    ("parsed.session_id", Kind::Text),
+    ("parsed.process_id", Kind::Integer),
+    ("status", Kind::Integer),
+    ("path", Kind::Text),
+    ("method", Kind::Text),
+    ("msg", Kind::Text),
+    ("error", Kind::Text),
+    ("component", Kind::Text),
+    ("duration", Kind::Integer),
+    ("function_id", Kind::Text),
+    ("execution_id", Kind::Text),
+    ("deployment_id", Kind::Text),
+    ("version", Kind::Text),
+    ("event_type", Kind::Text),
+    ("execution_time_ms", Kind::Integer),
+    ("tenantId", Kind::Text),
+    ("req.method", Kind::Text),
+    ("req.url", Kind::Text),
+    ("res.statusCode", Kind::Integer),
+    ("responseTime", Kind::Integer),
+    ("external_id", Kind::Text),
+];
+
+/// The column of a dotted key, if it has one.
+pub fn column(key: &str) -> Option<(String, Kind)> {
+    COLUMNS.iter().find(|(known, _)| *known == key).map(|(_, kind)| (format!("{HOT}{key}"), *kind))
+}
+
+/// The layout. `attributes` holds what has no column.
+pub fn schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let text = |name: &str| Field::new(name, DataType::Utf8View, false);
+        let timestamp = Field::new("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None), false);
+        let mut fields = vec![text("id"), timestamp, text("source"), text("severity_text"), text("event_message")];
+        fields.extend(COLUMNS.iter().map(|(key, kind)| {
+            let data = match kind {
+                Kind::Text => DataType::Utf8View,
+                Kind::Integer => DataType::Int64,
+            };
+            Field::new(format!("{HOT}{key}"), data, true)
+        }));
+        let entries = Field::new("keys", DataType::Utf8, false);
+        fields.push(Field::new_map("attributes", "entries", entries, Field::new("values", DataType::Utf8, true), false, false));
+        Arc::new(Schema::new(fields))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// Lines as columns, in the order given.
+pub fn batch<'a>(events: impl IntoIterator<Item = &'a Event> + Clone) -> Result<RecordBatch, ArrowError> {
+    let rows = || events.clone().into_iter();
+    let mut columns = vec![
+        text(rows().map(|event| Some(event.id.as_str()))),
+        Arc::new(TimestampMicrosecondArray::from_iter_values(rows().map(|event| event.timestamp))),
+        text(rows().map(|event| Some(event.source.as_str()))),
+        text(rows().map(|event| Some(event.severity.as_str()))),
+        text(rows().map(|event| Some(event.message.as_str()))),
+    ];
+    for (key, kind) in COLUMNS {
+        columns.push(match kind {
+            Kind::Text => texts(rows().map(|event| event.attributes.get(key))),
+            Kind::Integer => integers(rows().map(|event| event.attributes.get(key))),
+        });
+    }
+    columns.push(rest(events.into_iter())?);
+    RecordBatch::try_new(schema(), columns)
+}
+
+fn text<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
+    let mut builder = StringViewBuilder::new();
+    values.for_each(|value| builder.append_option(value));
+    Arc::new(builder.finish())
+}
+
+fn texts<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> ArrayRef {
+    let mut builder = StringViewBuilder::new();
+    for value in values {
+        match value {
+            Some(Value::Text(text)) => builder.append_value(text),
+            Some(other) => builder.append_value(other.to_string()),
+            None => builder.append_null(),
+        }
+    }
+    Arc::new(builder.finish())
+}
+
+fn integers<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> ArrayRef {
+    let mut builder = Int64Builder::new();
+    values.for_each(|value| builder.append_option(value.and_then(whole)));
+    Arc::new(builder.finish())
+}
+
+/// A whole number, also where it was sent as text: what is read back is what was sent.
+fn whole(value: &Value) -> Option<i64> {
+    match value {
+        Value::Integer(it) => Some(*it),
+        Value::Text(text) => text.parse().ok().filter(|it: &i64| it.to_string() == *text),
+        Value::Float(_) | Value::Boolean(_) => None,
+    }
+}
+
+fn rest<'a>(events: impl Iterator<Item = &'a Event>) -> Result<ArrayRef, ArrowError> {
+    let mut builder = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    for event in events {
+        for (key, value) in event.attributes.iter() {
+            let fits = COLUMNS.iter().any(|(known, kind)| *known == key && (*kind == Kind::Text || whole(value).is_some()));
+            if !fits {
+                builder.keys().append_value(key);
+                builder.values().append_value(value.to_string());
+            }
+        }
+        builder.append(true)?;
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::arrow::{array::AsArray, datatypes::Int64Type};
+
+    use super::*;
+    use crate::event::{Attributes, Source};
+
+    #[test]
+    fn what_fits_has_a_column_and_the_rest_is_in_the_map() {
+        let mut attributes = Attributes::default();
+        attributes.add("request.path", Value::Text("/rest/v1/t".into()));
+        attributes.add("response.status_code", Value::Text("200".into()));
+        attributes.add("response.origin_time", Value::Float(1.5));
+        attributes.add("request.cf.colo", Value::Text("FRA".into()));
+        let event = Event::new("a".into(), 7, Source::Edge, "m".into(), attributes);
+        let batch = batch([&event]).unwrap();
+        assert_eq!(batch.column_by_name("@request.path").unwrap().as_string_view().value(0), "/rest/v1/t");
+        assert_eq!(batch.column_by_name("@response.status_code").unwrap().as_primitive::<Int64Type>().value(0), 200);
+        assert!(batch.column_by_name("@response.origin_time").unwrap().is_null(0));
+        let map = batch.column_by_name("attributes").unwrap().as_map();
+        let keys: Vec<_> = map.keys().as_string::<i32>().iter().flatten().collect();
+        assert_eq!(keys, ["request.cf.colo", "response.origin_time"]);
+    }
+
+    #[test]
+    fn a_key_has_one_column() {
+        let mut keys: Vec<_> = COLUMNS.iter().map(|(key, _)| key).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), COLUMNS.len());
+    }
+}

@@ -1,0 +1,328 @@
+//! How lines are written in the log: in the order given, without repeating keys, so that writing them costs little.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use serde::{Deserialize, de::IntoDeserializer};
+
+use super::Mark;
+use crate::event::{Attributes, Event, Severity, Source, TEXT_BYTES_MAX, Value};
+
+/// Bytes of the attributes of one line at most; the rest of them are dropped.
+pub const ROW_BYTES_MAX: usize = 1024 * 1024;
+/// Longest id of a line in bytes; longer ones are cut.
+const ID_BYTES_MAX: usize = 256;
+
+/// What one frame of the log says.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Record {
+    /// Lines of a project follow.
+    Lines { project: String, mark: Option<Mark>, span: Span },
+    /// These marks stand.
+    Marks(Vec<Mark>),
+    /// Lines of a project that stand before are gone.
+    Forget { project: String },
+}
+
+/// How many lines there are, and between which timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) rows: u64,
+    pub(super) earliest: i64,
+    pub(super) latest: i64,
+}
+
+const LINES: u8 = 1;
+const MARKS: u8 = 2;
+const FORGET: u8 = 3;
+
+/// A record of lines.
+pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Record, Vec<u8>) {
+    let stamps = || events.iter().map(|event| event.timestamp);
+    let span = Span { rows: events.len() as u64, earliest: stamps().min().unwrap_or(0), latest: stamps().max().unwrap_or(0) };
+    let mut to = Vec::with_capacity(64 + events.len() * 512);
+    to.push(LINES);
+    text(&mut to, project);
+    varint(&mut to, u64::from(mark.is_some()));
+    if let Some(Mark { name, value }) = mark {
+        put_mark(&mut to, name, value);
+    }
+    varint(&mut to, span.rows);
+    signed(&mut to, span.earliest);
+    signed(&mut to, span.latest);
+    let mut words = Words::default();
+    for event in events {
+        put_event(&mut to, event, span.earliest, &mut words);
+    }
+    (Record::Lines { project: project.to_owned(), mark: mark.cloned(), span }, to)
+}
+
+/// A record of marks.
+pub(super) fn marks<'a>(marks: impl ExactSizeIterator<Item = (&'a String, &'a String)>) -> Vec<u8> {
+    let mut to = vec![MARKS];
+    varint(&mut to, marks.len() as u64);
+    for (name, value) in marks {
+        put_mark(&mut to, name, value);
+    }
+    to
+}
+
+/// A record that a project is gone.
+pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
+    let mut to = vec![FORGET];
+    text(&mut to, project);
+    (Record::Forget { project: project.to_owned() }, to)
+}
+
+/// What a frame says, without its lines. `None`: it is not one of ours.
+pub(super) fn record(payload: &[u8]) -> Option<Record> {
+    read_record(&mut Reader(payload))
+}
+
+/// The lines of a frame. `None`: it is not one of ours.
+pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
+    let from = &mut Reader(payload);
+    let Record::Lines { span, .. } = read_record(from)? else { return Some(()) };
+    let mut words = Vec::new();
+    for _ in 0..span.rows {
+        into.push(read_event(from, span.earliest, &mut words)?);
+    }
+    Some(())
+}
+
+/// Words that were written before, by number.
+type Words<'a> = HashMap<&'a str, u64>;
+
+fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut Words<'a>) {
+    text(to, cut(&event.id, ID_BYTES_MAX));
+    varint(to, event.timestamp.wrapping_sub(earliest).cast_unsigned());
+    word(to, event.source.as_str(), words);
+    word(to, event.severity.as_str(), words);
+    text(to, cut(&event.message, TEXT_BYTES_MAX));
+    let fitting = fitting(&event.attributes);
+    varint(to, fitting as u64);
+    for (key, value) in event.attributes.iter().take(fitting) {
+        word(to, key, words);
+        match value {
+            Value::Boolean(false) => to.push(0),
+            Value::Boolean(true) => to.push(1),
+            Value::Integer(it) => {
+                to.push(2);
+                signed(to, *it);
+            }
+            Value::Float(it) => {
+                to.push(3);
+                to.extend(it.to_le_bytes());
+            }
+            Value::Text(it) => {
+                to.push(4);
+                text(to, it);
+            }
+        }
+    }
+}
+
+/// How many attributes are kept.
+fn fitting(attributes: &Attributes) -> usize {
+    let mut room = ROW_BYTES_MAX;
+    let bytes = attributes.iter().map(|(key, value)| key.len() + if let Value::Text(text) = value { text.len() } else { 8 });
+    bytes
+        .take_while(|bytes| {
+            let fits = *bytes <= room;
+            room = room.saturating_sub(*bytes);
+            fits
+        })
+        .count()
+}
+
+fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>) -> Option<Event> {
+    let id = from.text()?.to_owned();
+    let timestamp = earliest.wrapping_add(from.varint()?.cast_signed());
+    let source: Source = from.word(words)?.parse().ok()?;
+    let severity = from.word(words)?.into_deserializer();
+    let severity = Severity::deserialize::<serde::de::value::StrDeserializer<'_, serde::de::value::Error>>(severity).ok()?;
+    let message = from.text()?.to_owned();
+    let mut attributes = Attributes::default();
+    for _ in 0..from.varint()? {
+        let key = from.word(words)?.to_owned();
+        let value = match from.byte()? {
+            0 => Value::Boolean(false),
+            1 => Value::Boolean(true),
+            2 => Value::Integer(from.signed()?),
+            3 => Value::Float(f64::from_le_bytes(from.take(8)?.try_into().ok()?)),
+            4 => Value::Text(from.text()?.to_owned()),
+            _ => return None,
+        };
+        attributes.add(key, value);
+    }
+    Some(Event { id, timestamp, source, severity, message, attributes })
+}
+
+fn read_record(from: &mut Reader<'_>) -> Option<Record> {
+    Some(match from.byte()? {
+        LINES => {
+            let project = from.text()?.to_owned();
+            let mark = match from.varint()? {
+                0 => None,
+                _ => Some(from.mark()?),
+            };
+            Record::Lines { project, mark, span: Span { rows: from.varint()?, earliest: from.signed()?, latest: from.signed()? } }
+        }
+        MARKS => {
+            let count = from.varint()?;
+            Record::Marks((0..count).map(|_| from.mark()).collect::<Option<_>>()?)
+        }
+        FORGET => Record::Forget { project: from.text()?.to_owned() },
+        _ => return None,
+    })
+}
+
+fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+fn put_mark(to: &mut Vec<u8>, name: &str, value: &str) {
+    text(to, name);
+    text(to, value);
+}
+
+/// A text that is likely to come again: zero and the text the first time, then its number, from one.
+fn word<'a>(to: &mut Vec<u8>, it: &'a str, words: &mut Words<'a>) {
+    let next = words.len() as u64 + 1;
+    match words.entry(it) {
+        Entry::Occupied(known) => varint(to, *known.get()),
+        Entry::Vacant(new) => {
+            new.insert(next);
+            varint(to, 0);
+            text(to, it);
+        }
+    }
+}
+
+fn text(to: &mut Vec<u8>, it: &str) {
+    varint(to, it.len() as u64);
+    to.extend(it.as_bytes());
+}
+
+/// Seven bits a byte, the lowest first.
+fn varint(to: &mut Vec<u8>, mut it: u64) {
+    while it >= 0x80 {
+        to.push((it & 0x7f) as u8 | 0x80);
+        it >>= 7;
+    }
+    to.push((it & 0x7f) as u8);
+}
+
+/// Small numbers of either sign are short.
+fn signed(to: &mut Vec<u8>, it: i64) {
+    varint(to, ((it << 1) ^ (it >> 63)).cast_unsigned());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|taken| taken[0])
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut it = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            it |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(it);
+            }
+        }
+        None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let it = self.varint()?;
+        Some((it >> 1).cast_signed() ^ -(it & 1).cast_signed())
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        let count = usize::try_from(self.varint()?).ok()?;
+        str::from_utf8(self.take(count)?).ok()
+    }
+
+    fn word(&mut self, words: &mut Vec<&'a str>) -> Option<&'a str> {
+        match self.varint()? {
+            0 => {
+                words.push(self.text()?);
+                words.last().copied()
+            }
+            number => words.get(usize::try_from(number - 1).ok()?).copied(),
+        }
+    }
+
+    fn mark(&mut self) -> Option<Mark> {
+        Some(Mark { name: self.text()?.to_owned(), value: self.text()?.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            any::<bool>().prop_map(Value::Boolean),
+            any::<i64>().prop_map(Value::Integer),
+            (-1e300..1e300).prop_map(Value::Float),
+            ".{0,20}".prop_map(Value::Text),
+        ]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let attributes = proptest::collection::vec(("[a-e.]{1,3}", value()), 0..8);
+        (".{0,30}", any::<i64>(), 0..Source::ALL.len(), ".{0,50}", attributes).prop_map(|(id, timestamp, source, message, all)| {
+            let mut attributes = Attributes::default();
+            for (key, value) in all {
+                attributes.add(key, value);
+            }
+            Event::new(id, timestamp, Source::ALL[source], message, attributes)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(all in proptest::collection::vec(event(), 0..10), marked: bool) {
+            let mark = marked.then(|| Mark { name: "n".into(), value: "v".into() });
+            let (said, payload) = lines("p", &all, mark.as_ref());
+            let mut read = Vec::new();
+            events(&payload, &mut read).unwrap();
+            prop_assert_eq!(record(&payload).unwrap(), said);
+            prop_assert_eq!(read, all);
+        }
+
+        #[test]
+        fn what_is_broken_is_refused_quietly(all in proptest::collection::vec(event(), 1..4), at: prop::sample::Index, to: u8) {
+            let (_, mut payload) = lines("p", &all, None);
+            let at = at.index(payload.len());
+            payload[at] = to;
+            let _ = events(&payload, &mut Vec::new());
+            let _ = events(&payload[..at], &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn a_line_has_bounds() {
+        let mut attributes = Attributes::default();
+        (0..64).for_each(|n| attributes.add(format!("k{n}"), Value::Text("x".repeat(TEXT_BYTES_MAX))));
+        let event = Event::new("i".repeat(1000), 0, Source::Edge, String::new(), attributes);
+        let (_, payload) = lines("p", &[event], None);
+        assert!(payload.len() <= ROW_BYTES_MAX + 1000, "{}", payload.len());
+        let mut read = Vec::new();
+        events(&payload, &mut read).unwrap();
+        assert_eq!((read[0].id.len(), read[0].attributes.iter().count()), (ID_BYTES_MAX, 15));
+    }
+}

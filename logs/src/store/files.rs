@@ -1,0 +1,138 @@
+//! Files of lines: Parquet, sorted by source, then timestamp.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use datafusion::{
+    arrow::{
+        array::{ArrayRef, AsArray, RecordBatch, new_null_array},
+        compute::interleave_record_batch,
+        datatypes::TimestampMicrosecondType,
+    },
+    parquet::{
+        arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
+        basic::{Compression, ZstdLevel},
+        file::{metadata::SortingColumn, properties::WriterProperties},
+    },
+};
+
+use super::StoreError;
+use crate::{event::Event, layout};
+
+/// Rows that are laid out together.
+const CHUNK_ROWS: usize = 8192;
+/// Rows of a row group at most.
+const GROUP_ROWS: usize = 64 * 1024;
+/// Rows of a page at most: what a query for a few rows reads of a column.
+const PAGE_ROWS: usize = 8192;
+
+/// How files are written.
+pub(super) fn properties() -> WriterProperties {
+    let ascending = |column_idx| SortingColumn { column_idx, descending: false, nulls_first: false };
+    let column = |name| layout::schema().index_of(name).ok().and_then(|index| i32::try_from(index).ok());
+    WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_sorting_columns(Some([column("source"), column("timestamp")].into_iter().flatten().map(ascending).collect()))
+        .set_created_by("gantry".to_owned())
+        .build()
+}
+
+/// Lines as a file. They are put in order first; those of one source and timestamp stay as they came.
+pub(super) fn of_events(events: &mut [Event]) -> Result<Bytes, StoreError> {
+    events.sort_by(|a, b| a.source.as_str().cmp(b.source.as_str()).then(a.timestamp.cmp(&b.timestamp)));
+    write(events.chunks(CHUNK_ROWS).map(|chunk| Ok(layout::batch(chunk)?)))
+}
+
+/// Several files as one.
+pub(super) fn merge(files: Vec<Bytes>) -> Result<Bytes, StoreError> {
+    let mut batches = Vec::new();
+    for file in files {
+        for batch in ParquetRecordBatchReaderBuilder::try_new(file)?.with_batch_size(CHUNK_ROWS).build()? {
+            batches.push(conform(&batch?)?);
+        }
+    }
+    let mut order = Vec::new();
+    for (at, batch) in batches.iter().enumerate() {
+        let sources = batch.column_by_name("source").map(AsArray::as_string_view);
+        let stamps = batch.column_by_name("timestamp").map(AsArray::as_primitive::<TimestampMicrosecondType>);
+        let (Some(sources), Some(stamps)) = (sources, stamps) else { continue };
+        order.extend((0..batch.num_rows()).map(|row| (sources.value(row), stamps.value(row), (at, row))));
+    }
+    // Stable: what is equal stays in the order of the files.
+    order.sort_by_key(|(source, stamp, _)| (*source, *stamp));
+    let all: Vec<&RecordBatch> = batches.iter().collect();
+    write(order.chunks(CHUNK_ROWS).map(|chunk| {
+        let rows: Vec<_> = chunk.iter().map(|(.., row)| *row).collect();
+        Ok(interleave_record_batch(&all, &rows)?)
+    }))
+}
+
+fn write(batches: impl Iterator<Item = Result<RecordBatch, StoreError>>) -> Result<Bytes, StoreError> {
+    let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties()))?;
+    for batch in batches {
+        writer.write(&batch?)?;
+    }
+    Ok(writer.into_inner()?.into())
+}
+
+/// A batch in today's layout: columns that were added since are null.
+fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
+    let schema = layout::schema();
+    if batch.schema().fields() == schema.fields() {
+        return Ok(batch.clone());
+    }
+    let column = |field: &Arc<datafusion::arrow::datatypes::Field>| -> ArrayRef {
+        let there = batch.column_by_name(field.name()).filter(|column| column.data_type() == field.data_type());
+        there.map_or_else(|| new_null_array(field.data_type(), batch.num_rows()), Arc::clone)
+    };
+    Ok(RecordBatch::try_new(Arc::clone(&schema), schema.fields().iter().map(column).collect())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Attributes, Source, Value};
+
+    fn event(id: usize, timestamp: i64, source: Source) -> Event {
+        let mut attributes = Attributes::default();
+        attributes.add("request.path", Value::Text(format!("/{id}")));
+        attributes.add("unknown", Value::Integer(7));
+        Event::new(id.to_string(), timestamp, source, "m".into(), attributes)
+    }
+
+    fn read(file: Bytes) -> Vec<RecordBatch> {
+        ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap().map(Result::unwrap).collect()
+    }
+
+    fn ids(file: Bytes) -> Vec<String> {
+        read(file)
+            .iter()
+            .flat_map(|batch| batch.column(0).as_string_view().iter().flatten().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+
+    #[test]
+    fn files_are_sorted_and_merge_sorted() {
+        let mut one = vec![event(1, 30, Source::Edge), event(2, 10, Source::Auth), event(3, 20, Source::Edge)];
+        let mut other = vec![event(4, 25, Source::Edge), event(5, 5, Source::Auth), event(6, 20, Source::Edge)];
+        let (one, other) = (of_events(&mut one).unwrap(), of_events(&mut other).unwrap());
+        assert_eq!(ids(one.clone()), ["2", "3", "1"]);
+        let merged = merge(vec![one, other]).unwrap();
+        assert_eq!(read(merged.clone())[0].schema().fields(), layout::schema().fields());
+        assert_eq!(ids(merged), ["5", "2", "3", "6", "4", "1"]);
+    }
+
+    #[test]
+    fn a_file_without_the_newest_columns_merges() {
+        let schema = layout::schema();
+        let added = schema.index_of("@external_id").unwrap();
+        let batch = layout::batch(&[event(1, 1, Source::Edge)]).unwrap();
+        let old = batch.project(&(0..schema.fields().len()).filter(|at| *at != added).collect::<Vec<_>>()).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), old.schema(), None).unwrap();
+        writer.write(&old).unwrap();
+        let merged = merge(vec![writer.into_inner().unwrap().into(), of_events(&mut [event(2, 0, Source::Edge)]).unwrap()]).unwrap();
+        assert_eq!(ids(merged), ["2", "1"]);
+    }
+}

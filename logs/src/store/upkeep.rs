@@ -1,0 +1,411 @@
+//! What is done beside: the log becomes files, small files become larger ones, old ones go.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use datafusion::object_store::{self, ObjectStoreExt, path::Path};
+use futures_util::{StreamExt, stream};
+use smol_str::SmolStr;
+
+use super::{
+    Options, Shared, Store, StoreError,
+    disk::LogFile,
+    files,
+    index::Extent,
+    log,
+    names::{self, Name, Named},
+    view,
+    writer::Job,
+};
+
+/// Segments that are ended for their age while those before wait: each is an open file.
+const SEGMENTS_MAX: usize = 64;
+/// Projects of a segment whose files are made at the same time.
+const AT_ONCE: usize = 4;
+/// Files that are removed at the same time.
+const REMOVED_AT_ONCE: usize = 8;
+/// Folders in which files are merged in one turn.
+const MERGES_A_TURN: usize = 4;
+/// What is remembered of folders and of files to remove; beyond it the next sweep finds them.
+const REMEMBERED_MAX: usize = 64 * 1024;
+/// Files of so many bytes are of the smallest size; each next size is eight times the one before.
+const SMALLEST: u64 = 64 * 1024;
+/// The first pause after a failure, and the longest, in microseconds.
+const PAUSE: Range<i64> = 1_000_000..60_000_000;
+
+/// What upkeep remembers from one turn to the next. All of it may be lost.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// When the object store failed, and for how long it is left alone.
+    failed: Option<(i64, i64)>,
+    swept: Option<i64>,
+    /// Files that nobody needs once their readers are gone.
+    unneeded: BTreeMap<Path, Unneeded>,
+    /// How many small files were made in a folder since it was last looked into.
+    made: HashMap<Path, usize>,
+    /// Folders with files to merge.
+    merge: BTreeSet<Path>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Unneeded {
+    since: i64,
+    /// Readers that began before may hold it.
+    moment: u64,
+}
+
+/// The oldest segment that is not written to any more.
+struct Sealed {
+    number: u64,
+    file: Arc<dyn LogFile>,
+    projects: Vec<(SmolStr, Vec<Extent>)>,
+}
+
+impl Upkeep {
+    fn unneeded(&mut self, shared: &Shared, files: impl IntoIterator<Item = Named>, now: i64) {
+        let moment = shared.pins.moment();
+        for file in files {
+            if self.unneeded.len() < REMEMBERED_MAX {
+                self.unneeded.entry(file.path).or_insert(Unneeded { since: now, moment });
+            }
+        }
+    }
+
+    fn made(&mut self, folder: Path, options: &Options) {
+        if self.made.len() >= REMEMBERED_MAX {
+            self.made.clear();
+        }
+        let made = self.made.entry(folder.clone()).or_default();
+        *made += 1;
+        if *made >= options.merge_files {
+            self.made.remove(&folder);
+            self.look_into(folder);
+        }
+    }
+
+    fn look_into(&mut self, folder: Path) {
+        if self.merge.len() < REMEMBERED_MAX {
+            self.merge.insert(folder);
+        }
+    }
+}
+
+impl Store {
+    /// Does what is due at a time, in microseconds since 1970: the log becomes files by size or age, small files are merged, old
+    /// ones removed. To be called every second or so, and not to be cut off; while a call works, others return at once. What fails is logged once, and
+    /// tried again after pauses that grow to a minute.
+    pub async fn upkeep(&self, now: i64) {
+        let Ok(mut upkeep) = self.upkeep.try_lock() else { return };
+        if let Err(error) = self.seal_old(now).await {
+            tracing::debug!(%error, "a segment of the log cannot be ended");
+        }
+        if upkeep.failed.is_some_and(|(at, pause)| (0..pause).contains(&now.saturating_sub(at))) {
+            return;
+        }
+        match (self.work(&mut upkeep, now).await, upkeep.failed) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                tracing::info!("files of log lines are made again");
+                upkeep.failed = None;
+            }
+            (Err(error), before) => {
+                self.shared.counters.failures.add(1);
+                if before.is_none() {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(error, "files of log lines cannot be made: lines stay in the log, and it is tried again");
+                }
+                let pause = before.map_or(PAUSE.start, |(_, pause)| (2 * pause).min(PAUSE.end));
+                upkeep.failed = Some((now, pause));
+            }
+        }
+    }
+
+    /// Ends the segment that is written to once its lines are old enough.
+    async fn seal_old(&self, now: i64) -> Result<(), StoreError> {
+        let after = micros(self.shared.options.seal_after);
+        let old = {
+            let mut index = self.shared.index();
+            let held = index.segments.iter_mut().filter(|segment| segment.frames > 0);
+            let since = held.map(|segment| *segment.since.get_or_insert(now)).last();
+            index.segments.len() < SEGMENTS_MAX && since.is_some_and(|since| passed(now, since, after))
+        };
+        if old { self.ask(|done| Job::Seal { done }).await } else { Ok(()) }
+    }
+
+    async fn work(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
+        // As many as there are now: what comes faster than it is written does not keep from the rest.
+        let there = self.shared.index().segments.len();
+        for _ in 0..there {
+            let Some(sealed) = self.oldest_sealed() else { break };
+            self.flush(upkeep, sealed, now).await?;
+        }
+        self.remove_unneeded(upkeep, now).await?;
+        for _ in 0..MERGES_A_TURN {
+            let Some(folder) = upkeep.merge.pop_first() else { break };
+            self.merge(upkeep, folder, now).await?;
+        }
+        if upkeep.swept.is_none_or(|swept| passed(now, swept, micros(self.shared.options.sweep_every))) {
+            self.sweep(upkeep, now).await?;
+            upkeep.swept = Some(now);
+        }
+        Ok(())
+    }
+
+    fn oldest_sealed(&self) -> Option<Sealed> {
+        let index = self.shared.index();
+        let segment = index.segments.front().filter(|_| index.segments.len() > 1)?;
+        let mut projects: Vec<_> = segment.projects.iter().map(|(project, pending)| (project.clone(), pending.extents.clone())).collect();
+        projects.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Some(Sealed { number: segment.number, file: Arc::clone(&segment.file), projects })
+    }
+
+    /// Makes the files of a segment, then removes it. Done again after a crash it makes the same files.
+    async fn flush(&self, upkeep: &mut Upkeep, sealed: Sealed, now: i64) -> Result<(), StoreError> {
+        let Sealed { number, file, projects } = sealed;
+        let failed = AtomicBool::new(false);
+        let made: Vec<Result<Vec<Path>, StoreError>> = stream::iter(projects)
+            .map(|(project, extents)| {
+                let (first_day, file, failed) = (self.first_day(&project, now), Arc::clone(&file), &failed);
+                async move {
+                    // After a failure no other is begun; but those that were are waited for, lest they come after what follows.
+                    if failed.load(Ordering::Relaxed) {
+                        return Ok(Vec::new());
+                    }
+                    let made = self.flush_project(number, file, project, extents, first_day).await;
+                    failed.fetch_or(made.is_err(), Ordering::Relaxed);
+                    made
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
+        // Before anything is built on these files: a segment that came back would make them count no more.
+        let disk = Arc::clone(&self.disk);
+        let remove = move || disk.remove(&log::file_name(number)).and_then(|()| disk.sync());
+        tokio::task::spawn_blocking(remove).await.map_err(io::Error::other)??;
+        let gone = self.shared.index().segments.pop_front();
+        drop(gone);
+        made.into_iter().flatten().for_each(|folder| upkeep.made(folder, &self.shared.options));
+        Ok(())
+    }
+
+    /// Makes the files of a project's lines in a segment, one a day. Returns their folders.
+    async fn flush_project(
+        &self,
+        number: u64,
+        file: Arc<dyn LogFile>,
+        project: SmolStr,
+        extents: Vec<Extent>,
+        first_day: i64,
+    ) -> Result<Vec<Path>, StoreError> {
+        let node = self.shared.options.node.clone();
+        let make = move || {
+            let mut events = Vec::new();
+            extents.iter().try_for_each(|extent| view::read(&*file, *extent, &mut events))?;
+            let bytes: u64 = extents.iter().map(|extent| extent.length as u64).sum();
+            let average = bytes / (events.len() as u64).max(1);
+            let mut days: BTreeMap<i64, Vec<_>> = BTreeMap::new();
+            for event in events {
+                days.entry(names::day(event.timestamp)).or_default().push(event);
+            }
+            // Whole days: so a repetition on a later day makes no other files of the others.
+            let kept = days.split_off(&first_day);
+            let files = kept.into_values().map(|mut events| {
+                let rows = events.len() as u64;
+                let stamps = || events.iter().map(|event| event.timestamp);
+                let (earliest, latest) = (stamps().min().unwrap_or(0), stamps().max().unwrap_or(0));
+                let name = Name { node: node.clone(), first: number, last: number, earliest, latest, rows, bytes: rows * average };
+                Ok((name, files::of_events(&mut events)?))
+            });
+            files.collect::<Result<Vec<_>, StoreError>>()
+        };
+        let made = tokio::task::spawn_blocking(make).await.map_err(io::Error::other)??;
+        let mut folders = Vec::with_capacity(made.len());
+        for (name, bytes) in made {
+            self.put(&name.path(&project), bytes).await?;
+            folders.push(names::day_folder(&project, names::day(name.latest)));
+        }
+        Ok(folders)
+    }
+
+    async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
+        self.shared.objects.put(path, bytes.into()).await?;
+        self.shared.counters.files.add(1);
+        Ok(())
+    }
+
+    /// The first day whose lines are kept.
+    fn first_day(&self, project: &str, now: i64) -> i64 {
+        let days = self.retention.lock().get(project).copied().unwrap_or(self.shared.options.retention_days);
+        names::day(now) - i64::from(days)
+    }
+
+    /// Merges files of one folder that this node made, if there are enough of a size.
+    async fn merge(&self, upkeep: &mut Upkeep, folder: Path, now: i64) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        let listed = shared.list(Some(&folder)).await?;
+        let (files, over) = self.own(listed);
+        upkeep.unneeded(shared, over, now);
+        let Some(run) = run(&files, &shared.options, now) else { return Ok(()) };
+        let parts = files[run].to_vec();
+        let [first, .., last] = parts.as_slice() else { return Ok(()) };
+        let sum = |of: fn(&Name) -> u64| parts.iter().map(|file| of(&file.name)).sum();
+        let name = Name {
+            node: shared.options.node.clone(),
+            first: first.name.first,
+            last: last.name.last,
+            earliest: parts.iter().map(|file| file.name.earliest).min().unwrap_or(0),
+            latest: parts.iter().map(|file| file.name.latest).max().unwrap_or(0),
+            rows: sum(|name| name.rows),
+            bytes: sum(|name| name.bytes),
+        };
+        let mut contents = Vec::with_capacity(parts.len());
+        for part in &parts {
+            contents.push(shared.objects.get(&part.path).await?.bytes().await?);
+        }
+        let merged = tokio::task::spawn_blocking(move || files::merge(contents)).await.map_err(io::Error::other)??;
+        let project = folder.parts().next().map(|part| part.as_ref().to_owned()).unwrap_or_default();
+        self.put(&name.path(&project), merged).await?;
+        shared.counters.merged.add(parts.len() as u64);
+        upkeep.unneeded(shared, parts, now);
+        // There may be more.
+        upkeep.look_into(folder);
+        Ok(())
+    }
+
+    /// Of the files of one folder those of this node that count, and all that others took over.
+    fn own(&self, files: Vec<Named>) -> (Vec<Named>, Vec<Named>) {
+        let (own, next) = (&self.shared.options.node, self.shared.index().next());
+        let (mut count, over) = names::part(files, |node| (node == own).then_some(next));
+        count.retain(|file| file.name.node == *own);
+        (count, over)
+    }
+
+    /// Looks through all files for what is old, taken over or small.
+    async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
+        let mut found = self.shared.objects.list(None);
+        let mut folder: Vec<Named> = Vec::new();
+        while let Some(meta) = found.next().await {
+            let meta = meta?;
+            let Some(file) = Named::parse(&meta.location, meta.size) else { continue };
+            let same = folder.first().is_none_or(|first| first.path.parts().take(2).eq(file.path.parts().take(2)));
+            if !same {
+                self.sweep_folder(upkeep, std::mem::take(&mut folder), now);
+            }
+            folder.push(file);
+        }
+        self.sweep_folder(upkeep, folder, now);
+        Ok(())
+    }
+
+    fn sweep_folder(&self, upkeep: &mut Upkeep, files: Vec<Named>, now: i64) {
+        let Some(first) = files.first() else { return };
+        let project = first.path.parts().next().map(|part| part.as_ref().to_owned()).unwrap_or_default();
+        let day = names::day(first.name.latest);
+        if day < self.first_day(&project, now) {
+            return upkeep.unneeded(&self.shared, files, now);
+        }
+        let (own, over) = self.own(files);
+        upkeep.unneeded(&self.shared, over, now);
+        if run(&own, &self.shared.options, now).is_some() {
+            upkeep.look_into(names::day_folder(&project, day));
+        }
+    }
+
+    /// Removes files that no reader can hold any more.
+    async fn remove_unneeded(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
+        let grace = micros(self.shared.options.grace);
+        let ripe = |it: &Unneeded| passed(now, it.since, grace) && self.shared.pins.passed(it.moment);
+        let ripe: Vec<Path> = upkeep.unneeded.iter().filter(|(_, it)| ripe(it)).map(|(path, _)| path.clone()).collect();
+        let mut removals = stream::iter(ripe)
+            .map(|path| async move {
+                let done = self.shared.objects.delete(&path).await;
+                (path, done)
+            })
+            .buffer_unordered(REMOVED_AT_ONCE);
+        while let Some((path, done)) = removals.next().await {
+            match done {
+                Ok(()) => self.shared.counters.removed.add(1),
+                Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            upkeep.unneeded.remove(&path);
+        }
+        Ok(())
+    }
+}
+
+/// Which files to merge: neighbours, since the file that takes them over says one range of segments. Small ones first, so that a
+/// line is written again only as often as its file grows by a size; all of them once their day is over.
+fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
+    let size = |file: &Named| (file.name.bytes / SMALLEST).max(1).ilog(8);
+    let over = files.first().is_some_and(|file| names::day(file.name.latest) < names::day(now));
+    let enough = if over { 2 } else { options.merge_files.max(2) };
+    let sizes: BTreeSet<u32> = files.iter().map(size).collect();
+    sizes.into_iter().find_map(|largest| {
+        let (mut start, mut bytes) = (0, 0);
+        for (at, file) in files.iter().enumerate() {
+            bytes += file.name.bytes;
+            if size(file) > largest || bytes > options.merge_bytes {
+                if at - start >= enough {
+                    return Some(start..at);
+                }
+                let begins = size(file) <= largest;
+                (start, bytes) = if begins { (at, file.name.bytes) } else { (at + 1, 0) };
+            }
+        }
+        (files.len() - start >= enough).then_some(start..files.len())
+    })
+}
+
+/// Whether so long has passed. A clock that went back is not waited for.
+fn passed(now: i64, since: i64, long: i64) -> bool {
+    now < since || now - since >= long
+}
+
+fn micros(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(sizes: &[u64]) -> Vec<Named> {
+        let named = |(at, bytes): (usize, &u64)| {
+            let at = at as u64;
+            let name = Name { node: "n".into(), first: at, last: at, earliest: 0, latest: 0, rows: 1, bytes: *bytes };
+            Named { path: name.path("p"), name, size: 0 }
+        };
+        sizes.iter().enumerate().map(named).collect()
+    }
+
+    #[test]
+    fn neighbours_of_a_size_are_merged() {
+        let options = Options { merge_files: 3, merge_bytes: 10 * SMALLEST, ..Options::new("f", "n") };
+        let (small, large) = (SMALLEST, 9 * SMALLEST);
+        for (sizes, expected) in [
+            (vec![], None),
+            (vec![small; 2], None),
+            (vec![small; 3], Some(0..3)),
+            (vec![small; 12], Some(0..10)),
+            (vec![small, small, large, small, small], None),
+            (vec![small, small, large, small, small, small], Some(3..6)),
+            (vec![large, large, large], None),
+            (vec![11 * SMALLEST, small, small, small], Some(1..4)),
+        ] {
+            assert_eq!(run(&files(&sizes), &options, 0), expected, "{sizes:?}");
+        }
+        assert_eq!(run(&files(&[small, small]), &options, names::DAY), Some(0..2), "the day is over");
+        assert_eq!(run(&files(&[small]), &options, names::DAY), None);
+    }
+}
