@@ -15,11 +15,11 @@ dev *arguments:
     ./bin/dev {{arguments}}
 
 build:
-    cargo build --all-targets
+    cargo build --workspace --all-targets
 
 # All tests, over a throw-away PostgreSQL. Arguments go to nextest: `just test contract`
 test *arguments: build
-    {{gantry}} with-postgres -- cargo nextest run {{arguments}}
+    {{gantry}} with-postgres -- cargo nextest run --workspace {{arguments}}
 
 # Real, unmodified clients against the real binary
 clients: build
@@ -27,14 +27,14 @@ clients: build
 
 # Formatting
 fmt:
-    cargo fmt
+    cargo fmt --all
 
 fmt-check:
-    cargo fmt --check
+    cargo fmt --all --check
 
 # Clippy, warnings denied
 lint:
-    cargo clippy --all-targets -- -D warnings
+    cargo clippy --workspace --all-targets -- -D warnings
 
 # Licences, banned crates, sources
 deny:
@@ -42,7 +42,7 @@ deny:
 
 # Rustdoc, warnings denied
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 # Write the files that derive from the code
 generate: build
@@ -56,13 +56,15 @@ instructions:
     bin/count-instructions
 
 # A request against bare hyper and axum, a decision against other limiters, new projects against initdb, connections against
-# direct ones, SQL through the API against the same without it, as ratios
+# direct ones, services through the edge against nginx, SQL through the API against the same without it, as ratios
 bench:
     cargo bench --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
     cargo bench --bench router
+    cargo bench --bench edge
     cargo bench --bench database
+    cargo bench -p gantry-logs --bench ingest
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
 bench-shared-limits:

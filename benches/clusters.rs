@@ -126,11 +126,13 @@ impl Bench {
             idle_pause_after: None,
             counting: Options::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),
+            edge: gantry::edge::Options::default(),
             dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
             provider: None,
+            logs: gantry::analytics::Options::default(),
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
         lease::claim(&app).await?;

@@ -110,6 +110,7 @@ impl Bench {
             databases: None,
             prepared: Wanted::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),
+            edge: gantry::edge::Options::default(),
             dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
             authority: None,
             idle_pause_after: None,
@@ -118,6 +119,7 @@ impl Bench {
             sealing: SealingKey::new(&[7; 32])?,
             oauth: gantry::oauth::Settings::default(),
             provider: None,
+            logs: gantry::analytics::Options::default(),
         };
         let (app, background) = App::new(settings, clock.clone(), entropy, db, clusters, Memory::default())?;
         background.spawn().detach_all();

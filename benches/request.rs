@@ -114,11 +114,13 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         idle_pause_after: None,
         counting: Options::default(),
         upstreams: gantry::edge::upstreams::Upstreams::default(),
+        edge: gantry::edge::Options::default(),
         dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         oauth: gantry::oauth::Settings::default(),
         provider: None,
+        logs: gantry::analytics::Options::default(),
     };
     let (app, _background) =
         App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::{
     access::Directory,
     accounts::provider::Provider,
+    analytics::{self, Analytics},
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
     db::Db,
@@ -56,6 +57,8 @@ pub struct Settings {
     pub idle_pause_after: Option<Duration>,
     /// Where the services of projects answer, unless the operator says otherwise of one.
     pub upstreams: Upstreams,
+    /// How their clients get to them.
+    pub edge: edge::Options,
     /// Tells what DNS says.
     pub dns: Arc<dyn Dns>,
     /// Who certifies hostnames, if anybody does.
@@ -66,6 +69,8 @@ pub struct Settings {
     pub oauth: oauth::Settings,
     /// Through which people can sign in, besides by what they have here.
     pub provider: Option<Arc<Provider>>,
+    /// Where log lines of projects are kept.
+    pub logs: analytics::Options,
 }
 
 /// Handle to the application. Cheap to clone.
@@ -108,6 +113,8 @@ pub struct Inner {
     pub hostnames: hostnames::Keeper,
     /// Requests to the projects' services.
     pub edge: Edge,
+    /// What projects log, and what is counted of it.
+    pub analytics: Analytics,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
 }
@@ -158,6 +165,7 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let lease = Lease::new(&entropy);
+        let analytics = Analytics::new(settings.logs.clone(), settings.node, clusters.home().clone());
         let inner = Inner {
             settings,
             clock,
@@ -176,6 +184,7 @@ impl App {
             router: Router::default(),
             hostnames: hostnames::Keeper::default(),
             edge: Edge::default(),
+            analytics,
             metrics,
         };
         let app = Self(Arc::new(inner));
@@ -216,7 +225,7 @@ impl App {
 }
 
 impl Background {
-    /// Starts it. Dropping the set ends it; [`Reconciler::stop`] first lets begun work finish.
+    /// Starts it. Dropping the set ends it; [`Reconciler::stop`] and [`Analytics::close`] first let begun work finish.
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
@@ -230,7 +239,7 @@ impl Background {
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(hostnames::keeper::run(app.clone()));
-        tasks.spawn(edge::log::run(app.edge.log.take()));
+        analytics::spawn(&app, &mut tasks);
         tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
         tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {

@@ -11,6 +11,7 @@ use std::{
 use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
+use uuid::{Builder, Uuid};
 
 /// Milliseconds on a monotonic scale that starts when the clock is made. Never goes back.
 pub type Ticks = u64;
@@ -101,6 +102,11 @@ impl Entropy {
             Some(rng) => rng.lock().fill_bytes(&mut bytes),
         }
         bytes
+    }
+
+    /// A random UUID (version 4).
+    pub fn uuid(&self) -> Uuid {
+        Builder::from_random_bytes(self.bytes()).into_uuid()
     }
 
     /// `len` lowercase letters, each equally likely.

@@ -120,6 +120,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_EDGE_HTTP_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
     pub edge_http_listen: Vec<SocketAddr>,
 
+    /// Address on this machine where a proxy of your own asks whether a name leads to a project: `GET /?domain=<name>` answers 200 or
+    /// 404.
+    #[arg(long, env = "GANTRY_EDGE_ASK_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    pub edge_ask_listen: Vec<SocketAddr>,
+
     /// Certificate chain (PEM) for `*.<domain>`. Read again when the file changes. Without it, `gantry dev` has an authority
     /// of its own.
     #[arg(long, env = "GANTRY_EDGE_TLS_CERT", requires = "edge_tls_key", value_name = "FILE")]
@@ -133,6 +138,11 @@ pub struct Config {
     /// in which `{ref}` stands for the project's ref. May be given several times. `gantry upstream` says otherwise of one project.
     #[arg(long, env = "GANTRY_UPSTREAM", value_delimiter = ',', value_name = "SERVICE=URL")]
     pub upstream: Vec<upstreams::Named>,
+
+    /// Let only requests pass to `rest`, `auth` and `realtime` that have an API key of the project, in the header or the parameter
+    /// `apikey` or as the bearer token. What browsers are led to in signing in stays open.
+    #[arg(long, env = "GANTRY_EDGE_CHECK_KEYS")]
+    pub edge_check_keys: bool,
 
     /// Resolver through which the name servers of custom hostnames are found. May be given several times. Without it: the
     /// system's.
@@ -218,6 +228,14 @@ pub struct Config {
     #[arg(long, env = "GANTRY_OIDC_NAME", requires = "oidc_issuer", value_name = "NAME")]
     pub oidc_name: Option<String>,
 
+    /// Folder that keeps the projects' log lines. Without it: `logs` in the data folder.
+    #[arg(long, env = "GANTRY_LOGS_FOLDER", value_name = "DIR")]
+    pub logs_folder: Option<PathBuf>,
+
+    /// Days that log lines are kept.
+    #[arg(long, env = "GANTRY_LOGS_RETENTION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
+    pub logs_retention_days: u16,
+
     /// Page with the fair-use policy, named in the OpenAPI document.
     #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
     pub terms_url: Option<String>,
@@ -258,6 +276,11 @@ pub enum ConfigError {
         "{0} is reachable from other machines, and without TLS the network would see what is in the databases: give --db-tls-cert and --db-tls-key, or listen on 127.0.0.1"
     )]
     PlainDatabases(SocketAddr),
+    /// Anybody could ask.
+    #[error(
+        "{0} is reachable from other machines, which need not know whether a name is served: give --edge-ask-listen an address of this one"
+    )]
+    OpenAsk(SocketAddr),
     /// The place of the counters cannot be understood.
     #[error("{0}")]
     Limits(crate::error::Error),
@@ -278,6 +301,9 @@ impl Config {
         }
         if let Some(open) = self.db_listen.iter().find(|address| !address.ip().is_loopback() && self.db_tls_cert.is_none()) {
             return Err(ConfigError::PlainDatabases(*open));
+        }
+        if let Some(open) = self.edge_ask_listen.iter().find(|address| !address.ip().is_loopback()) {
+            return Err(ConfigError::OpenAsk(*open));
         }
         let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
         if postgres && self.control.database_url.is_none() {
@@ -335,6 +361,15 @@ mod tests {
         ];
         for (line, ok) in cases {
             assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn which_names_are_ours_is_told_on_this_machine_only() {
+        for (address, ok) in
+            [("127.0.0.1:5555", true), ("[::1]:1,127.0.0.1:2", true), ("127.0.0.1:1,10.0.0.1:2", false), ("0.0.0.0:1", false)]
+        {
+            assert_eq!(Line::parse_from(["x", "--edge-ask-listen", address]).config.check().is_ok(), ok, "{address}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::{
-    accounts, audit, database, domains,
+    accounts, analytics, audit, database, domains,
     error::Error,
     http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
     jit, keys,
@@ -27,6 +27,8 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         database::migrations::api::ENDPOINTS,
         database::api::ENDPOINTS,
         database::advisors::api::ENDPOINTS,
+        analytics::api::ENDPOINTS,
+        analytics::ingest::api::ENDPOINTS,
         reference::api::ENDPOINTS,
         limits::api::ENDPOINTS,
         tokens::api::ENDPOINTS,

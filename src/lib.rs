@@ -10,11 +10,13 @@
 //! - [`web`]: the account pages, which are clients of the operations
 //! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
 //! - [`edge`]: the way in to its services, by [`domains`]: the names under which it is reached
+//! - [`analytics`]: what projects log, kept and asked for through the package `gantry-logs`
 //! - [`app`], [`db`], [`sealing`], [`cache`], [`places`], [`tls`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
 
 pub mod accepting;
 pub mod access;
 pub mod accounts;
+pub mod analytics;
 pub mod app;
 pub mod audit;
 pub mod cache;
@@ -40,6 +42,7 @@ pub mod organizations;
 pub mod places;
 pub mod planned;
 pub mod projects;
+pub mod queue;
 pub mod reference;
 pub mod router;
 pub mod sealing;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::{
     access::{AnyOf, OauthScope as S, Permission as P},
     http::{Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
-    limits::{ANALYTICS, STANDARD},
+    limits::STANDARD,
 };
 
 /// A branch with the data of production is as good as production.
@@ -72,12 +72,6 @@ planned! {
     Get "/v1/projects/{ref}/actions/{run_id}" [] "v1-get-action-run" "Get action run" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Get "/v1/projects/{ref}/actions/{run_id}/logs" [] "v1-get-action-run-logs" "Get action run logs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
     Patch "/v1/projects/{ref}/actions/{run_id}/status" [] "v1-update-action-run-status" "Update action run status" Environments, needs(&[&[P::ActionRunsWrite]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/projects/{ref}/analytics/endpoints/functions.combined-stats" [] "v1-get-project-function-combined-stats" "Get project function combined stats" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), STANDARD;
-    Get "/v1/projects/{ref}/analytics/endpoints/logs" [] "v1-get-project-logs" "Get project logs" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;
-    Get "/v1/projects/{ref}/endpoints/logs.all" ["/v1/projects/{ref}/analytics/endpoints/logs.all"] "v1-get-project-logs-all" "Get project logs all" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), ANALYTICS;
-    Get "/v1/projects/{ref}/analytics/endpoints/metrics" [] "v1-scrape-project-metrics" "Scrape project metrics" Analytics, needs(&[&[P::AnalyticsLogsRead]], S::AnalyticsRead), STANDARD;
-    Get "/v1/projects/{ref}/endpoints/usage.api-counts" ["/v1/projects/{ref}/analytics/endpoints/usage.api-counts"] "v1-get-project-usage-api-count" "Get project usage API count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
-    Get "/v1/projects/{ref}/endpoints/usage.api-requests-count" ["/v1/projects/{ref}/analytics/endpoints/usage.api-requests-count"] "v1-get-project-usage-request-count" "Get project usage request count" Analytics, pat_only(&[&[P::AnalyticsUsageRead]]), ANALYTICS;
     Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List project addons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
     Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove project addon" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;

@@ -43,6 +43,7 @@ pub struct Metrics {
     clusters: Clusters,
     router: router::Tally,
     edge: edge::Tally,
+    unlogged: Counter,
 }
 
 /// What a new project's cluster is made from.
@@ -190,7 +191,8 @@ impl Metrics {
             }),
         };
         let edge = edge_tally(&recorder);
-        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router, edge })
+        let unlogged = recorder.register_counter(&Key::from_static_name("gantry_management_log_dropped_total"), &METADATA);
+        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router, edge, unlogged })
     }
 
     /// What is counted about connections to databases.
@@ -201,6 +203,11 @@ impl Metrics {
     /// What is counted about requests to projects' services.
     pub fn edge(&self) -> &edge::Tally {
         &self.edge
+    }
+
+    /// A request whose line found no room.
+    pub fn unlogged(&self) {
+        self.unlogged.increment(1);
     }
 
     /// What is counted about shared limits.

@@ -43,7 +43,7 @@ pub async fn create(
     audit: Option<&Recorder>,
 ) -> Result<Account, Error> {
     let local = local_part(email)?;
-    let gotrue_id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    let gotrue_id = entropy.uuid();
     let username = username.unwrap_or(local);
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("creating a user")?;

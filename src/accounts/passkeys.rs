@@ -144,7 +144,7 @@ fn unanswered() -> Error {
 }
 
 async fn keep(db: &Db, entropy: &Entropy, user: Option<UserId>, state: &impl Serialize, now: DateTime<Utc>) -> Result<Uuid, Error> {
-    let id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    let id = entropy.uuid();
     let state = serde_json::to_string(state).context("keeping a challenge")?;
     let sql = "with old as (delete from passkey_challenges where created_at <= $5) \
                insert into passkey_challenges (id, user_id, state, created_at) values ($1, $2, $3, $4)";

@@ -69,9 +69,19 @@ impl Recorder {
     ) -> Self {
         Self {
             chain: Chain::Organization(organization),
-            subject: None,
             actor,
             token: TokenId(-approval.0),
+            ..Self::of_application(Uuid::nil(), (address, request_id, operation))
+        }
+    }
+
+    /// For an application that acts for nobody: it registers itself.
+    pub fn of_application(client_id: Uuid, (address, request_id, operation): (IpAddr, &str, &'static str)) -> Self {
+        Self {
+            chain: Chain::Server,
+            subject: None,
+            actor: client_id,
+            token: TokenId(0),
             address: address.to_string(),
             request_id: request_id.to_owned(),
             operation,

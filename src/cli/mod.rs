@@ -1,6 +1,7 @@
 //! What a person types. Parsing and printing only; the work is done by the slices.
 
 mod admin;
+mod application;
 mod audit;
 mod check;
 mod control;
@@ -10,6 +11,7 @@ mod edges;
 mod engine;
 mod files;
 mod generate;
+mod hostname;
 mod limits;
 mod output;
 mod secret;
@@ -56,6 +58,9 @@ enum Command {
     /// Manage personal access tokens.
     #[command(subcommand)]
     Token(token::Token),
+    /// Say which OAuth applications are who they say they are.
+    #[command(subcommand)]
+    Application(application::Application),
     /// Keep SQL snippets for people to find.
     #[command(subcommand)]
     Snippet(snippet::Snippet),
@@ -68,6 +73,9 @@ enum Command {
     /// Say where services of single projects answer.
     #[command(subcommand)]
     Upstream(upstream::Upstream),
+    /// Say which custom hostnames are not served.
+    #[command(subcommand)]
+    Hostname(hostname::Hostname),
     /// Write the files that derive from the code: the OpenAPI document, tables and requests.
     Generate(generate::Generate),
     /// List and install PostgreSQL versions.
@@ -109,10 +117,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Org(org) => org.run().await,
         Command::Member(member) => member.run().await,
         Command::Token(token) => token.run().await,
+        Command::Application(application) => application.run().await,
         Command::Snippet(snippet) => snippet.run().await,
         Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
         Command::Upstream(upstream) => upstream.run().await,
+        Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,

@@ -31,12 +31,14 @@ use super::{
 };
 use crate::{
     accounts::provider::{self, Provider},
+    analytics,
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
     domains::hostnames::{acme::Authority, dns::Resolver},
+    edge,
     http::{Links, Transport, server},
     limits::{Capacity, snapshot},
     oauth,
@@ -176,6 +178,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         let operations = App::operations();
         let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
         let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
+        app.analytics.ready().await?;
         lease::claim(&app).await?;
         anyhow::Ok((app, background, listener.local_addr()?))
     };
@@ -242,6 +245,7 @@ impl Running {
         if clusters == Clusters::Stop && led {
             self.app.clusters.stop_all().await?;
         }
+        self.app.analytics.close().await;
         self.background.shutdown().await;
         self.app.lease.release();
         if self.keeps_limits.is_some()
@@ -330,7 +334,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         project_domain: config.project_domain.clone(),
         databases,
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
-        node: identity(&home.dir().join("node"), || uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid())?,
+        node: identity(&home.dir().join("node"), || entropy.uuid())?,
         project_uid_base: config.project_uid_base,
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
@@ -343,12 +347,14 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
             issuer: config.acme_issuer.clone(),
         }),
         upstreams: config.upstream.iter().cloned().collect(),
+        edge: edge::Options { check_keys: config.edge_check_keys, ..edge::Options::default() },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
         oauth: oauth::Settings { public_url: config.public_url(), access_life: config.oauth_access_life() },
         provider: provider(config)?.map(Arc::new),
+        logs: analytics::Options { folder: config.logs_folder.clone(), retention_days: config.logs_retention_days },
     })
 }
 

@@ -165,7 +165,7 @@ impl Embedded {
 
     /// Whether there is a data directory.
     pub fn exists(&self, project: &ProjectRef) -> bool {
-        self.home.project(project).join("data").exists()
+        self.data(project).exists()
     }
 
     /// Starts the server unless it runs. It runs under the uid its data belongs to. Follow with [`Self::wait_ready`].
@@ -314,6 +314,16 @@ impl Embedded {
     /// How to connect to database `postgres` as one of the roles that peer authentication lets Gantry be.
     pub fn config(&self, project: &ProjectRef, role: &str) -> Result<Config> {
         Ok(self.existing(project)?.config(role, "postgres"))
+    }
+
+    /// The data folder.
+    pub fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// A project's data directory, which need not exist.
+    pub fn data(&self, project: &ProjectRef) -> PathBuf {
+        self.home.project(project).join("data")
     }
 
     /// The server's Unix socket.

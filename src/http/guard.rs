@@ -31,14 +31,18 @@ use super::{
 use crate::{
     access::{AnyOf, Caller, Standing, Subject, decide},
     accounts::sessions,
+    analytics::management::Answered,
     app::App,
     audit::Recorder,
     clock::Ticks,
     error::{Credential, Denial, Error},
+    ids::ProjectRef,
     limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
     tokens,
 };
 
+/// Where clients find out who issues tokens for this API (RFC 9728).
+pub const RESOURCE_METADATA: &str = "/.well-known/oauth-protected-resource";
 /// How long any operation may take. Operations with a bound of their own stay below it.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -79,7 +83,7 @@ impl Guarded {
         let origin = self.app.settings.oauth.issuer(peer.origin(&arrival.uri, &arrival.headers));
         let wrong = if credential == Credential::Missing { "" } else { "error=\"invalid_token\", " };
         let scope = self.endpoint.access.oauth().map(|scope| format!(", scope=\"{}\"", scope.name())).unwrap_or_default();
-        format!("Bearer {wrong}resource_metadata=\"{origin}/.well-known/oauth-protected-resource\"{scope}")
+        format!("Bearer {wrong}resource_metadata=\"{origin}{RESOURCE_METADATA}\"{scope}")
     }
 
     fn refuse(&self, error: Error, arrival: &Arrival, request_id: &str) -> Response {
@@ -112,6 +116,9 @@ struct Trail {
     standing: Option<(Policy, Quotas)>,
     refused: bool,
     user: Option<Uuid>,
+    /// The caller's project that the request names.
+    project: Option<ProjectRef>,
+    user_agent: Option<HeaderValue>,
     /// Which permissions would have done, where they did not.
     accepted: Option<AnyOf>,
     /// Writes the audit log, if the request may change something.
@@ -165,7 +172,25 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
         response.headers_mut().insert(ACCEPTED, accepted);
     }
-    app.metrics.observe(*operation, response.status(), app.clock.ticks() - started);
+    let took_millis = app.clock.ticks() - started;
+    if let Some(project) = trail.project.take().filter(|_| arrival.on_behalf.is_none()) {
+        let answered = Answered {
+            at: app.clock.now(),
+            project,
+            operation: endpoint.id,
+            method: arrival.method.clone(),
+            uri: arrival.uri.clone(),
+            client: peer.address,
+            user: trail.user,
+            user_agent: trail.user_agent.take().or_else(|| arrival.headers.get(header::USER_AGENT).cloned()),
+            status: response.status(),
+            took_millis,
+        };
+        if !app.analytics.management.add(answered) {
+            app.metrics.unlogged();
+        }
+    }
+    app.metrics.observe(*operation, response.status(), took_millis);
     response
 }
 
@@ -211,6 +236,10 @@ async fn admit(
     }
     if let Some(recorder) = trail.recorder.as_ref().filter(|_| *effect == Effect::ChangesElsewhere) {
         Box::pin(recorder.announce(&app.db, app.clock.now())).await?;
+    }
+    if trail.project.is_some() {
+        // The handler takes the headers.
+        trail.user_agent = arrival.headers.get(header::USER_AGENT).cloned();
     }
     handle(Call {
         app: app.clone(),
@@ -322,6 +351,9 @@ struct Taken {
 impl Meter<'_> {
     /// Takes from the counter of something the caller belongs to, unless the operation is not counted.
     async fn take_own(&mut self, subject: &Subject) -> Result<(), Error> {
+        if let Subject::Project(project) = subject {
+            self.trail.project = Some(project.reference.clone());
+        }
         let (scope, organization) = match subject {
             Subject::Account => (Scope::User, None),
             Subject::Organization(organization) => (Scope::Organization(organization.id), Some(organization.id)),

@@ -125,6 +125,11 @@ impl Call {
         self.body.read().await
     }
 
+    /// The same for an operation that takes more at once, or less.
+    pub async fn body_within(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
+        self.body.read_within(bytes_max).await
+    }
+
     /// A way to ask other operations as who asked this one.
     pub fn asking(&self) -> Result<Asking, Error> {
         let asking = self.asking.clone().ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
@@ -135,8 +140,12 @@ impl Call {
 
 impl Payload {
     pub(super) async fn read(&mut self) -> Result<Bytes, Error> {
+        self.read_within(body::BYTES_MAX).await
+    }
+
+    async fn read_within(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
         let bytes = match std::mem::take(self) {
-            Self::Pending(pending) => body::read(pending, body::BYTES_MAX).await?,
+            Self::Pending(pending) => body::read(pending, bytes_max).await?,
             Self::Read(bytes) => bytes,
         };
         *self = Self::Read(bytes.clone());

@@ -19,6 +19,7 @@ mod transport;
 pub use asked::{Asked, Case};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
 pub use face::{Asking, Face, OnBehalf, Presented, Refused};
+pub use guard::RESOURCE_METADATA;
 pub use input::{Basic, Call, IdempotencyKey, Input, Json, Lists, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};
 pub use output::{Begun, Created, Done, Lines, Nothing, Onward, Output, Rows, Unkept, Written};

@@ -2,15 +2,7 @@
 //!
 //! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
-use std::{
-    convert::Infallible,
-    future::poll_fn,
-    net::SocketAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{body::Body, http::Request, response::Response};
 use hyper::{
@@ -19,10 +11,7 @@ use hyper::{
     server::conn::{http1, http2},
     service::HttpService,
 };
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::graceful::GracefulConnection,
-};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -84,11 +73,11 @@ pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConf
     let (tls, places) = (tls.map(TlsAcceptor::from), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
     let take = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
         let Ok(place) = places.clone().try_acquire_owned() else { return };
-        let (tls, service, stopping) = (tls.clone(), service(peer), stop.0.subscribe());
+        let (tls, service, stop) = (tls.clone(), service(peer), stop.clone());
         connections.spawn(async move {
             // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
             let _ = stream.set_nodelay(true);
-            greet(stream, tls, service, stopping).await;
+            greet(stream, tls, service, stop).await;
             drop(place);
         });
     };
@@ -96,50 +85,26 @@ pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConf
 }
 
 /// HTTP/1, or with TLS what the client asks for.
-async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stopping: watch::Receiver<bool>) {
-    let Some(tls) = tls else { return first(stream, service, stopping).await };
+async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
+    let Some(tls) = tls else { return first(stream, service, stop).await };
     // Who does not speak TLS, or takes its time, learns nothing.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else { return };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
-        drive(builder.serve_connection(TokioIo::new(stream), service), stopping).await;
+        // What a client does wrong ends its connection, and is nobody else's concern.
+        let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
     } else {
-        first(stream, service, stopping).await;
+        first(stream, service, stop).await;
     }
 }
 
-async fn first<I>(stream: I, service: impl Service, stopping: watch::Receiver<bool>)
+async fn first<I>(stream: I, service: impl Service, stop: Stop)
 where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
-    drive(builder.serve_connection(TokioIo::new(stream), service), stopping).await;
-}
-
-/// Runs a connection to its end, which is after the requests it has begun once the server is to stop.
-async fn drive(connection: impl GracefulConnection, stopping: watch::Receiver<bool>) {
-    let mut connection = pin!(connection);
-    let stopped = {
-        let mut told = stopping.clone();
-        async move { drop(told.wait_for(|stop| *stop).await) }
-    };
-    let (mut stopped, mut listens) = (pin!(stopped), false);
-    let ended = poll_fn(|cx| {
-        if connection.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(true);
-        }
-        // Once it listens, it needs not ask again before something was said.
-        if listens && !stopping.has_changed().unwrap_or(true) {
-            return Poll::Pending;
-        }
-        listens = true;
-        stopped.as_mut().poll(cx).map(|()| false)
-    });
-    if !ended.await {
-        GracefulConnection::graceful_shutdown(Pin::as_mut(&mut connection));
-        // What a client does wrong ends its connection, and is nobody else's concern.
-        let _ = connection.await;
-    }
+    // What a client does wrong ends its connection, and is nobody else's concern.
+    let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
 }

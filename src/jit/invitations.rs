@@ -51,7 +51,7 @@ pub async fn invite(
         grant.expires_at.get_or_insert(now + LIFE);
     }
     let expires_at = grants.iter().filter_map(|grant| grant.expires_at).max().unwrap_or(now + LIFE);
-    let id = uuid::Builder::from_random_bytes(app.entropy.bytes()).into_uuid();
+    let id = app.entropy.uuid();
     let secret = format!("gantry_jit_invite_{}", hex::encode(app.entropy.bytes::<20>()));
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;

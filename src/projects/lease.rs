@@ -48,7 +48,7 @@ struct Held {
 impl Lease {
     /// A claim that was not made yet.
     pub fn new(entropy: &Entropy) -> Self {
-        Self { holder: uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid(), held: Mutex::default() }
+        Self { holder: entropy.uuid(), held: Mutex::default() }
     }
 
     /// The number of the lease while it is held: every outcome is written down under it.

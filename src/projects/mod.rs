@@ -29,6 +29,7 @@ pub use status::{Command, Status};
 use self::listing::Audience;
 use crate::{
     access::{Organization, Project, Reach, User},
+    analytics,
     app::App,
     audit::Recorder,
     clusters::Engine,
@@ -225,6 +226,7 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     network::forget(&transaction, project.id).await?;
     domains::forget(&transaction, project.id, project.organization, now).await?;
     edge::overrides::forget(&transaction, project.id).await?;
+    analytics::keys::forget(&transaction, project.id).await?;
     audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
     transaction.commit().await.context("removing a project")?;
     app.forget("projects");

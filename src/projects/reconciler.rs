@@ -361,6 +361,7 @@ async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
     match project.status.goal() {
         Status::Removed => {
             timed(app, Step::Remove, app.provisioner.remove(reference)).await?;
+            app.analytics.forget(reference).await?;
             app.reconciler.trash_filled();
         }
         Status::Inactive => timed(app, Step::Stop, app.provisioner.stop(reference)).await?,

@@ -180,7 +180,7 @@ pub async fn get(app: &App, user: &User, id: Uuid) -> Result<Whole, Error> {
 /// Keeps a snippet. One of the same name, owner and project is replaced.
 pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<Uuid, Error> {
     new.check()?;
-    let id = uuid::Builder::from_random_bytes(entropy.bytes()).into_uuid();
+    let id = entropy.uuid();
     let sql = "insert into snippets (id, project_id, owner_id, visibility, name, description, sql, inserted_at, updated_at, updated_by) \
                select $1, $2, $3, $4, $5, $6, $7, $8, $8, $3 \
                where (select count(*) from snippets where project_id = $2 and owner_id = $3 and name <> $5) < $9 \

@@ -38,6 +38,11 @@ impl Digest {
         Self(Sha256::digest(token.as_bytes()).into())
     }
 
+    /// One that was stored.
+    pub fn stored(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
     /// The bytes, as stored.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -68,17 +68,22 @@ export default async function (server, tally) {
     const schemas = databases.find(({ name }) => name === 'postgres').schemas.map(({ name }) => name);
     assert.ok(schemas.includes('zoo') && schemas.includes('public'), schemas.join());
   });
-  for (const [method, ...args] of [
-    ['getProjectLogs', {}],
-    ['getProjectUsageApiCount'],
-    ['getProjectUsageRequestCount'],
-  ]) {
-    await tally.scenario(`js: ${method} says that it is not built`, async () => {
-      const error = await refusal(client[method](ref, ...args));
-      assert.equal(error.status, 501, String(error));
-      assert.match(error.message, /is not built yet/);
-    });
-  }
+  await tally.scenario('js: getProjectLogs returns the error that was just made', async () => {
+    await refusal(client.runAQuery(ref, { query: 'select * from nowhere_for_js' }));
+    const sql = "select event_message from postgres_logs where event_message like '%nowhere_for_js%' limit 10";
+    for (let look = 0; look < 20; look += 1) {
+      const { result, error } = await ask('getProjectLogs', ref, { sql });
+      assert.ok(!error, JSON.stringify(error));
+      if (result.length > 0) return;
+      await new Promise((resume) => setTimeout(resume, 100));
+    }
+    assert.fail('the error is not in the logs within two seconds');
+  });
+  await tally.scenario('js: getProjectUsageApiCount, getProjectUsageRequestCount', async () => {
+    const counts = await ask('getProjectUsageApiCount', ref, { interval: '1day' });
+    assert.deepEqual([counts.result.length, counts.result[0].total_rest_requests], [24, 0]);
+    assert.deepEqual((await ask('getProjectUsageRequestCount', ref)).result, [{ count: 0 }]);
+  });
   await tally.scenario('js: a custom hostname is asked for, looked at and deleted', async () => {
     const asked = await ask('updateHostnameConfig', ref, { custom_hostname: 'api.gantry-clients.dev' });
     assert.deepEqual([asked.status, asked.custom_hostname], ['2_initiated', 'api.gantry-clients.dev']);

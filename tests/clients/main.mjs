@@ -1,6 +1,7 @@
 // Runs the scenarios of the clients named on the command line, or of all.
 import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
 import cli from './cli.mjs';
+import conformance from './conformance.mjs';
 import connect from './connect.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
@@ -13,6 +14,7 @@ import types from './types.mjs';
 
 const suites = {
   cli,
+  conformance,
   connect,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),

@@ -127,6 +127,24 @@ async function scenarios(server, tally, session) {
     const { migrations } = await session.tool('list_migrations', { project_id });
     assert.equal(migrations.length, 1);
   });
+  await tally.scenario('mcp: get_logs returns the error that was just made', async () => {
+    let said;
+    for (let look = 0; look < 6; look += 1) {
+      said = JSON.stringify(await session.tool('get_logs', { project_id, service: 'postgres' }));
+      if (/nowhere/.test(said)) return;
+      await new Promise((resume) => setTimeout(resume, 500));
+    }
+    assert.fail(said);
+  });
+  const { tools } = await session.request('tools/list', {});
+  if (tools.some(({ name }) => name === 'query_logs')) {
+    await tally.scenario('mcp: query_logs runs a statement of its own', async () => {
+      const query = "select event_message, log_attributes['parsed.sql_state_code'] as code from logs where source = 'postgres_logs' and severity_text = 'ERROR' order by timestamp desc limit 10";
+      const { inputSchema } = tools.find(({ name }) => name === 'query_logs');
+      const named = 'sql' in inputSchema.properties ? { sql: query } : { query };
+      assert.match(JSON.stringify(await session.tool('query_logs', { project_id, ...named })), /42P01/);
+    });
+  }
   await tally.scenario('mcp: list_tables', async () => {
     const { tables } = await session.tool('list_tables', { project_id, schemas: ['public'], verbose: true });
     assert.deepEqual(tables.map(({ name }) => name), ['public.pets']);

@@ -8,6 +8,7 @@ mod dev;
 mod help;
 mod lease;
 mod machine;
+mod orders;
 mod quota;
 mod refusals;
 mod secrets;

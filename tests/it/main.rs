@@ -4,6 +4,7 @@
 
 mod access;
 mod advisors;
+mod analytics;
 mod audit;
 mod binary;
 mod clusters;

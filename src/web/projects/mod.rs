@@ -1,16 +1,24 @@
 //! Projects: making one, watching it come up, and looking after it.
 
 mod actions;
+mod hostname;
+mod ingest_keys;
+mod logs;
 mod new;
 mod show;
+mod usage;
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
 pub(super) use self::{
     actions::{ASK_DELETE, ASK_PAUSE, ASK_RESTART, CANCEL, DELETE, PAUSE, RESTART, RESTORE},
+    hostname::HOSTNAME,
+    ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},
+    logs::LOGS,
     new::{CREATE, NEW},
     show::{KEYS, SHOW},
+    usage::USAGE,
 };
 use super::{Visitor, words};
 use crate::{error::Error, ids::ProjectRef, projects::Status};

@@ -3,7 +3,7 @@
 use askama::Template;
 use serde::Deserialize;
 
-use super::Detail;
+use super::{Detail, hostname::Hostname};
 use crate::{
     error::Error,
     http::{Access, Endpoint, Verb, mount},
@@ -58,6 +58,9 @@ pub(super) struct Page {
     may_reveal_keys: May,
     keys: Vec<Key>,
     revealed: bool,
+    /// Pages about what it logs, by the last part of their paths, that would show something.
+    watch: Vec<(&'static str, &'static str)>,
+    hostname: Option<Hostname>,
     may: May,
     problem: Option<String>,
 }
@@ -120,6 +123,8 @@ pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef, reveal: bool
         may_reveal_keys,
         keys: Vec::new(),
         revealed: reveal,
+        watch: watch(visitor, reference).await?,
+        hostname: None,
         may,
         problem,
         project,
@@ -142,7 +147,26 @@ pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef, reveal: bool
         let path = at(if reveal { "/api-keys?reveal=true" } else { "/api-keys" });
         page.keys = unless_rejected(visitor.get(&path).await)?.unwrap_or_default();
     }
+    let path = at("/config/custom-hostname");
+    if visitor.may("GET", &path).await?.yes() {
+        page.hostname = unless_rejected(visitor.get(&path).await)?;
+    }
     Ok(page)
+}
+
+/// Where the visitor may see something of what the project logs.
+async fn watch(visitor: &Visitor, reference: &ProjectRef) -> Result<Vec<(&'static str, &'static str)>, Error> {
+    let mut found = Vec::new();
+    for (page, said, operation) in [
+        ("logs", "Logs", "endpoints/logs"),
+        ("usage", "Usage", "endpoints/usage.api-counts"),
+        ("ingest-keys", "Ingest keys", "ingest-keys"),
+    ] {
+        if visitor.may("GET", &format!("/v1/projects/{reference}/analytics/{operation}")).await?.yes() {
+            found.push((page, said));
+        }
+    }
+    Ok(found)
 }
 
 /// What an operation answers, or nothing where the project's state forbids it: that is shown anyway.

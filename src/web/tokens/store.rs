@@ -26,7 +26,7 @@ pub(super) async fn keep(visitor: &Visitor, draft: &Value, now: DateTime<Utc>) -
     if text.len() > DRAFT_BYTES_MAX {
         return Err(Error::TooLarge { bytes_max: DRAFT_BYTES_MAX });
     }
-    let (db, id) = (&visitor.app.db, uuid::Builder::from_random_bytes(visitor.app.entropy.bytes()).into_uuid());
+    let (db, id) = (&visitor.app.db, visitor.app.entropy.uuid());
     let sql = "delete from token_drafts where created_at <= $2 or (user_id = $1 and id not in \
                (select id from token_drafts where user_id = $1 order by created_at desc limit $3))";
     db.query(sql, &[&visitor.user.id.0, &(now - DRAFT_LIFE), &(DRAFTS_MAX - 1)]).await.context("clearing drafts of tokens")?;

@@ -117,6 +117,29 @@ fn a_scoped_token_is_made_for_what_is_named() {
 }
 
 #[test]
+fn an_application_is_vouched_for_and_the_server_says_so_at_once() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    (_, gantry.token) = hire(&machine, "ada");
+    let apps = "/v1/organizations/house-of-ada/oauth/apps";
+    let create = json!({ "name": "Shop", "redirect_uris": ["https://shop.example/callback"], "scopes": ["projects:read"] });
+    let id = gantry.send("POST", apps, Some(&create)).expect(201)["id"].as_str().unwrap().to_owned();
+    let one = format!("{apps}/{id}");
+    assert_eq!(machine.json(&["application", "list", "--org", "house-of-ada"])[0]["client_id"], id);
+    for (command, verified) in [("verify", true), ("unverify", false)] {
+        assert_eq!(machine.json(&["application", command, &id])["verified"], verified);
+        assert_eq!(gantry.get(&one).expect(200)["verified"], verified);
+    }
+    let refused = machine.run(&["application", "verify", "00000000-0000-4000-8000-000000000000"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("there is no application 00000000"), "{said}");
+    let text = machine.run(&["application", "list"]);
+    let line = format!("{id}  not verified  house-of-ada  Shop  https://shop.example/callback\n");
+    assert_eq!(String::from_utf8_lossy(&text.stdout), line);
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+}
+
+#[test]
 fn an_exported_log_is_checked_anywhere() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);

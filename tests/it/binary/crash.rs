@@ -15,7 +15,7 @@ use super::{
 const MOMENTS_MS: [u64; 8] = [0, 5, 20, 50, 90, 140, 200, 300];
 
 /// The moment itself is what varies here, so it is a time and not an event.
-fn let_pass(millis: u64) {
+pub(super) fn let_pass(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
 }
 

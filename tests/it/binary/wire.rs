@@ -64,5 +64,9 @@ pub(super) fn send(address: SocketAddr, method: &str, path: &str, token: Option<
     if raw.is_empty() {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
+    // Who speaks TLS may say in it that this is none, if the connection lasts that long.
+    if !raw.starts_with("HTTP/") {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    }
     Ok(Answer::parse(&raw))
 }

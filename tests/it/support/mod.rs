@@ -4,14 +4,15 @@ pub(crate) mod client;
 pub(crate) mod document;
 mod log;
 pub(crate) mod machine;
+pub(crate) mod pebble;
 pub(crate) mod postgres;
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{net::IpAddr, ops::Deref, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use gantry::{
     access::Role,
-    accounts,
+    accounts, analytics,
     app::{App, Background, Settings},
     clock::{Clock, Entropy},
     clusters::Provisioner,
@@ -52,6 +53,10 @@ impl Dns for Silence {
     fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
         Box::pin(async { Err("no server answers".to_owned()) })
     }
+
+    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }
 
 /// When every test begins.
@@ -89,6 +94,7 @@ impl Node {
     /// Ends them as the server does: begun work is finished, clusters keep running.
     pub(crate) async fn stop(&mut self) {
         self.app.reconciler.stop().await;
+        self.app.analytics.close().await;
         self.tasks.shutdown().await;
         self.app.lease.release();
     }
@@ -294,9 +300,11 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         dns: Arc::new(Silence),
         authority: None,
         upstreams: Upstreams::default(),
+        edge: gantry::edge::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         oauth: oauth::Settings::default(),
         provider: None,
+        logs: analytics::Options::default(),
     }
 }
 

@@ -159,3 +159,18 @@ async fn a_restart_is_asked_about_and_others_may_not() {
     browser.submit(&forms[0], &forms[0], &[]).await.leads_to(&format!("{page}?done=restart"));
     assert_eq!(status(&app, &app.home.project).await, "RESTARTING");
 }
+
+#[tokio::test]
+async fn a_custom_hostname_is_shown_with_what_is_to_be_done() {
+    let app = TestApp::new().await;
+    let mut browser = olga(&app).await;
+    let page = format!("/projects/{}", app.home.project);
+    let checks = format!("{page}/hostname");
+    browser.get(&page).await.expect(200).hides("Custom hostname");
+    browser.get(&checks).await.expect(200).says("No custom hostname configuration found.");
+    let call = app.post(&app.at("/custom-hostname/initialize")).as_(&app.owner);
+    call.json(&serde_json::json!({"custom_hostname": "api.customer.test"})).send().await.expect(201);
+    browser.get(&page).await.expect(200).says("api.customer.test").says("Waiting for DNS").says(&format!("href=\"{checks}\""));
+    let shown = browser.get(&checks).await.expect(200).says("CNAME record").says("DNS could not be asked: no server answers");
+    shown.says("See to it that the name servers of the domain answer to everybody").says("Not looked at");
+}

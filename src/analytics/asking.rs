@@ -1,0 +1,39 @@
+//! Asks about a project's lines. What is wrong with a statement is an answer; what is wrong with us is logged.
+
+use gantry_logs::{Answer, Dialect, NOTHING_ASKED, QueryError, Question};
+
+use super::window::Window;
+use crate::{app::App, error::Error, ids::ProjectRef};
+
+/// The answer to a customer's statement, or what is wrong with it.
+pub(super) async fn ask(
+    app: &App,
+    project: &ProjectRef,
+    dialect: Dialect,
+    sql: Option<&str>,
+    window: Window,
+) -> Result<Result<Answer, QueryError>, Error> {
+    let (dialect, sql) = match sql.map(str::trim).filter(|sql| !sql.is_empty()) {
+        Some(sql) => (dialect, sql.to_owned()),
+        None => (Dialect::BigQuery, NOTHING_ASKED.to_owned()),
+    };
+    let answer = app.analytics.opened().await?.logs.query(question(app, project, dialect, sql, window)).await;
+    if let Err(QueryError::Backend(cause)) = &answer {
+        tracing::error!(%project, cause, "a question about logs could not be answered");
+    }
+    Ok(answer)
+}
+
+/// The answer to a statement of ours, which may look back further.
+pub(super) async fn count(app: &App, project: &ProjectRef, sql: String, window: Window) -> Result<Answer, Error> {
+    let answer = app.analytics.opened().await?.logs.query(question(app, project, Dialect::ClickHouse, sql, window)).await;
+    answer.map_err(|error| match error {
+        QueryError::Backend(cause) => Error::internal("counting log lines", cause),
+        error => Error::internal("counting log lines", error),
+    })
+}
+
+fn question(app: &App, project: &ProjectRef, dialect: Dialect, sql: String, window: Window) -> Question {
+    let (after, until) = (window.start.timestamp_micros(), window.end.timestamp_micros());
+    Question { project: project.to_string(), dialect, sql, after, until, now: app.clock.now().timestamp_micros() }
+}

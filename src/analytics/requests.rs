@@ -1,0 +1,72 @@
+//! A request over HTTP as a line: the keys that the edge's lines and ours have in common.
+
+use std::net::IpAddr;
+
+use gantry_logs::event::{Attributes, Value};
+use hyper::{Method, StatusCode, Version};
+
+/// What is known of a request and its answer.
+pub(super) struct Request<'a> {
+    pub(super) method: &'a Method,
+    pub(super) scheme: &'a str,
+    pub(super) host: &'a str,
+    pub(super) path: &'a str,
+    /// Without its question mark.
+    pub(super) search: Option<&'a str>,
+    pub(super) version: Option<Version>,
+    pub(super) client: IpAddr,
+    pub(super) user_agent: Option<&'a str>,
+    pub(super) status: StatusCode,
+    pub(super) took_millis: u64,
+}
+
+impl Request<'_> {
+    /// As far as it was said: without a host, only the path.
+    fn url(&self) -> String {
+        let search = self.search.map(|search| format!("?{search}")).unwrap_or_default();
+        let origin = if self.host.is_empty() { String::new() } else { format!("{}://{}", self.scheme, self.host) };
+        format!("{origin}{}{search}", self.path)
+    }
+
+    /// The line itself.
+    pub(super) fn message(&self) -> String {
+        let agent = self.user_agent.unwrap_or("-");
+        format!("{} | {} | {} | {} | {agent}", self.method, self.status.as_u16(), self.client, self.url())
+    }
+
+    /// Adds what is asked for by key.
+    pub(super) fn describe(&self, all: &mut Attributes) {
+        text(all, "request.method", self.method.as_str());
+        text(all, "request.path", self.path);
+        text(all, "request.url", self.url());
+        text(all, "request.protocol", format!("{}:", self.scheme));
+        if let Some(search) = self.search {
+            text(all, "request.search", format!("?{search}"));
+        }
+        if let Some(version) = self.version {
+            text(all, "request.cf.httpProtocol", format!("{version:?}"));
+        }
+        if !self.host.is_empty() {
+            text(all, "request.host", self.host);
+            text(all, "request.headers.host", self.host);
+        }
+        text(all, "request.headers.x_forwarded_proto", self.scheme);
+        text(all, "request.headers.x_real_ip", self.client.to_string());
+        text(all, "request.headers.cf_connecting_ip", self.client.to_string());
+        if let Some(agent) = self.user_agent {
+            text(all, "request.headers.user_agent", agent);
+        }
+        number(all, "response.status_code", self.status.as_u16().into());
+        number(all, "response.origin_time", i64::try_from(self.took_millis).unwrap_or(i64::MAX));
+    }
+}
+
+/// Adds a text.
+pub(super) fn text(all: &mut Attributes, key: &str, value: impl Into<String>) {
+    all.add(key, Value::Text(value.into()));
+}
+
+/// Adds a number.
+pub(super) fn number(all: &mut Attributes, key: &str, value: i64) {
+    all.add(key, Value::Integer(value));
+}

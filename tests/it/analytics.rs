@@ -1,0 +1,36 @@
+//! What projects log: where lines come from, how they are asked for, and how often services were asked.
+
+mod asking;
+mod counting;
+mod ingest;
+mod servers;
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use gantry::ids::ProjectRef;
+use serde_json::Value;
+
+use crate::support::{Actor, Node, client::Answer};
+
+/// The path that asks `sql` of a project, about the hours around a time.
+fn question(project: &ProjectRef, operation: &str, sql: &str, at: DateTime<Utc>) -> String {
+    let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let query = form_urlencoded::Serializer::new(String::new())
+        .append_pair("sql", sql)
+        .append_pair("iso_timestamp_start", &text(at - TimeDelta::hours(12)))
+        .append_pair("iso_timestamp_end", &text(at + TimeDelta::hours(1)))
+        .finish();
+    format!("/v1/projects/{project}/analytics/endpoints/{operation}?{query}")
+}
+
+/// The rows of an answer that has no error.
+#[track_caller]
+fn rows(answer: &Answer) -> Vec<Value> {
+    let body = answer.json();
+    assert!(body["error"].is_null(), "{body}");
+    body["result"].as_array().unwrap().clone()
+}
+
+/// What `sql` finds around a time, in the newer dialect.
+async fn ask(node: &Node, actor: &Actor, project: &ProjectRef, sql: &str, at: DateTime<Utc>) -> Vec<Value> {
+    rows(&node.get(&question(project, "logs", sql, at)).as_(actor).send().await.expect(200))
+}

@@ -1,0 +1,67 @@
+//! What a project's server logs, read while it is written.
+
+use std::time::Duration;
+
+use gantry::{clock::Clock, ids::ProjectRef, projects::Status};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{question, rows};
+use crate::support::{Actor, Node, TestApp};
+
+/// Runs a statement about a table that is not there, and returns what the server logged about it, within two seconds.
+async fn fail(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {
+    let query = json!({ "query": format!("select * from {table}") });
+    node.post(&format!("/v1/projects/{project}/database/query")).as_(owner).json(&query).send().await.expect(400);
+    let found = async {
+        let mut changes = node.app.analytics.changes();
+        loop {
+            let found = errors(node, owner, project, table).await;
+            if !found.is_empty() {
+                return found;
+            }
+            changes.changed().await.unwrap();
+        }
+    };
+    timeout(Duration::from_secs(2), found).await.expect("it is not there within two seconds")
+}
+
+async fn errors(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {
+    let sql = format!(
+        "select t.event_message, parsed.error_severity as severity, parsed.sql_state_code as code from postgres_logs as t \
+         cross join unnest(metadata) as m cross join unnest(m.parsed) as parsed \
+         where parsed.query like '%{table}%' and parsed.error_severity = 'ERROR'"
+    );
+    rows(&node.get(&question(project, "logs.all", &sql, Clock::system().now())).as_(owner).send().await.expect(200))
+}
+
+fn expected(table: &str) -> [Value; 1] {
+    [json!({ "event_message": format!("relation \"{table}\" does not exist"), "severity": "ERROR", "code": "42P01" })]
+}
+
+#[tokio::test]
+async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
+    let mut app = TestApp::running().await;
+    let project = app.real_project().await;
+    assert_eq!(fail(&app, &app.owner, &project, "first").await, expected("first"));
+    app.node.stop().await;
+    let mut again = app.another(1, app.machine.clone());
+    again.start();
+    again.until(&project, Status::ActiveHealthy).await;
+    assert_eq!(fail(&again, &app.owner, &project, "second").await, expected("second"));
+    assert_eq!(errors(&again, &app.owner, &project, "first").await, expected("first"), "each line is kept once");
+}
+
+#[tokio::test]
+async fn a_server_tells_what_it_counts_and_is_not_started_for_it() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let path = format!("/v1/projects/{project}/analytics/endpoints/metrics");
+    let page = app.get(&path).as_(&app.read_only).send().await.expect(200);
+    let page = page.text();
+    let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
+    assert!(page.contains(&format!("pg_up{labels} 1\n")) && page.contains(&format!("pg_settings_max_connections{labels} 30\n")), "{page}");
+    let stub = app.get(&app.at("/analytics/endpoints/metrics")).as_(&app.owner).send().await.expect(200);
+    let stub = stub.text();
+    assert!(stub.contains("pg_up") && !stub.contains("pg_database_size_bytes"), "{stub}");
+}
