@@ -5,6 +5,7 @@
 
 mod budget;
 mod functions;
+mod given_up;
 mod render;
 mod table;
 
@@ -14,7 +15,6 @@ use std::{sync::Arc, time::Duration};
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
     arrow::{array::RecordBatch, error::ArrowError},
-    common::tree_node::{Transformed, TreeNode as _},
     common::{DataFusionError, ScalarValue},
     config::ConfigNonZeroUsize,
     datasource::ViewTable,
@@ -28,14 +28,16 @@ use datafusion::{
     },
     logical_expr::{LogicalPlan, LogicalPlanBuilder, col, lit},
     object_store::ObjectStore,
-    physical_plan::coop::CooperativeExec,
     physical_plan::{ExecutionPlan, displayable, execute_stream},
     prelude::SessionContext,
 };
 use futures_util::TryStreamExt as _;
 use tokio::{runtime, task::JoinSet, time};
 
-use self::budget::{Turn, Turns};
+use self::{
+    budget::{Turn, Turns},
+    given_up::Waited,
+};
 use crate::{
     Answer, QueryError,
     store::{FileEntry, View},
@@ -138,12 +140,14 @@ impl Engine {
         (after, until): (i64, i64),
         write: impl FnOnce() -> Result<Statement, QueryError> + Send + 'static,
     ) -> Result<Answer, QueryError> {
+        let asker = Arc::new(());
+        let waited = Waited::by(&asker);
         let work = async {
             let turn = self.turns.take(project).await?;
             let runtime = self.runtime.as_ref().ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
             // Dropped when time is up, and its task with it.
             let mut task = JoinSet::new();
-            task.spawn_on(run(turn, self.bounds.threads, view, (after, until), write), runtime.handle());
+            task.spawn_on(run(turn, self.bounds.threads, waited, view, (after, until), write), runtime.handle());
             match task.join_next().await {
                 Some(Ok(answer)) => answer,
                 failed => Err(QueryError::Backend(format!("a query broke off: {failed:?}"))),
@@ -156,6 +160,7 @@ impl Engine {
 async fn run(
     turn: Turn,
     threads: usize,
+    waited: Waited,
     view: View,
     window: (i64, i64),
     write: impl FnOnce() -> Result<Statement, QueryError>,
@@ -163,14 +168,21 @@ async fn run(
     let statement = write()?;
     // Lets a query that was given up meanwhile end here.
     tokio::task::yield_now().await;
-    let answer = execute(&turn, threads, view, window, &statement).await;
+    let answer = execute(&turn, threads, &waited, view, window, &statement).await;
     answer.map_err(|error| {
         tracing::debug!(sql = statement.sql, %error, "query failed");
         refusal(&error)
     })
 }
 
-async fn execute(turn: &Turn, threads: usize, view: View, window: (i64, i64), statement: &Statement) -> Result<Answer, DataFusionError> {
+async fn execute(
+    turn: &Turn,
+    threads: usize,
+    waited: &Waited,
+    view: View,
+    window: (i64, i64),
+    statement: &Statement,
+) -> Result<Answer, DataFusionError> {
     let state = session(turn, threads, Arc::clone(&view.objects))?;
     let context = SessionContext::new_with_state(state);
     context.register_table(TABLE, Arc::new(within(view.recent.clone(), view.files.clone(), window)?))?;
@@ -178,7 +190,7 @@ async fn execute(turn: &Turn, threads: usize, view: View, window: (i64, i64), st
     let parsed = state.sql_to_statement(&statement.sql, &datafusion::config::Dialect::PostgreSQL)?;
     let plan = state.statement_to_plan(parsed).await?;
     read_only(&plan)?;
-    let plan = cooperative(state.create_physical_plan(&plan).await?)?;
+    let plan = given_up::ends(state.create_physical_plan(&plan).await?, waited)?;
     tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
 
     let mut answer = Answer { columns: statement.columns.clone(), ..Answer::default() };
@@ -243,16 +255,6 @@ fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Lets what makes many rows of few give way now and then: a query is given up where it gives way, and only there.
-fn cooperative(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
-    const GROWING: [&str; 5] = ["NestedLoopJoinExec", "CrossJoinExec", "HashJoinExec", "SortMergeJoinExec", "UnnestExec"];
-    let wrapped = plan.transform_up(|node| {
-        let grows = GROWING.contains(&node.name());
-        Ok(if grows { Transformed::yes(Arc::new(CooperativeExec::new(node)) as Arc<dyn ExecutionPlan>) } else { Transformed::no(node) })
-    });
-    Ok(wrapped?.data)
 }
 
 /// Counts what was read: of files what the leaves of a plan say, of what is in memory all.
