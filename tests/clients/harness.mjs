@@ -19,6 +19,16 @@ export function bounded(what, work, millis = PATIENCE) {
   return Promise.race([work, late]).finally(() => clearTimeout(timer));
 }
 
+/** What `ask` gives once it matches: what happens is in the logs within two seconds. */
+export async function soon(ask, wanted) {
+  for (let look = 0; ; look += 1) {
+    const said = await ask();
+    if (wanted.test(said)) return said;
+    if (look === 4) throw new Error(`${wanted} is not in ${said}`);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+}
+
 /** Starts `gantry dev` in a temporary folder and resolves when it is ready. */
 export async function start() {
   const dir = mkdtempSync('/tmp/gantry-clients-');

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { bounded, call, clients, project } from './harness.mjs';
+import { bounded, call, clients, project, soon } from './harness.mjs';
 
 /** JSON-RPC, one message a line. */
 class Session {
@@ -128,13 +128,7 @@ async function scenarios(server, tally, session) {
     assert.equal(migrations.length, 1);
   });
   await tally.scenario('mcp: get_logs returns the error that was just made', async () => {
-    let said;
-    for (let look = 0; look < 6; look += 1) {
-      said = JSON.stringify(await session.tool('get_logs', { project_id, service: 'postgres' }));
-      if (/nowhere/.test(said)) return;
-      await new Promise((resume) => setTimeout(resume, 500));
-    }
-    assert.fail(said);
+    await soon(async () => JSON.stringify(await session.tool('get_logs', { project_id, service: 'postgres' })), /nowhere/);
   });
   const { tools } = await session.request('tools/list', {});
   if (tools.some(({ name }) => name === 'query_logs')) {

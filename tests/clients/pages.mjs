@@ -6,6 +6,7 @@ import login from './login.mjs';
 import organizations from './organizations.mjs';
 import passkeys from './passkeys.mjs';
 import projects from './projects.mjs';
+import watching from './watching.mjs';
 
 const EMAIL = 'owner@example.com';
 const PASSWORD = 'violin fjord lantern 9';
@@ -151,6 +152,7 @@ export default async function pages(server, tally) {
     });
 
     await projects(server, tally, chrome, page);
+    await watching(server, tally, chrome, page);
     await organizations(server, tally, chrome, page);
     await passkeys(server, tally, chrome, signIn);
     await login(server, tally, page);

@@ -297,12 +297,11 @@ impl Store {
             let lock = fs::File::create(made.folder.join("lock"))?;
             lock.try_lock().map_err(|_| StoreError::Locked(made.folder.clone()))?;
             let disk = Folder::open(&made.folder.join("log"))?;
-            let objects = match made.objects {
-                Some(objects) => objects,
-                None => {
-                    let files = made.files.unwrap_or_else(|| made.folder.join("objects"));
-                    Arc::new(LocalObjects::open(&files, made.folder.join("staging"))?)
-                }
+            let objects = if let Some(objects) = made.objects {
+                objects
+            } else {
+                let files = made.files.unwrap_or_else(|| made.folder.join("objects"));
+                Arc::new(LocalObjects::open(&files, made.folder.join("staging"))?)
             };
             Ok::<_, StoreError>((lock, disk, objects))
         };
