@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+/// The seam to where files are kept: [`store::Options::objects`].
+pub use datafusion::object_store;
+
 pub use self::sql::{Dialect, SQL_BYTES_MAX};
 use self::{
     engine::{Bounds, Engine},
@@ -49,9 +52,27 @@ pub enum QueryError {
     /// It took too long.
     #[error("Query timed out. Retry your query or reduce the time range.")]
     TimedOut,
+    /// Files of lines cannot be read at the moment. The text is not for whoever wrote it.
+    #[error("The files of the logs cannot be read at the moment. Retry your query.")]
+    Away(String),
     /// It could not be answered, which is not its fault. The text is not for whoever wrote it.
     #[error("Backend error! Retry your query. Please contact support if this continues.")]
     Backend(String),
+}
+
+impl QueryError {
+    /// What keeps from an answer, told apart by whether files could be read.
+    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let causes: Vec<_> = std::iter::successors(Some(error), |error| error.source()).collect();
+        let mut text = String::new();
+        for cause in causes.iter().map(ToString::to_string) {
+            // Many say what they come from as well.
+            if !text.contains(&cause) {
+                text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+            }
+        }
+        if causes.iter().any(|cause| cause.is::<object_store::Error>()) { Self::Away(text) } else { Self::Backend(text) }
+    }
 }
 
 /// What is asked of the lines of a project.
@@ -89,7 +110,7 @@ impl Logs {
     /// Answers a question.
     pub async fn query(&self, question: Question) -> Result<Answer, QueryError> {
         let Question { project, dialect, sql, after, until, now } = question;
-        let view = self.store.view(&project, after, until).await.map_err(|error| QueryError::Backend(error.to_string()))?;
+        let view = self.store.view(&project, after, until).await.map_err(|error| QueryError::of(&error))?;
         self.engine.run(&project, view, (after, until), move || sql::write(dialect, &sql, now)).await
     }
 }

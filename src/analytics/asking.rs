@@ -1,9 +1,14 @@
 //! Asks about a project's lines. What is wrong with a statement is an answer; what is wrong with us is logged.
 
+use std::time::Duration;
+
 use gantry_logs::{Answer, Dialect, NOTHING_ASKED, QueryError, Question};
 
 use super::window::Window;
 use crate::{app::App, error::Error, ids::ProjectRef};
+
+/// When to ask again for what is counted, while files cannot be read.
+const AWAY: Duration = Duration::from_secs(10);
 
 /// The answer to a customer's statement, or what is wrong with it.
 pub(super) async fn ask(
@@ -18,8 +23,10 @@ pub(super) async fn ask(
         None => (Dialect::BigQuery, NOTHING_ASKED.to_owned()),
     };
     let answer = app.analytics.opened().await?.logs.query(question(app, project, dialect, sql, window)).await;
-    if let Err(QueryError::Backend(cause)) = &answer {
-        tracing::error!(%project, cause, "a question about logs could not be answered");
+    match &answer {
+        Err(QueryError::Backend(cause)) => tracing::error!(%project, cause, "a question about logs could not be answered"),
+        Err(QueryError::Away(cause)) => tracing::warn!(%project, cause, "files of log lines could not be read"),
+        _ => {}
     }
     Ok(answer)
 }
@@ -28,6 +35,10 @@ pub(super) async fn ask(
 pub(super) async fn count(app: &App, project: &ProjectRef, sql: String, window: Window) -> Result<Answer, Error> {
     let answer = app.analytics.opened().await?.logs.query(question(app, project, Dialect::ClickHouse, sql, window)).await;
     answer.map_err(|error| match error {
+        QueryError::Away(cause) => {
+            tracing::warn!(%project, cause, "files of log lines could not be read");
+            Error::Unavailable { what: "The files of the logs cannot be read at the moment".into(), retry: AWAY }
+        }
         QueryError::Backend(cause) => Error::internal("counting log lines", cause),
         error => Error::internal("counting log lines", error),
     })

@@ -282,11 +282,11 @@ fn refusal(error: &DataFusionError) -> QueryError {
             | ArrowError::ArithmeticOverflow(text)
             | ArrowError::ComputeError(text)
             | ArrowError::InvalidArgumentError(text) => first_line(text),
-            other => QueryError::Backend(other.to_string()),
+            _ => QueryError::of(error),
         },
         DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::NotImplemented(text) => first_line(text),
         DataFusionError::SQL(error, _) => first_line(&error.to_string()),
         DataFusionError::SchemaError(error, _) => first_line(&error.to_string()),
-        other => QueryError::Backend(other.to_string()),
+        _ => QueryError::of(error),
     }
 }
