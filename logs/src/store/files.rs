@@ -19,20 +19,39 @@ use datafusion::{
 use super::StoreError;
 use crate::{event::Event, layout};
 
-/// Rows that are laid out together.
+/// Rows that are laid out together at most,
 const CHUNK_ROWS: usize = 8192;
-/// Rows of a row group at most.
+/// and their bytes, by the average of a file.
+const CHUNK_BYTES: u64 = 8 * 1024 * 1024;
+/// Rows of a row group at most,
 const GROUP_ROWS: usize = 64 * 1024;
+/// and their bytes, by the same average. A file itself is bounded: one of lines that differ much has no larger group.
+const GROUP_BYTES: u64 = 32 * 1024 * 1024;
 /// Rows of a page at most: what a query for a few rows reads of a column.
 const PAGE_ROWS: usize = 8192;
 
+/// What a file is to hold: lines, and about what they take in memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) rows: u64,
+    pub(super) bytes: u64,
+}
+
+impl Extent {
+    /// Rows of an average size that fit both bounds, one at least.
+    fn fit(self, bytes_max: u64, rows_max: usize) -> usize {
+        let fit = bytes_max.saturating_mul(self.rows) / self.bytes.max(1);
+        usize::try_from(fit).unwrap_or(rows_max).clamp(1, rows_max)
+    }
+}
+
 /// How files are written.
-pub(super) fn properties() -> WriterProperties {
+fn properties(of: Extent) -> WriterProperties {
     let ascending = |column_idx| SortingColumn { column_idx, descending: false, nulls_first: false };
     let column = |name| layout::schema().index_of(name).ok().and_then(|index| i32::try_from(index).ok());
     WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(GROUP_ROWS))
+        .set_max_row_group_row_count(Some(of.fit(GROUP_BYTES, GROUP_ROWS)))
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_sorting_columns(Some([column("source"), column("timestamp")].into_iter().flatten().map(ascending).collect()))
         .set_created_by("gantry".to_owned())
@@ -40,13 +59,13 @@ pub(super) fn properties() -> WriterProperties {
 }
 
 /// Lines as a file. They are put in order first; those of one source and timestamp stay as they came.
-pub(super) fn of_events(events: &mut [Event]) -> Result<Bytes, StoreError> {
+pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, StoreError> {
     events.sort_by(|a, b| a.source.as_str().cmp(b.source.as_str()).then(a.timestamp.cmp(&b.timestamp)));
-    write(events.chunks(CHUNK_ROWS).map(|chunk| Ok(layout::batch(chunk)?)))
+    write(of, events.chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS)).map(|chunk| Ok(layout::batch(chunk)?)))
 }
 
 /// Several files as one.
-pub(super) fn merge(files: Vec<Bytes>) -> Result<Bytes, StoreError> {
+pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> {
     let mut batches = Vec::new();
     for file in files {
         for batch in ParquetRecordBatchReaderBuilder::try_new(file)?.with_batch_size(CHUNK_ROWS).build()? {
@@ -63,14 +82,17 @@ pub(super) fn merge(files: Vec<Bytes>) -> Result<Bytes, StoreError> {
     // Stable: what is equal stays in the order of the files.
     order.sort_by_key(|(source, stamp, _)| (*source, *stamp));
     let all: Vec<&RecordBatch> = batches.iter().collect();
-    write(order.chunks(CHUNK_ROWS).map(|chunk| {
-        let rows: Vec<_> = chunk.iter().map(|(.., row)| *row).collect();
-        Ok(interleave_record_batch(&all, &rows)?)
-    }))
+    write(
+        of,
+        order.chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS)).map(|chunk| {
+            let rows: Vec<_> = chunk.iter().map(|(.., row)| *row).collect();
+            Ok(interleave_record_batch(&all, &rows)?)
+        }),
+    )
 }
 
-fn write(batches: impl Iterator<Item = Result<RecordBatch, StoreError>>) -> Result<Bytes, StoreError> {
-    let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties()))?;
+fn write(of: Extent, batches: impl Iterator<Item = Result<RecordBatch, StoreError>>) -> Result<Bytes, StoreError> {
+    let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties(of)))?;
     for batch in batches {
         writer.write(&batch?)?;
     }
@@ -92,6 +114,8 @@ fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use datafusion::parquet::file::metadata::ParquetMetaData;
+
     use super::*;
     use crate::event::{Attributes, Source, Value};
 
@@ -100,6 +124,12 @@ mod tests {
         attributes.add("request.path", Value::Text(format!("/{id}")));
         attributes.add("unknown", Value::Integer(7));
         Event::new(id.to_string(), timestamp, source, "m".into(), attributes)
+    }
+
+    const SMALL: Extent = Extent { rows: 3, bytes: 300 };
+
+    fn metadata(file: &Bytes) -> Arc<ParquetMetaData> {
+        Arc::clone(ParquetRecordBatchReaderBuilder::try_new(file.clone()).unwrap().metadata())
     }
 
     fn read(file: Bytes) -> Vec<RecordBatch> {
@@ -117,9 +147,9 @@ mod tests {
     fn files_are_sorted_and_merge_sorted() {
         let mut one = vec![event(1, 30, Source::Edge), event(2, 10, Source::Auth), event(3, 20, Source::Edge)];
         let mut other = vec![event(4, 25, Source::Edge), event(5, 5, Source::Auth), event(6, 20, Source::Edge)];
-        let (one, other) = (of_events(&mut one).unwrap(), of_events(&mut other).unwrap());
+        let (one, other) = (of_events(&mut one, SMALL).unwrap(), of_events(&mut other, SMALL).unwrap());
         assert_eq!(ids(one.clone()), ["2", "3", "1"]);
-        let merged = merge(vec![one, other]).unwrap();
+        let merged = merge(vec![one, other], SMALL).unwrap();
         assert_eq!(read(merged.clone())[0].schema().fields(), layout::schema().fields());
         assert_eq!(ids(merged), ["5", "2", "3", "6", "4", "1"]);
     }
@@ -132,7 +162,25 @@ mod tests {
         let old = batch.project(&(0..schema.fields().len()).filter(|at| *at != added).collect::<Vec<_>>()).unwrap();
         let mut writer = ArrowWriter::try_new(Vec::new(), old.schema(), None).unwrap();
         writer.write(&old).unwrap();
-        let merged = merge(vec![writer.into_inner().unwrap().into(), of_events(&mut [event(2, 0, Source::Edge)]).unwrap()]).unwrap();
+        let newer = of_events(&mut [event(2, 0, Source::Edge)], SMALL).unwrap();
+        let merged = merge(vec![writer.into_inner().unwrap().into(), newer], SMALL).unwrap();
         assert_eq!(ids(merged), ["2", "1"]);
+    }
+    #[test]
+    fn row_groups_are_bounded_in_rows_and_in_bytes() {
+        const ROWS: usize = 1100;
+        let text = |id: usize| format!("{id:032x}").repeat(2000);
+        let mut long: Vec<_> = (0..ROWS).map(|id| Event { message: text(id), ..event(id, 0, Source::Edge) }).collect();
+        let of = Extent { rows: ROWS as u64, bytes: ROWS as u64 * 64_000 };
+        let file = of_events(&mut long, of).unwrap();
+        let merged = merge(vec![file.clone(), of_events(&mut long[..1], of).unwrap()], of).unwrap();
+        for file in [file, merged] {
+            let groups: Vec<_> = metadata(&file).row_groups().iter().map(|group| (group.num_rows(), group.total_byte_size())).collect();
+            assert!(groups.len() >= 2 && groups.iter().all(|(rows, _)| rows * 64_000 <= i64::try_from(GROUP_BYTES).unwrap()), "{groups:?}");
+        }
+        let mut short: Vec<_> = (0..GROUP_ROWS + 10).map(|id| event(id, 0, Source::Edge)).collect();
+        let file = of_events(&mut short, Extent { rows: 1, bytes: 0 }).unwrap();
+        let groups: Vec<_> = metadata(&file).row_groups().iter().map(|group| group.num_rows()).collect();
+        assert_eq!(groups, [i64::try_from(GROUP_ROWS).unwrap(), 10]);
     }
 }

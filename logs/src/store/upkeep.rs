@@ -224,7 +224,8 @@ impl Store {
                 let stamps = || events.iter().map(|event| event.timestamp);
                 let (earliest, latest) = (stamps().min().unwrap_or(0), stamps().max().unwrap_or(0));
                 let name = Name { node: node.clone(), first: number, last: number, earliest, latest, rows, bytes: rows * average };
-                Ok((name, files::of_events(&mut events)?))
+                let of = files::Extent { rows, bytes: name.bytes };
+                Ok((name, files::of_events(&mut events, of)?))
             });
             files.collect::<Result<Vec<_>, StoreError>>()
         };
@@ -272,7 +273,8 @@ impl Store {
         for part in &parts {
             contents.push(shared.objects.get(&part.path).await?.bytes().await?);
         }
-        let merged = tokio::task::spawn_blocking(move || files::merge(contents)).await.map_err(io::Error::other)??;
+        let of = files::Extent { rows: name.rows, bytes: name.bytes };
+        let merged = tokio::task::spawn_blocking(move || files::merge(contents, of)).await.map_err(io::Error::other)??;
         let project = folder.parts().next().map(|part| part.as_ref().to_owned()).unwrap_or_default();
         self.put(&name.path(&project), merged).await?;
         shared.counters.merged.add(parts.len() as u64);
