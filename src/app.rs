@@ -165,7 +165,7 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let lease = Lease::new(&entropy);
-        let analytics = Analytics::new(settings.logs.clone(), settings.node, clusters.home().clone());
+        let analytics = Analytics::new(settings.logs.clone(), settings.node, clusters.home().clone(), clock.clone(), entropy.clone());
         let inner = Inner {
             settings,
             clock,

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::{clusters::Home, edge::upstreams, http::ClientHeader, limits};
+use crate::{analytics::s3, clusters::Home, edge::upstreams, http::ClientHeader, limits};
 
 /// The data folder nobody chose.
 const DATA_DIR: &str = "./.gantry";
@@ -236,6 +236,10 @@ pub struct Config {
     #[arg(long, env = "GANTRY_LOGS_RETENTION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
     pub logs_retention_days: u16,
 
+    /// Where files of log lines are kept instead.
+    #[command(flatten)]
+    pub logs_store: s3::Flags,
+
     /// Page with the fair-use policy, named in the OpenAPI document.
     #[arg(long, env = "GANTRY_TERMS_URL", value_name = "URL")]
     pub terms_url: Option<String>,
@@ -290,6 +294,9 @@ pub enum ConfigError {
     /// What a project serves could set cookies for the pages, and look like them.
     #[error("--public-url is under --project-domain, where projects are reached: give the account pages a host outside of it")]
     AmongProjects,
+    /// Files of log lines have no place.
+    #[error("{0}")]
+    Logs(#[from] s3::PlaceError),
 }
 
 impl Config {
@@ -313,6 +320,7 @@ impl Config {
         if host.is_some_and(|host| host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))) {
             return Err(ConfigError::AmongProjects);
         }
+        self.logs_store.check()?;
         self.counting().check().map_err(ConfigError::Limits)
     }
 

@@ -10,9 +10,11 @@ pub mod ingest;
 pub mod keys;
 pub mod management;
 mod metrics;
+mod objects;
 mod postgres;
 mod queue;
 mod requests;
+pub mod s3;
 pub mod usage;
 pub mod window;
 
@@ -35,6 +37,7 @@ use uuid::Uuid;
 
 use crate::{
     app::App,
+    clock::{Clock, Entropy},
     clusters::Home,
     error::{Context, Error},
     ids::ProjectRef,
@@ -62,11 +65,13 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// Days that lines are kept.
     pub retention_days: u16,
+    /// The object store that keeps files. None: the folder does.
+    pub place: Option<s3::Place>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { folder: None, retention_days: 30 }
+        Self { folder: None, retention_days: 30, place: None }
     }
 }
 
@@ -75,6 +80,8 @@ pub struct Analytics {
     options: Options,
     node: Uuid,
     home: Arc<Home>,
+    clock: Clock,
+    entropy: Entropy,
     opened: Mutex<Option<Arc<Opened>>>,
     /// Requests to the API that name a project.
     pub management: management::Waiting,
@@ -113,11 +120,13 @@ impl Ending {
 
 impl Analytics {
     /// Nothing is opened yet.
-    pub fn new(options: Options, node: Uuid, home: Arc<Home>) -> Self {
+    pub fn new(options: Options, node: Uuid, home: Arc<Home>, clock: Clock, entropy: Entropy) -> Self {
         Self {
             options,
             node,
             home,
+            clock,
+            entropy,
             opened: Mutex::default(),
             management: management::Waiting::default(),
             kept: watch::channel(0).0,
@@ -145,9 +154,19 @@ impl Analytics {
         let (slot, named) = self.slot()?;
         let shared = self.options.folder.clone().unwrap_or_else(|| self.home.dir().join("logs"));
         let own = if slot == 0 { shared.clone() } else { shared.join(format!("beside-{slot}")) };
-        let mut options = store::Options::new(own, format!("{}-{slot}", self.node.simple()));
+        let node = format!("{}-{slot}", self.node.simple());
         // What one process has made files of, all see.
-        options.files = Some(shared.join("objects"));
+        let local = shared.join("objects");
+        let objects = match &self.options.place {
+            None => None,
+            Some(place) => {
+                let (place, node, folder, local) = (place.clone(), node.clone(), own.clone(), local.clone());
+                let opening = objects::Opening { place, node, folder, local, clock: self.clock.clone(), entropy: self.entropy.clone() };
+                Some(objects::open(opening).await.context("opening the logs")?)
+            }
+        };
+        let mut options = store::Options::new(own, node);
+        (options.objects, options.files) = (objects, Some(local));
         options.retention_days = self.options.retention_days.into();
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;

@@ -354,7 +354,11 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         },
         oauth: oauth::Settings { public_url: config.public_url(), access_life: config.oauth_access_life() },
         provider: provider(config)?.map(Arc::new),
-        logs: analytics::Options { folder: config.logs_folder.clone(), retention_days: config.logs_retention_days },
+        logs: analytics::Options {
+            folder: config.logs_folder.clone(),
+            retention_days: config.logs_retention_days,
+            place: config.logs_store.place()?,
+        },
     })
 }
 

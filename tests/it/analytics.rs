@@ -3,7 +3,9 @@
 mod asking;
 mod counting;
 mod ingest;
+mod s3;
 mod servers;
+mod stored;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use gantry::ids::ProjectRef;

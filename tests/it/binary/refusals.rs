@@ -165,3 +165,32 @@ fn another_sealing_key() {
     assert!(started(&"ab".repeat(32)).contains("encrypted with another key than this server's: start it with --sealing-key"));
     assert!(started("hush").ends_with("does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)"));
 }
+
+#[test]
+fn a_place_for_logs_that_cannot_be_used() {
+    let machine = Machine::new();
+    let secret = machine.dir().join("secret");
+    let begin = |endpoint: &str| {
+        let place = ["--logs-url", "s3://lines/of", "--logs-s3-endpoint", endpoint, "--logs-s3-access-key-id", "KEY"];
+        let secret = ["--logs-s3-secret-access-key", secret.to_str().unwrap()];
+        machine.run(&[&["dev", "--listen", "127.0.0.1:0"][..], &place, &secret].concat())
+    };
+    let run = |endpoint: &str| refusal(&machine, &begin(endpoint));
+    let there = || fs::read_dir(machine.data()).map_or(0, Iterator::count);
+    let before = there();
+    assert!(run("http://127.0.0.1:9").starts_with(&format!("gantry: cannot read {}: ", secret.display())));
+    fs::write(&secret, "hush").unwrap();
+    let line = run("http://10.0.0.1:9000");
+    assert!(
+        line.starts_with("gantry: --logs-s3-endpoint http://10.0.0.1:9000/ is on another machine, and plain HTTP would show"),
+        "{line}"
+    );
+    assert_eq!(there(), before, "nothing was begun");
+    // Only a server that has begun can ask.
+    let output = begin("http://127.0.0.1:9");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = said.lines().last().unwrap();
+    let says = "gantry: opening the logs: files of log lines cannot be kept in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
+    assert!(line.starts_with(says) && line.contains("refused") && !said.contains("hush"), "{said}");
+    assert_eq!((output.status.code(), machine.servers()), (Some(1), vec![]), "{said}");
+}

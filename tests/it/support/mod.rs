@@ -6,6 +6,7 @@ mod log;
 pub(crate) mod machine;
 pub(crate) mod pebble;
 pub(crate) mod postgres;
+pub(crate) mod s3;
 
 use std::{net::IpAddr, ops::Deref, sync::Arc, time::Duration};
 

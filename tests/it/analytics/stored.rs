@@ -1,0 +1,164 @@
+//! Lines whose files are in an object store: nodes share them, failures neither lose nor repeat a line, and servers serve while it is away.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use gantry::http::Transport;
+use gantry_logs::{
+    Dialect, Logs, Question,
+    engine::Bounds,
+    event::{Attributes, Event, Source},
+    store::{Batch, Options, Store},
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{ask, question, rows, s3::client};
+use crate::support::{Node, TestApp, dawn, machine::Machine, s3::Objects, settings};
+
+const SECOND: i64 = 1_000_000;
+
+async fn open(folder: &Path, node: &str, objects: &Objects) -> Arc<Store> {
+    let options = Options {
+        objects: Some(Arc::new(client(objects.place("logs")))),
+        seal_after: Duration::from_secs(1),
+        seal_bytes: 1_000,
+        merge_files: 3,
+        grace: Duration::ZERO,
+        ..Options::new(folder, node)
+    };
+    Arc::new(Store::open(options).await.unwrap())
+}
+
+async fn append(store: &Store, message: String, now: i64) {
+    let event = Event::new(message.clone(), now, Source::Edge, message, Attributes::default());
+    store.append(Batch { project: "p".into(), events: vec![event], mark: None }).await.unwrap();
+}
+
+/// The messages of all lines, as the engine finds them.
+async fn messages(store: &Arc<Store>) -> Vec<String> {
+    let logs = Logs::new(store.clone(), Bounds { threads: 2, ..Bounds::default() }).unwrap();
+    let sql = "select event_message from logs order by event_message limit 1000".into();
+    let now = dawn().timestamp_micros();
+    let question = Question { project: "p".into(), dialect: Dialect::ClickHouse, sql, after: 0, until: now * 2, now };
+    let answer = logs.query(question).await.unwrap();
+    answer.rows.iter().map(|row| row["event_message"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Two nodes on a store that fails a quarter, half or most of the requests, before or after it did what was asked. Each node is opened again
+/// and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_is_there_once_however_the_store_fails() {
+    const LINES: usize = 40;
+    for seed in 1..=3 {
+        let (objects, folder) = (Objects::start().await, tempfile::tempdir().unwrap());
+        let names = ["one", "other"];
+        let mut now = dawn().timestamp_micros();
+        let (mut stores, mut failures) = (Vec::new(), 0);
+        for name in names {
+            stores.push(open(&folder.path().join(name), name, &objects).await);
+        }
+        objects.bad_luck(seed, seed * 250);
+        for line in 0..LINES {
+            for (at, name) in names.into_iter().enumerate() {
+                append(&stores[at], format!("{line:02} {name}"), now).await;
+                stores[at].upkeep(now).await;
+                if line % 10 == 9 {
+                    failures += stores.remove(at).stats(now).failures;
+                    stores.insert(at, open(&folder.path().join(name), name, &objects).await);
+                }
+            }
+            now += 20 * SECOND;
+        }
+        objects.bad_luck(seed, 0);
+        for _ in 0..3 {
+            for store in &stores {
+                now += 100 * SECOND;
+                store.upkeep(now).await;
+                assert_eq!(store.stats(now).pending_rows, 0, "all is filed once there is no trouble");
+            }
+        }
+        let written: Vec<String> = (0..LINES).flat_map(|line| names.map(|name| format!("{line:02} {name}"))).collect();
+        for store in &stores {
+            assert_eq!(messages(store).await, written, "{seed}");
+        }
+        let merged: u64 = stores.iter().map(|store| store.stats(now).merged).sum();
+        assert!(merged > 0 && (failures > 0 || seed < 3), "{failures} failures, {merged} merged");
+        stores[0].forget("p").await.unwrap();
+        assert_eq!(messages(&stores[1]).await, [""; 0]);
+    }
+}
+
+/// A folder that is lost takes only what was in no file.
+#[tokio::test]
+async fn a_node_that_lost_its_folder_goes_on_beside_what_it_filed() {
+    let (objects, now) = (Objects::start().await, dawn().timestamp_micros());
+    for round in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), "one", &objects).await;
+        append(&store, round.to_string(), now).await;
+        store.upkeep(now).await;
+        store.upkeep(now + 2 * SECOND).await;
+        assert_eq!(messages(&store).await.len(), round + 1);
+    }
+}
+
+async fn line(node: &Node, key: &str, message: &str) {
+    let line = json!({ "event_message": message, "timestamp": dawn() });
+    node.post("/api/logs?source_name=auth_logs").header("x-api-key", key).json(&line).send().await.expect(200);
+}
+
+/// Lets lines grow old enough for files, and pauses pass.
+async fn file(app: &TestApp, node: &Node) {
+    for _ in 0..2 {
+        node.app.analytics.upkeep(app.clock.now()).await;
+        app.advance(61);
+    }
+    node.app.analytics.upkeep(app.clock.now()).await;
+}
+
+#[tokio::test]
+async fn nodes_read_what_others_filed_and_serve_while_the_store_is_away() {
+    let (app, objects) = (TestApp::new().await, Objects::start().await);
+    let node = |number| {
+        let mut settings = settings(Transport::default(), Uuid::from_u128(number));
+        settings.logs.place = Some(objects.place("gantry"));
+        app.another_with(settings, Arc::new(Machine::bare()))
+    };
+    let (one, other) = (node(7), node(8));
+    let project = &app.home.project;
+    let made = one.post(&app.at("/analytics/ingest-keys")).as_(&app.owner).json(&json!({ "name": "x" })).send().await.expect(201);
+    let key = made.json()["key"].as_str().unwrap().to_owned();
+    let sql = "select event_message from logs order by event_message";
+    let found = async |node: &Node| ask(node, &app.owner, project, sql, dawn()).await;
+    let lines = |all: &[&str]| all.iter().map(|it| json!({ "event_message": it })).collect::<Vec<Value>>();
+
+    line(&one, &key, "a").await;
+    assert_eq!((found(&one).await, found(&other).await), (lines(&["a"]), vec![]), "in the log of one");
+    file(&app, &one).await;
+    assert_eq!((found(&one).await, found(&other).await), (lines(&["a"]), lines(&["a"])), "in a file that both read");
+    assert!(objects.keys().iter().all(|key| key.starts_with(&format!("gantry/{project}/2026-11-21/"))), "{:?}", objects.keys());
+
+    objects.away(true);
+    line(&one, &key, "b").await;
+    file(&app, &one).await;
+    let asked = question(project, "logs", sql, dawn());
+    let body = one.get(&asked).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(body, json!({ "result": null, "error": "The files of the logs cannot be read at the moment. Retry your query." }));
+    let counted = one.get(&app.at("/endpoints/usage.api-counts")).as_(&app.owner).send().await.expect(503);
+    assert_eq!(counted.json()["message"], "The files of the logs cannot be read at the moment; try again shortly");
+    let logged = app.log.take_errors();
+    assert!(logged.len() == 1 && logged[0].contains("lines stay in the log"), "{logged:#?}");
+
+    objects.away(false);
+    file(&app, &one).await;
+    assert_eq!(found(&other).await, lines(&["a", "b"]));
+    // What was away for the first time is refused, what was there before is waited for.
+    objects.away(true);
+    assert!(node(9).app.analytics.ready().await.is_err());
+    one.app.analytics.close().await;
+    one.app.analytics.ready().await.unwrap();
+    line(&one, &key, "c").await;
+    objects.away(false);
+    assert_eq!(found(&one).await, lines(&["a", "b", "c"]));
+    assert_eq!(rows(&other.get(&asked).as_(&app.owner).send().await.expect(200)), lines(&["a", "b"]));
+}
