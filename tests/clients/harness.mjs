@@ -29,17 +29,21 @@ export async function soon(ask, wanted) {
   }
 }
 
-/** Starts `gantry dev` in a temporary folder and resolves when it is ready. */
-export async function start() {
+/** Servers of this run so far. */
+let servers = 0;
+
+/** Starts `gantry dev` in a temporary folder, with more flags if need be, and resolves when it is ready. */
+export async function start(more = []) {
   const dir = mkdtempSync('/tmp/gantry-clients-');
   // Servers run under other accounts, and must be able to pass.
   chmodSync(dir, 0o711);
   const data = join(dir, 'data');
   mkdirSync(join(dir, 'home'));
   mkdirSync(join(dir, 'work'));
-  // Clients insist on PostgreSQL's own port. On an address of this run's own nobody else has it.
-  const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.1`;
-  const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`];
+  // Clients insist on PostgreSQL's own port. On an address of this server's own nobody else has it.
+  servers += 1;
+  const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.${servers}`;
+  const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`, ...more];
   // A provider that is away: it is only asked when somebody signs in through it.
   const secret = join(dir, 'client-secret');
   writeFileSync(secret, 'secret');
