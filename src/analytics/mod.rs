@@ -82,7 +82,7 @@ pub struct Analytics {
     home: Arc<Home>,
     clock: Clock,
     entropy: Entropy,
-    opened: Mutex<Option<Arc<Opened>>>,
+    stores: Mutex<Stores>,
     /// Requests to the API that name a project.
     pub management: management::Waiting,
     kept: watch::Sender<u64>,
@@ -91,8 +91,23 @@ pub struct Analytics {
     at_work: Arc<RwLock<()>>,
 }
 
-/// What is open, and how it is asked.
+/// What is open.
+#[derive(Default)]
+struct Stores {
+    opened: Option<Arc<Opened>>,
+    /// What this process kept lines in under the name it had before, until they are in files.
+    before: Option<Arc<Opened>>,
+}
+
+impl Stores {
+    fn all(&self) -> impl Iterator<Item = Arc<Opened>> {
+        self.opened.iter().chain(&self.before).cloned()
+    }
+}
+
+/// A store, and how it is asked.
 struct Opened {
+    slot: usize,
     store: Arc<Store>,
     logs: Logs,
     /// Makes this process's name its own.
@@ -127,7 +142,7 @@ impl Analytics {
             home,
             clock,
             entropy,
-            opened: Mutex::default(),
+            stores: Mutex::default(),
             management: management::Waiting::default(),
             kept: watch::channel(0).0,
             stop: watch::channel(false).0,
@@ -141,17 +156,30 @@ impl Analytics {
     }
 
     async fn opened(&self) -> Result<Arc<Opened>, Error> {
-        let mut opened = self.opened.lock().await;
-        if let Some(opened) = &*opened {
+        let mut stores = self.stores.lock().await;
+        if let Some(opened) = &stores.opened {
             return Ok(opened.clone());
         }
-        let made = Arc::new(self.open().await?);
-        *opened = Some(made.clone());
+        let (slot, named) = self.slot()?;
+        let made = Arc::new(self.open(slot, named).await?);
+        stores.opened = Some(made.clone());
         Ok(made)
     }
 
-    async fn open(&self) -> Result<Opened, Error> {
-        let (slot, named) = self.slot()?;
+    /// Whether this process reads what servers log. The one with the first name does, as how far they were read is kept under it: when that
+    /// one ends, another takes its name and goes on where it was.
+    async fn reads_servers(&self) -> Result<bool, Error> {
+        if self.opened().await?.slot == 0 {
+            return Ok(true);
+        }
+        let Some(named) = self.named(0)? else { return Ok(false) };
+        let mut stores = self.stores.lock().await;
+        let first = Arc::new(self.open(0, named).await?);
+        stores.before = stores.opened.replace(first);
+        Ok(true)
+    }
+
+    async fn open(&self, slot: usize, named: File) -> Result<Opened, Error> {
         let shared = self.options.folder.clone().unwrap_or_else(|| self.home.dir().join("logs"));
         let own = if slot == 0 { shared.clone() } else { shared.join(format!("beside-{slot}")) };
         let node = format!("{}-{slot}", self.node.simple());
@@ -170,17 +198,21 @@ impl Analytics {
         options.retention_days = self.options.retention_days.into();
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
-        Ok(Opened { store, logs, _named: named })
+        Ok(Opened { slot, store, logs, _named: named })
     }
 
     /// The first name that no other process on this data folder has: what was written under it is found again by the next.
     fn slot(&self) -> Result<(usize, File), Error> {
         for slot in 0..PROCESSES_MAX {
-            if let Some(named) = self.home.try_lock(&format!("logs-{slot}.lock")).context("locking the logs")? {
+            if let Some(named) = self.named(slot)? {
                 return Ok((slot, named));
             }
         }
         Err(Error::internal("opening the logs", "too many processes use this data folder"))
+    }
+
+    fn named(&self, slot: usize) -> Result<Option<File>, Error> {
+        self.home.try_lock(&format!("logs-{slot}.lock")).context("locking the logs")
     }
 
     /// Keeps lines of one project, together with how far their reader came. They are durable when this returns.
@@ -223,13 +255,17 @@ impl Analytics {
     /// Removes what is kept of a project, which is gone.
     pub async fn forget(&self, project: &ProjectRef) -> Result<(), Error> {
         self.keep(project, Vec::new(), Some(postgres::forgotten(project))).await?;
-        self.opened().await?.store.forget(project.as_str()).await.context("forgetting log lines")
+        let all: Vec<_> = self.stores.lock().await.all().collect();
+        for opened in all {
+            opened.store.forget(project.as_str()).await.context("forgetting log lines")?;
+        }
+        Ok(())
     }
 
     /// Does what is due about files at a time. What was not opened yet has nothing to be looked after.
     pub async fn upkeep(&self, now: DateTime<Utc>) {
-        let opened = self.opened.lock().await.clone();
-        if let Some(opened) = opened {
+        let all: Vec<_> = self.stores.lock().await.all().collect();
+        for opened in all {
             opened.store.upkeep(now.timestamp_micros()).await;
         }
     }
@@ -249,7 +285,7 @@ impl Analytics {
         if timeout(DRAIN, self.at_work.write()).await.is_err() {
             tracing::warn!("some log lines were not kept before the server stopped");
         }
-        self.opened.lock().await.take();
+        *self.stores.lock().await = Stores::default();
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the projects' servers on this node write into their logs: `postgres_logs`.
 //!
-//! Whoever has the lease of the data folder reads. How far it came is kept in the same batch as the lines, so that each is there
+//! One process on a data folder reads. How far it came is kept in the same batch as the lines, so that each is there
 //! once, wherever the process is killed. Files are looked at twice a second: two calls for a server that wrote nothing.
 
 mod line;
@@ -39,10 +39,7 @@ pub(super) async fn run(app: App, mut ending: Ending) {
     let mut readers = Readers::new();
     for look in 1_u64.. {
         let last = ending.within(LOOK).await;
-        if !app.lease.leads() {
-            // Somebody else reads, and goes on where this process was.
-            readers.clear();
-        } else if let Err(error) = pass(&app, &mut readers, look % THOROUGH == 0).await {
+        if let Err(error) = pass(&app, &mut readers, look % THOROUGH == 0).await {
             tracing::warn!(%error, "the logs of servers could not be read");
         }
         if last {
@@ -53,6 +50,9 @@ pub(super) async fn run(app: App, mut ending: Ending) {
 
 /// Reads what is new in all logs.
 async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Error> {
+    if !app.analytics.reads_servers().await? {
+        return Ok(());
+    }
     let there = app.clusters.refs_on_disk().await.context("looking for servers")?;
     let known: HashSet<&ProjectRef> = there.iter().collect();
     readers.retain(|project, _| known.contains(project));

@@ -69,7 +69,7 @@ async fn who_has_no_key_adds_nothing_and_a_key_is_seen_once() {
 async fn processes_on_one_data_folder_read_each_others_files() {
     let app = TestApp::new().await;
     let (key, _) = key(&app, "Vector").await;
-    let other = app.another(2, app.machine.clone());
+    let other = app.another(1, app.machine.clone());
     let found = async |node: &Node| ask(node, &app.owner, &app.home.project, "select event_message from logs", dawn()).await;
     // The first to ask has the first name, and the other one a folder beside.
     assert!(found(&app).await.is_empty() && found(&other).await.is_empty());

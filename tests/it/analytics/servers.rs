@@ -53,6 +53,21 @@ async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
 }
 
 #[tokio::test]
+async fn who_takes_over_goes_on_where_the_other_was() {
+    let mut app = TestApp::running().await;
+    let project = app.real_project().await;
+    assert_eq!(fail(&app, &app.owner, &project, "first").await, expected("first"));
+    // It has a name of its own while the other one is there, and keeps under it what it is asked.
+    let mut other = app.another(1, app.machine.clone());
+    other.start();
+    assert!(errors(&other, &app.owner, &project, "first").await.is_empty(), "it is in no file yet");
+    app.node.stop().await;
+    other.until(&project, Status::ActiveHealthy).await;
+    assert_eq!(fail(&other, &app.owner, &project, "second").await, expected("second"));
+    assert_eq!(errors(&other, &app.owner, &project, "first").await, expected("first"), "each line is kept once");
+}
+
+#[tokio::test]
 async fn a_server_tells_what_it_counts_and_is_not_started_for_it() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
