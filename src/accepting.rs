@@ -1,12 +1,20 @@
 //! Listeners: every connection is begun with or turned away at once, and at the end they are seen out.
 
-use std::{net::SocketAddr, pin::pin, time::Duration};
+use std::{
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use hyper::rt::{Sleep, Timer};
 use hyper_util::server::graceful::GracefulConnection;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
-    time::timeout,
+    time::{self, timeout},
 };
 
 /// The pause after a connection could not be taken: no file descriptor is left, as a rule.
@@ -59,5 +67,79 @@ pub async fn see_out<C: GracefulConnection>(connection: C, stopping: impl Future
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+    }
+}
+
+/// The timer of one connection: one entry among the runtime's timers as long as it lasts.
+///
+/// hyper gives the head of every request a deadline, which nearly all meet at once. An entry for each would be put in and taken
+/// out under a lock, a noticeable part of a small request. This one stays where it is, and is moved when it fires too early.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectionTimer(Arc<Mutex<Option<Pin<Box<time::Sleep>>>>>);
+
+impl Timer for ConnectionTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(self.now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(Until { deadline: deadline.into(), timer: self.clone() })
+    }
+
+    fn now(&self) -> std::time::Instant {
+        time::Instant::now().into_std()
+    }
+}
+
+/// Over at its deadline. What waits for it is the connection that the timer belongs to, as for all others of that timer.
+struct Until {
+    deadline: time::Instant,
+    timer: ConnectionTimer,
+}
+
+impl Sleep for Until {}
+
+impl Future for Until {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut entry = self.timer.0.lock();
+        let entry = entry.get_or_insert_with(|| Box::pin(time::sleep_until(self.deadline)));
+        // One that was made for a later deadline would fire too late.
+        if entry.deadline() > self.deadline {
+            entry.as_mut().reset(self.deadline);
+        }
+        while entry.as_mut().poll(cx).is_ready() {
+            if entry.deadline() >= self.deadline {
+                return Poll::Ready(());
+            }
+            entry.as_mut().reset(self.deadline);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn each_deadline_is_met_over_one_entry() {
+        let timer = ConnectionTimer::default();
+        let began = time::Instant::now();
+        let after = |millis| timer.sleep_until((began + Duration::from_millis(millis)).into_std());
+        let mut met = after(20);
+        assert!(poll!(&mut met).is_pending());
+        drop(met);
+        after(60).await;
+        assert!(began.elapsed() >= Duration::from_millis(60));
+        let mut late = after(10_000);
+        assert!(poll!(&mut late).is_pending());
+        drop(late);
+        after(90).await;
+        assert!((90..5_000).contains(&began.elapsed().as_millis()));
+        after(30).await;
     }
 }

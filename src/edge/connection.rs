@@ -89,7 +89,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<TcpStream>>) {
     let (app, visit) = (visit.app.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
+        .timer(accepting::ConnectionTimer::default())
         .header_read_timeout(HEAD)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)

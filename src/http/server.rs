@@ -104,7 +104,7 @@ where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
+    builder.timer(accepting::ConnectionTimer::default()).header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
     let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
 }
