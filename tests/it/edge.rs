@@ -4,6 +4,7 @@ mod certificates;
 mod forwarding;
 mod keys;
 mod orders;
+mod renewals;
 mod rules;
 mod tunnels;
 

@@ -4,14 +4,15 @@ use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewAccount,
+    NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use secrecy::{ExposeSecret, SecretString};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
-use super::{Held, certificates};
+use super::{Held, certificates, renewal};
 use crate::{
     app::App,
     error::{Context, Error},
@@ -46,9 +47,23 @@ pub struct Authority {
     pub issuer: Option<String>,
 }
 
+impl Authority {
+    /// Where our account there is sealed.
+    fn place(&self) -> String {
+        format!("acme account at {}", self.directory)
+    }
+
+    fn builder(&self) -> Result<AccountBuilder, instant_acme::Error> {
+        match &self.root {
+            Some(root) => Account::builder_with_root(root),
+            None => Account::builder(),
+        }
+    }
+}
+
 /// Whose orders a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+pub(super) enum Whose {
     All,
     Organizations,
     Hostnames,
@@ -86,7 +101,7 @@ impl From<Error> for Failure {
 }
 
 /// What went wrong on the way.
-enum Failure {
+pub(super) enum Failure {
     Authority(instant_acme::Error),
     Ours(Error),
     /// The order came to nothing.
@@ -134,7 +149,7 @@ async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Ut
     let account = account(app, authority).await?;
     let (mut order, key) = match begun(app, held).await? {
         Some(begun) => (account.order(begun.url).await?, begun.key),
-        None => begin(app, &account, held).await?,
+        None => begin(app, &account, authority, held).await?,
     };
     let patience = RetryPolicy::new().timeout(PATIENCE);
     if order.state().status == OrderStatus::Pending {
@@ -150,42 +165,39 @@ async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Ut
         OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
     }
     let chain = order.poll_certificate(&patience).await?;
-    let renew_at = certificates::keep(app, held, &chain, &key).await?;
+    let renew_at = certificates::keep(app, held.id, &authority.directory, &chain, &key).await?;
     give_up_authorizations(held, &mut order).await;
     Ok(renew_at)
 }
 
 /// Our account at the authority, made when it is first needed.
 async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
-    let (doing, place) = ("reading the account at the authority", format!("acme account at {}", authority.directory));
-    let builder = || match &authority.root {
-        Some(root) => Account::builder_with_root(root),
-        None => Account::builder(),
-    };
-    let known = credentials(app, authority, &place).await?;
-    if known.is_none() {
+    let doing = "reading the account at the authority";
+    if credentials(app, authority).await?.is_none() {
         let contact: Vec<String> = authority.contact.iter().map(|address| format!("mailto:{address}")).collect();
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
         let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-        let (_, credentials) = builder()?.create(&wanted, authority.directory.clone(), None).await?;
+        let (_, credentials) = authority.builder()?.create(&wanted, authority.directory.clone(), None).await?;
         let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
-        let sealed = app.settings.sealing.seal(&app.entropy, &place, &text)?;
+        let sealed = app.settings.sealing.seal(&app.entropy, &authority.place(), &text)?;
         // Of two nodes that make one at once the first one's is used.
         let sql = "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
         app.db.query(sql, &[&authority.directory, &sealed]).await.context(doing)?;
     }
-    let known = match known {
-        None => credentials(app, authority, &place).await?,
-        known => known,
-    };
-    Ok(builder()?.from_credentials(known.ok_or("it is gone").context(doing)?).await?)
+    Ok(known_account(app, authority).await?.ok_or("it is gone").context(doing)?)
 }
 
-async fn credentials(app: &App, authority: &Authority, place: &str) -> Result<Option<AccountCredentials>, Error> {
+/// Our account at the authority, if there is one.
+pub(super) async fn known_account(app: &App, authority: &Authority) -> Result<Option<Account>, Failure> {
+    let Some(known) = credentials(app, authority).await? else { return Ok(None) };
+    Ok(Some(authority.builder()?.from_credentials(known).await?))
+}
+
+async fn credentials(app: &App, authority: &Authority) -> Result<Option<AccountCredentials>, Error> {
     let doing = "reading the account at the authority";
     let rows = app.db.query("select sealed from acme_accounts where directory = $1", &[&authority.directory]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
-    let opened = app.settings.sealing.open(place, row.get(0))?;
+    let opened = app.settings.sealing.open(&authority.place(), row.get(0))?;
     serde_json::from_str(opened.expose_secret()).context(doing).map(Some)
 }
 
@@ -200,7 +212,7 @@ async fn begun(app: &App, held: &Held) -> Result<Option<Begun>, Error> {
 }
 
 /// Begins an order, within the budgets, and writes it down.
-async fn begin(app: &App, account: &Account, held: &Held) -> Result<(Order, SecretString), Failure> {
+async fn begin(app: &App, account: &Account, authority: &Authority, held: &Held) -> Result<(Order, SecretString), Failure> {
     let (doing, now) = ("beginning an order", app.clock.now());
     for (whose, span, most) in BUDGETS {
         let organization = (whose == Whose::Organizations).then_some(held.organization.0);
@@ -216,12 +228,26 @@ async fn begin(app: &App, account: &Account, held: &Held) -> Result<(Order, Secr
     let sql = "insert into acme_begun (at, host, organization_id) values ($1, $2, $3)";
     app.db.query(sql, &[&now, &held.host.as_str(), &held.organization.0]).await.context(doing)?;
     let key = certificates::new_key()?;
-    let order = account.new_order(&NewOrder::new(&[Identifier::Dns(held.host.to_string())])).await?;
+    let order = new_order(account, held.host.as_str(), renewal::replaced(app, authority, held.id).await?).await?;
     let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(held.id), &key)?;
     let sql =
         "insert into acme_orders (hostname_id, url, sealed_key, created_at) select id, $2, $3, $4 from custom_hostnames where id = $1";
     app.db.query(sql, &[&held.id, &order.url(), &sealed, &now]).await.context(doing)?;
     Ok((order, key))
+}
+
+/// Asks for an order, which says what it replaces unless the authority will not have it.
+async fn new_order(account: &Account, name: &str, replaced: Option<CertificateIdentifier<'_>>) -> Result<Order, Failure> {
+    let names = [Identifier::Dns(name.to_owned())];
+    if let Some(replaced) = replaced {
+        match account.new_order(&NewOrder::new(&names).replaces(replaced)).await {
+            Err(error) if renewal::is_about_replacing(&error) => {
+                tracing::info!(name, %error, "the authority does not take the word of an order about what it replaces");
+            }
+            said => return Ok(said?),
+        }
+    }
+    Ok(account.new_order(&NewOrder::new(&names)).await?)
 }
 
 /// Has every edge ready to answer, then tells the authority to look. One that failed by HTTP is tried by TLS the next time.

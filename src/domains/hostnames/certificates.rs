@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rustls::{
@@ -23,6 +23,7 @@ use x509_cert::{
 use super::{Held, Host};
 use crate::{
     app::App,
+    db::Param,
     error::{Context, Error},
     tls,
 };
@@ -52,27 +53,24 @@ pub(super) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> 
     Ok(params.serialize_request(&key).context(doing)?.der().to_vec())
 }
 
-/// Keeps a new certificate. Returns when it is to be renewed: after two thirds of its life.
-pub(super) async fn keep(app: &App, held: &Held, chain: &str, key: &SecretString) -> Result<DateTime<Utc>, Error> {
+/// Keeps a new certificate of an authority, which is to be asked when to renew it. Returns when that is if it does not say.
+pub(super) async fn keep(app: &App, id: Uuid, directory: &str, chain: &str, key: &SecretString) -> Result<DateTime<Utc>, Error> {
     let doing = "keeping a certificate";
     // Of no use together, they are not kept.
     open_pair(chain, key)?;
-    let (from, until) = life(&read(chain)?)?;
-    let renew_at = from + (until - from) * 2 / 3;
-    let sealed = app.settings.sealing.seal(&app.entropy, &place(held.id), key)?;
-    let sql = "insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at) values ($1, $2, $3, $4, $5) \
+    let life = life(chain)?;
+    let renew_at = life.two_thirds();
+    let sealed = app.settings.sealing.seal(&app.entropy, &place(id), key)?;
+    let sql = "insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
+               values ($1, $2, $3, $4, $5, $6, $7) \
                on conflict (hostname_id) do update set chain = excluded.chain, sealed_key = excluded.sealed_key, \
-               not_after = excluded.not_after, renew_at = excluded.renew_at";
-    app.db.query(sql, &[&held.id, &chain, &sealed, &until, &renew_at]).await.context(doing)?;
+               not_after = excluded.not_after, renew_at = excluded.renew_at, directory = excluded.directory, \
+               window_start = null, window_end = null, ask_at = excluded.ask_at";
+    let now = app.clock.now();
+    let params: [Param<'_>; 7] = [&id, &chain, &sealed, &life.until, &renew_at, &directory, &now];
+    app.db.query(sql, &params).await.context(doing)?;
     app.forget("hostname_certificates");
     Ok(renew_at)
-}
-
-/// When the certificate of a hostname is to be renewed. None: it has none.
-pub(super) async fn renewal(app: &App, held: &Held) -> Result<Option<DateTime<Utc>>, Error> {
-    let sql = "select renew_at from hostname_certificates where hostname_id = $1";
-    let rows = app.db.query(sql, &[&held.id]).await.context("reading a certificate")?;
-    Ok(rows.first().map(|row| row.get(0)))
 }
 
 /// A certificate with its key, opened once.
@@ -108,7 +106,7 @@ pub(super) async fn kept(app: &App, held: &Held) -> Result<Option<Kept>, Error> 
     let rows = app.db.query(sql, &[&held.id]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let chain = read(row.get(0))?;
-    let (from, until) = life(&chain)?;
+    let Life { from, until } = Life::of(&first(&chain)?);
     Ok(Some(Kept { chain, from, until, renew_at: row.get(1) }))
 }
 
@@ -161,11 +159,33 @@ fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> 
     x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?).context(doing)
 }
 
-/// From when until when a chain's first certificate is good.
-fn life(chain: &[CertificateDer<'_>]) -> Result<(DateTime<Utc>, DateTime<Utc>), Error> {
-    let validity = first(chain)?.tbs_certificate.validity;
-    let at = |time: x509_cert::time::Time| DateTime::<Utc>::from(time.to_system_time());
-    Ok((at(validity.not_before), at(validity.not_after)))
+/// From when until when a certificate is good.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Life {
+    pub(super) from: DateTime<Utc>,
+    pub(super) until: DateTime<Utc>,
+}
+
+impl Life {
+    pub(super) fn length(self) -> TimeDelta {
+        self.until - self.from
+    }
+
+    fn of(certificate: &x509_cert::Certificate) -> Self {
+        let validity = certificate.tbs_certificate.validity;
+        let at = |time: x509_cert::time::Time| DateTime::<Utc>::from(time.to_system_time());
+        Self { from: at(validity.not_before), until: at(validity.not_after) }
+    }
+}
+
+/// The life of the first certificate of a chain in PEM.
+pub(super) fn life(chain: &str) -> Result<Life, Error> {
+    Ok(Life::of(&leaf(chain)?))
+}
+
+/// The first certificate of a chain in PEM.
+pub(super) fn leaf(chain: &str) -> Result<x509_cert::Certificate, Error> {
+    first(&read(chain)?)
 }
 
 /// What an authority is shown that looks by TLS (RFC 8737): good for nothing else.

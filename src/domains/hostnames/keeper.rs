@@ -10,8 +10,10 @@ use tokio::{sync::Notify, time::timeout};
 use super::{
     Held, State,
     acme::{self, Outcome},
-    certificates::{self, Opened},
-    held, write,
+    certificates::Opened,
+    held,
+    renewal::{self, Renewal},
+    write,
 };
 use crate::{
     app::App,
@@ -126,7 +128,9 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
             tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
             let certified = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
             write(app, held.state, &certified, (now + DAILY).min(renew_at)).await?;
-            acme::forget(app, held).await
+            acme::forget(app, held).await?;
+            // The authority knows more about when that is than can be told from the certificate.
+            bring_forward(app, held, renewal::settle(app, held.id).await?).await
         }
         Outcome::Refused(why) => {
             tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
@@ -201,12 +205,24 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
     }
     let fits = problems.is_empty();
     let held = Held { problems, astray_at, ..held.clone() };
-    match certificates::renewal(app, &held).await? {
-        Some(renew_at) if fits && renew_at <= now => certify(app, &held).await,
-        renewal => write(app, held.state, &held, renewal.filter(|at| fits && *at > now).map_or(now + DAILY, |at| at.min(now + DAILY)))
-            .await
-            .map(drop),
+    // Of a name that leads elsewhere no certificate is renewed.
+    let renewal = if fits { renewal::settle(app, held.id).await? } else { None };
+    if renewal.is_some_and(|renewal| renewal.at <= now) {
+        return certify(app, &held).await;
     }
+    write(app, held.state, &held, next_look(renewal, now)).await.map(drop)
+}
+
+/// When a hostname is looked at again: within a day.
+fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTime<Utc> {
+    let moments = renewal.into_iter().flat_map(|renewal| [Some(renewal.at), renewal.ask_at]).flatten();
+    moments.filter(|at| *at > now).fold(now + DAILY, DateTime::min)
+}
+
+/// Has a hostname looked at no later than its certificate wants.
+async fn bring_forward(app: &App, held: &Held, renewal: Option<Renewal>) -> Result<(), Error> {
+    let sql = "update custom_hostnames set not_before = least(not_before, $2) where id = $1";
+    app.db.query(sql, &[&held.id, &next_look(renewal, app.clock.now())]).await.context("writing a hostname").map(drop)
 }
 
 /// Whether a hostname is told to have moved.

@@ -13,6 +13,7 @@ pub mod doctor;
 mod host;
 pub mod keeper;
 pub mod reach;
+mod renewal;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};

@@ -6,8 +6,10 @@ use std::{
     sync::Arc,
 };
 
+use chrono::TimeDelta;
 use gantry::{
     app::Settings,
+    clock::Clock,
     domains::hostnames::{
         Host,
         acme::Authority,
@@ -33,6 +35,7 @@ use crate::{
         machine::PATIENCE,
         pebble::{Pebble, free},
         settings,
+        suggestions::Suggestions,
     },
 };
 
@@ -40,7 +43,7 @@ const HOST: &str = "api.customer.test";
 
 /// What DNS says of every name.
 #[derive(Debug, Default)]
-struct Said(Mutex<Seen>);
+pub(super) struct Said(pub(super) Mutex<Seen>);
 
 impl Dns for Said {
     fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
@@ -54,15 +57,15 @@ impl Dns for Said {
 }
 
 /// An application with an authority, and an edge that the authority finds.
-struct Town {
-    app: TestApp,
-    node: Node,
-    said: Arc<Said>,
-    https: SocketAddr,
+pub(super) struct Town {
+    pub(super) app: TestApp,
+    pub(super) node: Node,
+    pub(super) said: Arc<Said>,
+    pub(super) https: SocketAddr,
     /// The authority's root.
-    roots: PathBuf,
-    settings: Settings,
-    pebble: Pebble,
+    pub(super) roots: PathBuf,
+    pub(super) settings: Settings,
+    pub(super) pebble: Pebble,
     _names: NameServer,
     _echo: Echo,
     _tasks: JoinSet<()>,
@@ -71,6 +74,24 @@ struct Town {
 impl Town {
     /// Where the authority looks by HTTP it finds the edge, unless `deaf`.
     async fn new(deaf: bool) -> Self {
+        Self::with(deaf, |_| {}).await
+    }
+
+    /// With an authority that suggests when to renew.
+    pub(super) async fn suggesting() -> (Self, Suggestions) {
+        let mut town = Self::new(false).await;
+        let suggestions = Suggestions::before(town.app.machine.dir(), town.pebble.port).await;
+        let authority = Authority { directory: suggestions.directory.clone(), ..town.settings.authority.clone().unwrap() };
+        town.settings.authority = Some(authority);
+        // Pebble's certificates begin now.
+        town.app.clock.step_wall(TimeDelta::seconds((Clock::system().now() - town.app.clock.now()).num_seconds()));
+        // The edge stays the other node's, which hears of what this one writes.
+        town.node = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+        (town, suggestions)
+    }
+
+    /// The same, with settings of its own.
+    pub(super) async fn with(deaf: bool, change: impl FnOnce(&mut Settings)) -> Self {
         let (app, names, echo) = (TestApp::new().await, NameServer::start().await, Echo::start().await);
         names.remember(HOST, RecordType::A, RData::A(A::new(127, 0, 0, 1)));
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -82,13 +103,14 @@ impl Town {
         let said = Arc::new(Said::default());
         let authority = Authority { directory, root: Some(dir.join("pebble-ca.pem")), contact: None, issuer: Some("pebble.test".into()) };
         let upstreams = [format!("rest=http://{}", echo.address).parse().unwrap()].into_iter().collect();
-        let settings = Settings {
+        let mut settings = Settings {
             upstreams,
             edge: edge::Options { ports: edge::Ports { http: ports.0, https: ports.1.port() }, ..edge::Options::default() },
             dns: said.clone(),
             authority: Some(authority),
             ..settings(Transport::default(), Uuid::from_u128(7))
         };
+        change(&mut settings);
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = edge::listen(&node.app, Listeners { https: vec![https], http: vec![http], ..Listeners::default() }, None).unwrap();
         // It hears what other nodes write, and says so.
@@ -100,7 +122,7 @@ impl Town {
         Self { app, node, said, https: ports.1, roots, settings, pebble, _names: names, _echo: echo, _tasks: tasks }
     }
 
-    async fn ask(&self, what: &str) -> Value {
+    pub(super) async fn ask(&self, what: &str) -> Value {
         let path = self.app.at(&format!("/custom-hostname{what}"));
         match what {
             "" | "/checks" => self.node.get(&path).as_(&self.app.owner).send().await.expect(200).json(),
@@ -113,7 +135,7 @@ impl Town {
     }
 
     /// Asks for the hostname, and proves it.
-    async fn prove(&self) {
+    pub(super) async fn prove(&self) {
         let told = self.ask("/initialize").await;
         let result = &told["data"]["result"];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -127,7 +149,7 @@ impl Town {
     }
 
     /// Lets the keeper work until the hostname is at this step. What an authority refuses at random is tried again.
-    async fn until(&self, node: &Node, step: &str) -> Value {
+    pub(super) async fn until(&self, node: &Node, step: &str) -> Value {
         for _ in 0..10 {
             keeper::pass(&node.app).await.unwrap();
             self.node.app.believe(true);
@@ -140,7 +162,7 @@ impl Town {
         panic!("not {step}: {}", self.ask("").await);
     }
 
-    async fn count(&self, table: &str) -> i64 {
+    pub(super) async fn count(&self, table: &str) -> i64 {
         let sql: &'static str = match table {
             "acme_begun" => "select count(*) from acme_begun",
             "acme_orders" => "select count(*) from acme_orders",
@@ -288,7 +310,7 @@ async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unpro
         (None, None, 250, "this server has asked for as many certificates as its authority allows"),
     ] {
         town.prove().await;
-        let at = town.app.clock.now() - chrono::TimeDelta::minutes(5);
+        let at = town.app.clock.now() - TimeDelta::minutes(5);
         let sql = "insert into acme_begun (at, host, organization_id) select $1, $2, $3 from generate_series(1, $4::int)";
         db.query(sql, &[&at, &host, &organization, &count]).await.unwrap();
         keeper::pass(&town.node.app).await.unwrap();

@@ -7,6 +7,7 @@ pub(crate) mod machine;
 pub(crate) mod pebble;
 pub(crate) mod postgres;
 pub(crate) mod s3;
+pub(crate) mod suggestions;
 
 use std::{net::IpAddr, ops::Deref, sync::Arc, time::Duration};
 

@@ -22,6 +22,7 @@ pub(crate) fn free() -> u16 {
 pub(crate) struct Pebble {
     pub(crate) directory: String,
     pub(crate) management: String,
+    pub(crate) port: u16,
     /// What it said.
     lines: Arc<Mutex<Vec<String>>>,
     _child: Child,
@@ -61,7 +62,7 @@ impl Pebble {
             }
         });
         let at = |port| format!("https://localhost:{port}");
-        Self { directory: at(port) + "/dir", management: at(management), lines, _child: child }
+        Self { directory: at(port) + "/dir", management: at(management), port, lines, _child: child }
     }
 
     /// How often it said this.
