@@ -167,6 +167,36 @@ pub struct Config {
     #[arg(long, env = "GANTRY_ACME_ISSUER", requires = "acme_directory", value_name = "NAME")]
     pub acme_issuer: Option<String>,
 
+    /// Zone of yours in which text records answer the authority when it looks by DNS: for custom hostnames whose owners lead it there,
+    /// as when they are behind a proxy, and for `--edge-acme-wildcard`. `--acme-dns-server` or `--acme-dns-hook` writes them.
+    #[arg(long, env = "GANTRY_ACME_DNS_ZONE", requires = "acme_directory", value_name = "DOMAIN")]
+    pub acme_dns_zone: Option<String>,
+
+    /// Name server that takes dynamic updates (RFC 2136) of that zone.
+    #[arg(
+        long,
+        env = "GANTRY_ACME_DNS_SERVER",
+        requires = "acme_dns_zone",
+        requires = "acme_dns_key",
+        conflicts_with = "acme_dns_hook",
+        value_name = "ADDRESS:PORT"
+    )]
+    pub acme_dns_server: Option<SocketAddr>,
+
+    /// File with the key that signs the updates (TSIG), as `hmac-sha256:name:base64`.
+    #[arg(long, env = "GANTRY_ACME_DNS_KEY", requires = "acme_dns_server", value_name = "FILE")]
+    pub acme_dns_key: Option<PathBuf>,
+
+    /// Program that writes the records instead. It is run with `present` or `cleanup`, the record's name and its text, has thirty
+    /// seconds, and may be run twice for one record. Where Gantry runs as root it runs as the owner of the file.
+    #[arg(long, env = "GANTRY_ACME_DNS_HOOK", requires = "acme_dns_zone", value_name = "PROGRAM")]
+    pub acme_dns_hook: Option<PathBuf>,
+
+    /// Have the authority certify `*.<domain>`, by DNS, instead of giving `--edge-tls-cert`. `_acme-challenge.<domain>` must be in
+    /// `--acme-dns-zone`, or lead into it.
+    #[arg(long, env = "GANTRY_EDGE_ACME_WILDCARD", requires = "acme_dns_zone", conflicts_with = "edge_tls_cert")]
+    pub edge_acme_wildcard: bool,
+
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,
@@ -285,6 +315,9 @@ pub enum ConfigError {
         "{0} is reachable from other machines, which need not know whether a name is served: give --edge-ask-listen an address of this one"
     )]
     OpenAsk(SocketAddr),
+    /// Nobody writes the records.
+    #[error("--acme-dns-zone needs --acme-dns-server and --acme-dns-key, or --acme-dns-hook: something has to write records there")]
+    UnwrittenZone,
     /// The place of the counters cannot be understood.
     #[error("{0}")]
     Limits(crate::error::Error),
@@ -311,6 +344,9 @@ impl Config {
         }
         if let Some(open) = self.edge_ask_listen.iter().find(|address| !address.ip().is_loopback()) {
             return Err(ConfigError::OpenAsk(*open));
+        }
+        if self.acme_dns_zone.is_some() && self.acme_dns_server.is_none() && self.acme_dns_hook.is_none() {
+            return Err(ConfigError::UnwrittenZone);
         }
         let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
         if postgres && self.control.database_url.is_none() {

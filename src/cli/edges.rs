@@ -42,12 +42,13 @@ impl Edges {
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
             (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
+            _ if config.edge_acme_wildcard => None,
             _ if self.choice == Choice::Convenient => Some(Wildcard::own_authority(home.dir(), &config.project_domain)?),
             _ => None,
         };
-        if self.wildcard.is_none() && !self.https.is_empty() {
+        if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
             tracing::warn!(
-                "without --edge-tls-cert nobody reaches a project under {}: only custom hostnames are served",
+                "without --edge-tls-cert or --edge-acme-wildcard nobody reaches a project under {}: only custom hostnames are served",
                 config.project_domain
             );
         }

@@ -37,7 +37,10 @@ use crate::{
     clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
     config::Config,
     db::Db,
-    domains::hostnames::{acme::Authority, dns::Resolver},
+    domains::{
+        hostnames::{acme::Authority, dns::Resolver},
+        zone::{self, Zone},
+    },
     edge,
     http::{Links, Transport, server},
     limits::{Capacity, snapshot},
@@ -340,12 +343,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
-        authority: config.acme_directory.clone().map(|directory| Authority {
-            directory,
-            root: config.acme_root.clone(),
-            contact: config.acme_contact.clone(),
-            issuer: config.acme_issuer.clone(),
-        }),
+        authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
         edge: edge::Options { check_keys: config.edge_check_keys, ..edge::Options::default() },
         sealing: match &config.sealing_key {
@@ -360,6 +358,25 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
             place: config.logs_store.place()?,
         },
     })
+}
+
+/// Who certifies hostnames, if anybody is named.
+fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
+    let Some(directory) = config.acme_directory.clone() else { return Ok(None) };
+    let writer = match (config.acme_dns_server, &config.acme_dns_key, &config.acme_dns_hook) {
+        (Some(server), Some(key), _) => Some(zone::Writer::Update(server, zone::Key::read(key)?)),
+        (_, _, Some(hook)) => Some(zone::Writer::Hook(zone::Hook::new(hook)?)),
+        _ => None,
+    };
+    let zone = config.acme_dns_zone.as_deref().zip(writer).map(|(name, writer)| Zone::new(name, writer)).transpose()?;
+    Ok(Some(Authority {
+        directory,
+        root: config.acme_root.clone(),
+        contact: config.acme_contact.clone(),
+        issuer: config.acme_issuer.clone(),
+        zone,
+        wildcard: config.edge_acme_wildcard,
+    }))
 }
 
 /// The provider through which people can sign in, if one is named.

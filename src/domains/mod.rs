@@ -3,6 +3,7 @@
 pub mod api;
 pub mod hostnames;
 pub mod vanity;
+pub mod zone;
 
 use std::sync::Arc;
 

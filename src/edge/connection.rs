@@ -78,7 +78,7 @@ async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpS
         return Err("challenge");
     }
     let site = app.edge.names.find(&name).await.ok_or("unknown name")?;
-    if site.certificate.is_none() && !(site.own_domain && tls.has_wildcard) {
+    if site.certificate.is_none() && !(site.own_domain && (tls.has_wildcard || app.edge.names.known().wildcard.is_some())) {
         return Err("no certificate");
     }
     let stream = start.into_stream(tls.config.clone()).await.map_err(|_| "handshake failed")?;

@@ -26,7 +26,10 @@ use crate::{
     app::App,
     domains::{
         self, Published,
-        hostnames::acme::{self, Challenge},
+        hostnames::{
+            acme::{self, Challenge},
+            wildcard,
+        },
     },
     error::Error,
     ids::{ProjectId, ProjectRef},
@@ -73,6 +76,8 @@ pub(super) struct Table {
     sites: HashMap<SmolStr, Arc<Site>>,
     /// What authorities are answered that look whether a hostname leads here.
     challenges: HashMap<SmolStr, Arc<Challenge>>,
+    /// The certificate for names below the projects' domain, if it is an authority's.
+    pub(super) wildcard: Option<Arc<CertifiedKey>>,
 }
 
 impl Table {
@@ -110,7 +115,7 @@ impl Table {
             // Last: nothing takes the name of a project's reference.
             table.insert(format!("{}.{domain}", one.reference).into(), below);
         }
-        Self { sites: table, challenges }
+        Self { sites: table, challenges, wildcard: None }
     }
 }
 
@@ -186,8 +191,10 @@ impl Names {
     async fn read(&self, app: &App) -> Result<(), Error> {
         let wanted = self.wanted.load(Ordering::Acquire);
         self.outdated.store(false, Ordering::Release);
-        let (published, overrides, challenges) = tokio::try_join!(domains::published(app), overrides::all(&app.db), acme::challenges(app))?;
-        *self.table.write() = Arc::new(Table::new(&app.settings.project_domain, published, &overrides, challenges));
+        let (published, overrides, challenges, wildcard) =
+            tokio::try_join!(domains::published(app), overrides::all(&app.db), acme::challenges(app), wildcard::certificate(app))?;
+        let table = Table::new(&app.settings.project_domain, published, &overrides, challenges);
+        *self.table.write() = Arc::new(Table { wildcard, ..table });
         self.read.send_replace(wanted);
         Ok(())
     }

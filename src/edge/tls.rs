@@ -87,10 +87,15 @@ impl fmt::Debug for Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?.to_ascii_lowercase();
-        let site = self.app.edge.names.known().get(&name).cloned()?;
+        let known = self.app.edge.names.known();
+        let site = known.get(&name)?;
         match &site.certificate {
             Some(own) => Some(own.clone()),
-            None if site.own_domain => self.wildcard.as_ref()?.0.resolve(hello),
+            // What the operator has in files comes first.
+            None if site.own_domain => match &self.wildcard {
+                Some(wildcard) => wildcard.0.resolve(hello),
+                None => known.wildcard.clone(),
+            },
             None => None,
         }
     }

@@ -1,6 +1,7 @@
 //! The way in to projects' services, with real TLS clients in front and real servers behind.
 
 mod certificates;
+mod delegation;
 mod forwarding;
 mod keys;
 mod orders;

@@ -11,11 +11,17 @@ use secrecy::{ExposeSecret, SecretString};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 use tokio_postgres::Row;
+use uuid::Uuid;
 
-use super::{Held, certificates, renewal};
+use super::{
+    answers::{self, Standing},
+    certificates, renewal,
+};
 use crate::{
     app::App,
+    domains::zone::{Zone, challenge_name},
     error::{Context, Error},
+    ids::OrganizationId,
     listener,
 };
 
@@ -27,6 +33,8 @@ const BUDGETS: [(Whose, TimeDelta, i64); 4] = [
     (Whose::Organizations, TimeDelta::hours(3), 25),
     (Whose::Hostnames, TimeDelta::hours(1), 4),
 ];
+/// As whose the operator's orders are counted.
+const OPERATOR: i64 = 0;
 /// How long an authority is waited for in one go. The order goes on in the next.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// One go, in all. Shorter than a claim.
@@ -45,6 +53,33 @@ pub struct Authority {
     pub contact: Option<String>,
     /// As whom CAA records know it.
     pub issuer: Option<String>,
+    /// Where it is answered when it looks by DNS.
+    pub zone: Option<Zone>,
+    /// Whether it certifies `*.<domain>` as well.
+    pub wildcard: bool,
+}
+
+/// What a certificate is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    /// Of the hostname.
+    pub(super) id: Uuid,
+    /// The name, or a wildcard.
+    pub(super) name: String,
+    /// Whose it is. None: the operator's.
+    pub(super) organization: Option<OrganizationId>,
+    /// Orders that failed in a row.
+    pub(super) attempts: i32,
+    /// Where its owner may lead authorities that look by DNS.
+    pub(super) delegate: Option<String>,
+}
+
+/// How an authority finds out whether a name is ours.
+enum Way {
+    /// It asks the edge.
+    Edge(ChallengeType),
+    /// It asks DNS, where it is led to this name.
+    Dns(String),
 }
 
 impl Authority {
@@ -108,6 +143,8 @@ pub(super) enum Failure {
     Invalid(String),
     /// As much was asked for as may be.
     Exhausted(Whose),
+    /// Somebody here has to do something first.
+    Hindered(String),
     /// Not now.
     Later(&'static str),
 }
@@ -117,7 +154,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Authority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
-            Self::Invalid(why) => f.write_str(why),
+            Self::Invalid(why) | Self::Hindered(why) => f.write_str(why),
             Self::Exhausted(Whose::All) => f.write_str("this server has asked for as many certificates as its authority allows"),
             Self::Exhausted(Whose::Organizations) => {
                 f.write_str("the organization has asked for as many certificates as it may in three hours")
@@ -130,30 +167,34 @@ impl fmt::Display for Failure {
 
 /// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
 /// crashes before it is written down that there is one finds it again, instead of ordering another.
-pub(super) async fn obtain(app: &App, authority: &Authority, held: &Held) -> Result<Outcome, Error> {
-    let gone = timeout(GO, Box::pin(go(app, authority, held))).await.unwrap_or(Err(Failure::Later("the authority takes its time")));
+pub(super) async fn obtain(app: &App, authority: &Authority, subject: &Subject) -> Result<Outcome, Error> {
+    let gone = timeout(GO, Box::pin(go(app, authority, subject))).await.unwrap_or(Err(Failure::Later("the authority takes its time")));
     match gone {
         Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
         Err(Failure::Ours(error)) => Err(error),
         Err(Failure::Invalid(why)) => {
-            forget(app, held).await?;
+            forget(app, subject.id).await?;
             Ok(Outcome::Refused(why))
         }
-        Err(exhausted @ Failure::Exhausted(_)) => Ok(Outcome::Postponed(format!("{exhausted}; it is tried again by itself"))),
+        Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => {
+            Ok(Outcome::Postponed(format!("{exhausted}; it is tried again by itself")))
+        }
         // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
         Err(other) => Ok(Outcome::Unfinished(other.to_string())),
     }
 }
 
-async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Utc>, Failure> {
+async fn go(app: &App, authority: &Authority, subject: &Subject) -> Result<DateTime<Utc>, Failure> {
     let account = account(app, authority).await?;
-    let (mut order, key) = match begun(app, held).await? {
+    // Before an order counts: of one whose answer cannot be given nothing comes.
+    let way = way(app, authority, subject).await?;
+    let (mut order, key) = match begun(app, subject.id).await? {
         Some(begun) => (account.order(begun.url).await?, begun.key),
-        None => begin(app, &account, authority, held).await?,
+        None => begin(app, &account, authority, subject).await?,
     };
     let patience = RetryPolicy::new().timeout(PATIENCE);
     if order.state().status == OrderStatus::Pending {
-        answer_challenges(app, held, &mut order).await?;
+        answer_challenges(app, authority, subject, &way, &mut order).await?;
         if order.poll_ready(&patience).await? == OrderStatus::Invalid {
             return Err(Failure::Invalid(why_invalid(&mut order).await));
         }
@@ -161,12 +202,12 @@ async fn go(app: &App, authority: &Authority, held: &Held) -> Result<DateTime<Ut
     let status = order.state().status;
     match status {
         OrderStatus::Invalid => return Err(Failure::Invalid(why_invalid(&mut order).await)),
-        OrderStatus::Ready => order.finalize_csr(&certificates::request(held.host.as_str(), &key)?).await?,
+        OrderStatus::Ready => order.finalize_csr(&certificates::request(&subject.name, &key)?).await?,
         OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
     }
     let chain = order.poll_certificate(&patience).await?;
-    let renew_at = certificates::keep(app, held.id, &authority.directory, &chain, &key).await?;
-    give_up_authorizations(held, &mut order).await;
+    let renew_at = certificates::keep(app, subject.id, &authority.directory, &chain, &key).await?;
+    give_up_authorizations(&subject.name, &mut order).await;
     Ok(renew_at)
 }
 
@@ -201,22 +242,24 @@ async fn credentials(app: &App, authority: &Authority) -> Result<Option<AccountC
     serde_json::from_str(opened.expose_secret()).context(doing).map(Some)
 }
 
-async fn begun(app: &App, held: &Held) -> Result<Option<Begun>, Error> {
+async fn begun(app: &App, id: Uuid) -> Result<Option<Begun>, Error> {
     let doing = "reading an order";
     // Also what crashes left of others.
     let sql = "delete from acme_orders where created_at < $1";
     app.db.query(sql, &[&(app.clock.now() - ORDER_LIFE)]).await.context(doing)?;
-    let rows = app.db.query("select url, sealed_key from acme_orders where hostname_id = $1", &[&held.id]).await.context(doing)?;
+    let rows = app.db.query("select url, sealed_key from acme_orders where hostname_id = $1", &[&id]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Begun { url: row.get(0), key: app.settings.sealing.open(&certificates::place(held.id), row.get(1))? }))
+    Ok(Some(Begun { url: row.get(0), key: app.settings.sealing.open(&certificates::place(id), row.get(1))? }))
 }
 
 /// Begins an order, within the budgets, and writes it down.
-async fn begin(app: &App, account: &Account, authority: &Authority, held: &Held) -> Result<(Order, SecretString), Failure> {
+async fn begin(app: &App, account: &Account, authority: &Authority, subject: &Subject) -> Result<(Order, SecretString), Failure> {
     let (doing, now) = ("beginning an order", app.clock.now());
+    // The operator is an organization that nobody else has.
+    let owner = subject.organization.map_or(OPERATOR, |organization| organization.0);
     for (whose, span, most) in BUDGETS {
-        let organization = (whose == Whose::Organizations).then_some(held.organization.0);
-        let host = (whose == Whose::Hostnames).then_some(held.host.as_str());
+        let organization = (whose == Whose::Organizations).then_some(owner);
+        let host = (whose == Whose::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
         let rows = app.db.query(sql, &[&(now - span), &organization, &host]).await.context(doing)?;
@@ -226,13 +269,15 @@ async fn begin(app: &App, account: &Account, authority: &Authority, held: &Held)
     }
     app.db.query("delete from acme_begun where at < $1", &[&(now - TimeDelta::hours(6))]).await.context(doing)?;
     let sql = "insert into acme_begun (at, host, organization_id) values ($1, $2, $3)";
-    app.db.query(sql, &[&now, &held.host.as_str(), &held.organization.0]).await.context(doing)?;
+    app.db.query(sql, &[&now, &subject.name, &owner]).await.context(doing)?;
     let key = certificates::new_key()?;
-    let order = new_order(account, held.host.as_str(), renewal::replaced(app, authority, held.id).await?).await?;
-    let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(held.id), &key)?;
-    let sql =
-        "insert into acme_orders (hostname_id, url, sealed_key, created_at) select id, $2, $3, $4 from custom_hostnames where id = $1";
-    app.db.query(sql, &[&held.id, &order.url(), &sealed, &now]).await.context(doing)?;
+    let order = new_order(account, &subject.name, renewal::replaced(app, authority, subject.id).await?).await?;
+    let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(subject.id), &key)?;
+    // Not for a hostname that is gone meanwhile.
+    let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
+               insert into acme_orders (hostname_id, url, sealed_key, created_at) \
+               select id, $2, $3, $4 from (select id from held union all select id from wildcards where id = $1) s";
+    app.db.query(sql, &[&subject.id, &order.url(), &sealed, &now]).await.context(doing)?;
     Ok((order, key))
 }
 
@@ -250,10 +295,35 @@ async fn new_order(account: &Account, name: &str, replaced: Option<CertificateId
     Ok(account.new_order(&NewOrder::new(&names)).await?)
 }
 
-/// Has every edge ready to answer, then tells the authority to look. One that failed by HTTP is tried by TLS the next time.
-async fn answer_challenges(app: &App, held: &Held, order: &mut Order) -> Result<(), Failure> {
-    let kinds = [ChallengeType::Http01, ChallengeType::TlsAlpn01];
-    let kind = &kinds[usize::from(held.attempts % 2 != 0)];
+/// How the authority is asked to look: by DNS where it is led to the zone; else by HTTP, and after a refusal by TLS, in turns.
+async fn way(app: &App, authority: &Authority, subject: &Subject) -> Result<Way, Failure> {
+    let mut ways = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
+    if let Some(zone) = &authority.zone {
+        let asked = challenge_name(&subject.name);
+        let alias = app.settings.dns.alias(&asked).await;
+        let alias = alias.map_err(|why| Failure::Hindered(format!("whether authorities are led to DNS could not be asked: {why}")))?;
+        let of_the_operator = subject.organization.is_none();
+        let place = match alias {
+            Some(alias) if Some(&alias) == subject.delegate.as_ref() || of_the_operator && zone.holds(&alias) => Some(alias),
+            None if of_the_operator && zone.holds(&asked) => Some(asked),
+            _ => None,
+        };
+        match place {
+            Some(place) if of_the_operator || subject.attempts % 3 == 0 => return Ok(Way::Dns(place)),
+            // After a refusal by DNS the others have their turns.
+            Some(_) => return Ok(Way::Edge(ways.swap_remove(usize::from(subject.attempts % 3 == 2)))),
+            None => {}
+        }
+    }
+    if subject.organization.is_none() {
+        let why = format!("{} is neither in the zone for answers to authorities nor leads there", challenge_name(&subject.name));
+        return Err(Failure::Hindered(why));
+    }
+    Ok(Way::Edge(ways.swap_remove(usize::from(subject.attempts % 2 != 0))))
+}
+
+/// Has the answer ready wherever the authority may look, then tells it to.
+async fn answer_challenges(app: &App, authority: &Authority, subject: &Subject, way: &Way, order: &mut Order) -> Result<(), Failure> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -262,14 +332,24 @@ async fn answer_challenges(app: &App, held: &Held, order: &mut Order) -> Result<
             AuthorizationStatus::Pending => {}
             _ => return Err(Failure::Invalid("the authorization came to nothing".into())),
         }
+        let kind = if let Way::Edge(kind) = way { kind.clone() } else { ChallengeType::Dns01 };
         let mut challenge =
-            authorization.challenge(kind.clone()).ok_or_else(|| Failure::Invalid("the authority does not look by HTTP or TLS".into()))?;
+            authorization.challenge(kind).ok_or_else(|| Failure::Invalid("the authority does not look in the way it should".into()))?;
         let answer = challenge.key_authorization();
-        let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
-        app.db.query(sql, &[&held.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
-        app.forget("acme_orders");
-        // The authority may ask any node.
-        listener::settle(&app.db).await?;
+        match (way, &authority.zone) {
+            (Way::Dns(place), Some(zone)) => match answers::stand(app, zone, subject.id, place, &answer.dns_value()).await? {
+                Standing::Everywhere => {}
+                Standing::OnItsWay => return Err(Failure::Later("not all name servers tell the answer to the authority yet")),
+                Standing::Unwritten => return Err(Failure::Hindered("the answer to the authority could not be written into DNS".into())),
+            },
+            _ => {
+                let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
+                app.db.query(sql, &[&subject.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
+                app.forget("acme_orders");
+                // The authority may ask any node.
+                listener::settle(&app.db).await?;
+            }
+        }
         challenge.set_ready().await?;
     }
     Ok(())
@@ -277,7 +357,7 @@ async fn answer_challenges(app: &App, held: &Held, order: &mut Order) -> Result<
 
 /// An authority takes an authorization of an account for weeks, and the account is all projects'. So nothing is left of it for whoever has
 /// the hostname next.
-async fn give_up_authorizations(held: &Held, order: &mut Order) {
+async fn give_up_authorizations(name: &str, order: &mut Order) {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let given_up = match authorization {
@@ -286,7 +366,7 @@ async fn give_up_authorizations(held: &Held, order: &mut Order) {
         };
         if let Err(error) = given_up {
             // Proving a name to us does not rest on it.
-            tracing::info!(host = %held.host, %error, "an authorization could not be given up");
+            tracing::info!(name, %error, "an authorization could not be given up");
         }
     }
 }
@@ -303,8 +383,8 @@ async fn why_invalid(order: &mut Order) -> String {
 }
 
 /// Forgets the order of a hostname.
-pub(super) async fn forget(app: &App, held: &Held) -> Result<(), Error> {
-    app.db.query("delete from acme_orders where hostname_id = $1", &[&held.id]).await.context("forgetting an order")?;
+pub(super) async fn forget(app: &App, id: Uuid) -> Result<(), Error> {
+    app.db.query("delete from acme_orders where hostname_id = $1", &[&id]).await.context("forgetting an order")?;
     app.forget("acme_orders");
     Ok(())
 }

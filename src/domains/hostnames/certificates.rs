@@ -61,8 +61,10 @@ pub(super) async fn keep(app: &App, id: Uuid, directory: &str, chain: &str, key:
     let life = life(chain)?;
     let renew_at = life.two_thirds();
     let sealed = app.settings.sealing.seal(&app.entropy, &place(id), key)?;
-    let sql = "insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
-               values ($1, $2, $3, $4, $5, $6, $7) \
+    // Not for a hostname that is gone meanwhile.
+    let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
+               insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
+               select id, $2, $3, $4, $5, $6, $7 from (select id from held union all select id from wildcards where id = $1) s \
                on conflict (hostname_id) do update set chain = excluded.chain, sealed_key = excluded.sealed_key, \
                not_after = excluded.not_after, renew_at = excluded.renew_at, directory = excluded.directory, \
                window_start = null, window_end = null, ask_at = excluded.ask_at";

@@ -14,7 +14,10 @@ use hickory_resolver::{
     proto::rr::{Name, RData, Record, RecordType},
 };
 
-use super::{check::Seen, host::Host};
+use super::{
+    check::Seen,
+    host::{Host, and_above},
+};
 use crate::error::{Context, Error};
 
 /// What a server gets to answer, and how often it is asked.
@@ -35,6 +38,12 @@ pub type Looking<'a, T = Seen> = Pin<Box<dyn Future<Output = Result<T, String>> 
 pub trait Dns: fmt::Debug + Send + Sync {
     /// What it says of `host`, and what stands at `proof_name`.
     fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a>;
+
+    /// Where a name leads, as its zone says.
+    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>>;
+
+    /// Whether every name server of its zone says that this text stands at a name.
+    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool>;
 
     /// The addresses of a name, as clients find them.
     fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>>;
@@ -70,9 +79,9 @@ impl Resolver {
         Ok(Self { recursive: build(config, true).context(doing)?, port })
     }
 
-    /// Resolvers for the zone that a name is in: its own name servers.
-    async fn zone_of(&self, host: &Host) -> Result<(TokioResolver, Vec<String>), String> {
-        for above in host.and_above() {
+    /// The name servers of the zone that a name is in: their addresses, and what they are called.
+    async fn servers_of(&self, host: &str) -> Result<(Vec<IpAddr>, Vec<String>), String> {
+        for above in and_above(host) {
             let name = fqdn(above)?;
             let records = ask(&self.recursive, &name, RecordType::NS).await?;
             let servers: Vec<Name> = records
@@ -95,16 +104,37 @@ impl Resolver {
                 return Err(format!("none of the name servers of {above} has an address"));
             }
             addresses.truncate(SERVERS_MAX);
-            let config = ResolverConfig::from_name_servers(addresses.into_iter().map(|ip| self::server(ip, self.port)).collect());
-            let resolver = build(config, false).map_err(|error| error.to_string())?;
-            return Ok((resolver, servers.iter().map(plain).collect()));
+            return Ok((addresses, servers.iter().map(plain).collect()));
         }
         Err(format!("nobody answers for {host}: no name server of it or of a name above it was found"))
     }
 
+    /// Asks these name servers, and no cache in between.
+    fn asking(&self, addresses: &[IpAddr]) -> Result<TokioResolver, String> {
+        let config = ResolverConfig::from_name_servers(addresses.iter().map(|ip| server(*ip, self.port)).collect());
+        build(config, false).map_err(|error| error.to_string())
+    }
+
+    async fn leads(&self, name: &str) -> Result<Option<String>, String> {
+        let (addresses, _) = self.servers_of(name).await?;
+        Ok(alias_at(&self.asking(&addresses)?, name).await?.map(|alias| alias.to_ascii_lowercase()))
+    }
+
+    async fn told_by_all(&self, name: &str, text: &str) -> Result<bool, String> {
+        let (addresses, _) = self.servers_of(name).await?;
+        let name = fqdn(name)?;
+        for address in addresses {
+            let said = texts_at(&self.asking(&[address])?, &name).await.map_err(|why| format!("{address}: {why}"))?;
+            if !said.iter().any(|said| said == text) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Who may certify a name: what stands at it, or else at the nearest name above it (RFC 8659).
     async fn issuers(&self, host: &Host) -> Result<Vec<String>, String> {
-        for above in host.and_above() {
+        for above in and_above(host.as_str()) {
             let records = ask(&self.recursive, &fqdn(above)?, RecordType::CAA).await?;
             let mut any = false;
             let mut issuers = Vec::new();
@@ -126,24 +156,45 @@ impl Resolver {
     }
 
     async fn see(&self, host: &Host, proof_name: &str) -> Result<Seen, String> {
-        let (zone, servers) = self.zone_of(host).await?;
-        let name = fqdn(host.as_str())?;
-        let alias = ask(&zone, &name, RecordType::CNAME).await?.iter().find_map(|record| match &record.data {
-            RData::CNAME(alias) if record.name == name => Some(plain(&alias.0)),
-            _ => None,
-        });
-        let texts = ask(&zone, &fqdn(proof_name)?, RecordType::TXT).await?;
-        let texts = texts.iter().filter_map(|record| match &record.data {
-            RData::TXT(text) => Some(cut(&String::from_utf8_lossy(&text.txt_data.concat()))),
-            _ => None,
-        });
-        Ok(Seen { alias, texts: texts.collect(), issuers: self.issuers(host).await?, servers })
+        let (addresses, servers) = self.servers_of(host.as_str()).await?;
+        let zone = self.asking(&addresses)?;
+        let alias = alias_at(&zone, host.as_str()).await?;
+        let texts = texts_at(&zone, &fqdn(proof_name)?).await?;
+        Ok(Seen { alias, texts, issuers: self.issuers(host).await?, servers })
     }
+}
+
+/// Where a name leads.
+async fn alias_at(zone: &TokioResolver, name: &str) -> Result<Option<String>, String> {
+    let name = fqdn(name)?;
+    let records = ask(zone, &name, RecordType::CNAME).await?;
+    Ok(records.iter().find_map(|record| match &record.data {
+        RData::CNAME(alias) if record.name == name => Some(plain(&alias.0)),
+        _ => None,
+    }))
+}
+
+/// What stands at a name.
+async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, String> {
+    let records = ask(zone, name, RecordType::TXT).await?;
+    let text = |record: &Record| match &record.data {
+        RData::TXT(text) => Some(cut(&String::from_utf8_lossy(&text.txt_data.concat()))),
+        _ => None,
+    };
+    Ok(records.iter().filter_map(text).collect())
 }
 
 impl Dns for Resolver {
     fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a> {
         Box::pin(self.see(host, proof_name))
+    }
+
+    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+        Box::pin(self.leads(name))
+    }
+
+    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool> {
+        Box::pin(self.told_by_all(name, text))
     }
 
     fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>> {

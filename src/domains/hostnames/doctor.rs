@@ -12,7 +12,7 @@ use super::{
     check::{Finding, Record, Seen, Wanted},
     reach::{self, Lines},
 };
-use crate::{app::App, error::Error};
+use crate::{app::App, domains::zone::challenge_name, error::Error};
 
 /// What the name servers get to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,6 +28,8 @@ pub enum Outcome {
     Failed,
     /// It is on its way; nothing is to be done.
     Waiting,
+    /// Something may be done, and need not be.
+    Optional,
     /// Not looked at, because of another check or because it does not matter any more.
     Skipped,
 }
@@ -36,7 +38,7 @@ pub enum Outcome {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Check {
-    /// `cname`, `txt`, `caa`, `http`, `https`, `certificate` or `chain`.
+    /// `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
     pub name: &'static str,
     /// How it is.
     pub status: Outcome,
@@ -58,6 +60,9 @@ pub async fn examine(app: &App, held: &Held) -> Result<Vec<Check>, Error> {
         Ok(seen) => wanted.findings(seen).into_iter().map(|finding| record(held, &wanted, finding)).collect(),
         Err(why) => wanted.findings(&Seen::default()).iter().map(|finding| unasked(&wanted, finding, why)).collect(),
     };
+    if let Some(place) = held.delegate(app) {
+        checks.push(delegation(app, held, &place).await);
+    }
     checks.extend(reachability(app, held, &wanted, kept.as_ref(), leads_here).await);
     checks.extend(certificate(app, held, kept.as_ref())?);
     Ok(checks)
@@ -101,6 +106,24 @@ fn unasked(wanted: &Wanted, finding: &Finding, why: &str) -> Check {
     let (name, expected) = written(wanted, finding.record, &finding.expected);
     let next_action = Some("See to it that the name servers of the domain answer to everybody, then check again.".to_owned());
     Check { name, status: Outcome::Failed, expected, observed: format!("DNS could not be asked: {why}"), next_action }
+}
+
+/// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.
+async fn delegation(app: &App, held: &Held, place: &str) -> Check {
+    let name = challenge_name(held.host.as_str());
+    let said = timeout(PATIENCE, app.settings.dns.alias(&name)).await;
+    let (fits, observed) = match said.unwrap_or_else(|_| Err("the name servers take too long".to_owned())) {
+        Ok(Some(alias)) => (alias == place, alias),
+        Ok(None) => (false, "no CNAME record".to_owned()),
+        Err(why) => (false, format!("DNS could not be asked: {why}")),
+    };
+    let action = format!(
+        "Only where something else answers on port 80 and 443 of {}, such as a proxy: make {name} a CNAME of {place}, \
+         and the authority looks there instead.",
+        held.host
+    );
+    let (status, next_action) = if fits { (Outcome::Passed, None) } else { (Outcome::Optional, Some(action)) };
+    Check { name: "delegation", status, expected: format!("CNAME {place} at {name}"), observed, next_action }
 }
 
 async fn reachability(app: &App, held: &Held, wanted: &Wanted, kept: Option<&Kept>, leads_here: bool) -> [Check; 2] {

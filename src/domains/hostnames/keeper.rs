@@ -10,10 +10,11 @@ use tokio::{sync::Notify, time::timeout};
 use super::{
     Held, State,
     acme::{self, Outcome},
+    answers,
     certificates::Opened,
     held,
     renewal::{self, Renewal},
-    write,
+    wildcard, write,
 };
 use crate::{
     app::App,
@@ -27,13 +28,13 @@ const BATCH: i64 = 64;
 /// Longest pause between passes.
 const PASS: Duration = Duration::from_secs(30);
 /// For how long who looks at a hostname keeps others from it. Longer than any look takes.
-const CLAIM: TimeDelta = TimeDelta::minutes(2);
+pub(super) const CLAIM: TimeDelta = TimeDelta::minutes(2);
 /// The pause after an authority refused, which allows few failures in an hour; the same where a certificate is there still;
 /// where as much was asked for as may be; and after an order that did not come to its end.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::minutes(15);
 const RENEWAL_PAUSE: TimeDelta = TimeDelta::hours(1);
-const POSTPONED_PAUSE: TimeDelta = TimeDelta::minutes(10);
-const UNFINISHED_PAUSE: TimeDelta = TimeDelta::seconds(20);
+pub(super) const POSTPONED_PAUSE: TimeDelta = TimeDelta::minutes(10);
+pub(super) const UNFINISHED_PAUSE: TimeDelta = TimeDelta::seconds(20);
 /// Quick looks, the pause between them, and the longest pause later.
 const QUICK: i32 = 10;
 const QUICK_PAUSE: TimeDelta = TimeDelta::minutes(2);
@@ -70,8 +71,14 @@ pub async fn run(app: App) {
     }
 }
 
-/// Looks at every hostname whose time has come.
+/// Looks at everything whose time has come.
 pub async fn pass(app: &App) -> Result<(), Error> {
+    wildcard::pass(app).await?;
+    look_at_hostnames(app).await?;
+    answers::tidy(app).await
+}
+
+async fn look_at_hostnames(app: &App) -> Result<(), Error> {
     loop {
         let now = app.clock.now();
         // Claimed by the time of the next look: whoever comes later, on any node, finds it taken.
@@ -122,13 +129,13 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
         return write(app, held.state, &Held { refusal, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
     };
     let renewing = held.state != State::Verified;
-    match acme::obtain(app, authority, held).await? {
+    match acme::obtain(app, authority, &held.subject(app)).await? {
         Outcome::Certified(renew_at) => {
             let state = if renewing { held.state } else { State::Certified };
             tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
             let certified = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
             write(app, held.state, &certified, (now + DAILY).min(renew_at)).await?;
-            acme::forget(app, held).await?;
+            acme::forget(app, held.id).await?;
             // The authority knows more about when that is than can be told from the certificate.
             bring_forward(app, held, renewal::settle(app, held.id).await?).await
         }
@@ -214,7 +221,7 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
 }
 
 /// When a hostname is looked at again: within a day.
-fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTime<Utc> {
+pub(super) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTime<Utc> {
     let moments = renewal.into_iter().flat_map(|renewal| [Some(renewal.at), renewal.ask_at]).flatten();
     moments.filter(|at| *at > now).fold(now + DAILY, DateTime::min)
 }

@@ -4,6 +4,7 @@
 //! it is its project's alone, gets a certificate, and is served when it is activated.
 
 pub mod acme;
+mod answers;
 pub mod api;
 pub mod blocked;
 pub mod certificates;
@@ -14,6 +15,7 @@ mod host;
 pub mod keeper;
 pub mod reach;
 mod renewal;
+pub mod wildcard;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -25,7 +27,7 @@ pub use self::{
     keeper::Keeper,
 };
 
-use self::check::Wanted;
+use self::{acme::Subject, check::Wanted};
 use super::{hold, taken};
 use crate::{
     access::Project,
@@ -134,6 +136,23 @@ impl Held {
     pub fn wanted(&self, app: &App) -> Wanted {
         let issuer = app.settings.authority.as_ref().and_then(|authority| authority.issuer.as_deref());
         Wanted::new(&self.host, &self.reference, &app.settings.project_domain, &app.settings.sealing, issuer)
+    }
+
+    /// What a certificate of it is asked for.
+    fn subject(&self, app: &App) -> Subject {
+        Subject {
+            id: self.id,
+            name: self.host.to_string(),
+            organization: Some(self.organization),
+            attempts: self.attempts,
+            delegate: self.delegate(app),
+        }
+    }
+
+    /// Where an authority that looks by DNS finds answers, if the operator has a zone for them and the name's owner leads there.
+    fn delegate(&self, app: &App) -> Option<String> {
+        let zone = app.settings.authority.as_ref()?.zone.as_ref()?;
+        Some(zone.place(&app.settings.sealing, self.host.as_str(), self.reference.as_str()))
     }
 
     /// As the audit log has it.

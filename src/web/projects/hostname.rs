@@ -54,6 +54,7 @@ impl Check {
             "cname" => "CNAME record",
             "txt" => "TXT record",
             "caa" => "CAA records",
+            "delegation" => "Proof by DNS",
             "http" => "Reached over HTTP",
             "https" => "Reached over HTTPS",
             "certificate" => "Certificate",
@@ -68,6 +69,7 @@ impl Check {
             "passed" => ("Right", "good"),
             "failed" => ("Wrong", "bad"),
             "waiting" => ("Waiting", "busy"),
+            "optional" => ("Optional", "idle"),
             _ => ("Not looked at", "idle"),
         }
     }

@@ -31,6 +31,14 @@ impl Dns for Said {
         Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
     }
 
+    fn alias<'a>(&'a self, _: &'a str) -> Looking<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn everywhere<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, bool> {
+        Box::pin(async { Ok(false) })
+    }
+
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
         Box::pin(async { Ok(Vec::new()) })
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -14,7 +14,7 @@ use gantry::{
         Host,
         acme::Authority,
         check::Seen,
-        dns::{Dns, Looking},
+        dns::{Dns, Looking, Resolver},
         keeper,
     },
     edge::{self, Listeners},
@@ -39,16 +39,30 @@ use crate::{
     },
 };
 
-const HOST: &str = "api.customer.test";
+pub(super) const HOST: &str = "api.customer.test";
 
 /// What DNS says of every name.
 #[derive(Debug, Default)]
-pub(super) struct Said(pub(super) Mutex<Seen>);
+pub(super) struct Said {
+    pub(super) seen: Mutex<Seen>,
+    /// What says where names lead, and what stands in zones.
+    pub(super) zone: Mutex<Option<Arc<Resolver>>>,
+}
 
 impl Dns for Said {
     fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
-        let seen = self.0.lock().clone();
+        let seen = self.seen.lock().clone();
         Box::pin(async { Ok(seen) })
+    }
+
+    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+        let zone = self.zone.lock().clone();
+        Box::pin(async move { if let Some(zone) = zone { zone.alias(name).await } else { Ok(None) } })
+    }
+
+    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool> {
+        let zone = self.zone.lock().clone();
+        Box::pin(async move { if let Some(zone) = zone { zone.everywhere(name, text).await } else { Ok(false) } })
     }
 
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
@@ -66,7 +80,7 @@ pub(super) struct Town {
     pub(super) roots: PathBuf,
     pub(super) settings: Settings,
     pub(super) pebble: Pebble,
-    _names: NameServer,
+    _names: Option<NameServer>,
     _echo: Echo,
     _tasks: JoinSet<()>,
 }
@@ -74,7 +88,10 @@ pub(super) struct Town {
 impl Town {
     /// Where the authority looks by HTTP it finds the edge, unless `deaf`.
     async fn new(deaf: bool) -> Self {
-        Self::with(deaf, |_| {}).await
+        let names = NameServer::start().await;
+        names.remember(HOST, RecordType::A, RData::A(A::new(127, 0, 0, 1)));
+        let address = names.address;
+        Self { _names: Some(names), ..Self::over(deaf, async |_, _, _| address).await }
     }
 
     /// With an authority that suggests when to renew.
@@ -83,25 +100,29 @@ impl Town {
         let suggestions = Suggestions::before(town.app.machine.dir(), town.pebble.port).await;
         let authority = Authority { directory: suggestions.directory.clone(), ..town.settings.authority.clone().unwrap() };
         town.settings.authority = Some(authority);
-        // Pebble's certificates begin now.
-        town.app.clock.step_wall(TimeDelta::seconds((Clock::system().now() - town.app.clock.now()).num_seconds()));
         // The edge stays the other node's, which hears of what this one writes.
         town.node = town.app.another_with(town.settings.clone(), town.app.machine.clone());
         (town, suggestions)
     }
 
-    /// The same, with settings of its own.
-    pub(super) async fn with(deaf: bool, change: impl FnOnce(&mut Settings)) -> Self {
-        let (app, names, echo) = (TestApp::new().await, NameServer::start().await, Echo::start().await);
-        names.remember(HOST, RecordType::A, RData::A(A::new(127, 0, 0, 1)));
+    /// The same, with settings that are made for the folder and the project, and the authority asking another name server.
+    pub(super) async fn over(deaf: bool, change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr) -> Self {
+        let (app, echo) = (TestApp::new().await, Echo::start().await);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (https, http) = (bind().await, bind().await);
         let ports = (if deaf { free() } else { http.local_addr().unwrap().port() }, https.local_addr().unwrap());
         let dir = app.machine.dir().to_owned();
-        let pebble = Pebble::start(&dir, ports.0, ports.1.port(), names.address).await;
-        let directory = pebble.directory.clone();
+        // The authority's certificates begin now, and name servers take no updates of yesterday.
+        app.clock.step_wall(TimeDelta::seconds((Clock::system().now() - app.clock.now()).num_seconds()));
         let said = Arc::new(Said::default());
-        let authority = Authority { directory, root: Some(dir.join("pebble-ca.pem")), contact: None, issuer: Some("pebble.test".into()) };
+        let authority = Authority {
+            directory: String::new(),
+            root: Some(dir.join("pebble-ca.pem")),
+            contact: None,
+            issuer: Some("pebble.test".into()),
+            zone: None,
+            wildcard: false,
+        };
         let upstreams = [format!("rest=http://{}", echo.address).parse().unwrap()].into_iter().collect();
         let mut settings = Settings {
             upstreams,
@@ -110,7 +131,11 @@ impl Town {
             authority: Some(authority),
             ..settings(Transport::default(), Uuid::from_u128(7))
         };
-        change(&mut settings);
+        let names = change(&dir, app.home.project.as_str(), &mut settings).await;
+        let pebble = Pebble::start(&dir, ports.0, ports.1.port(), names).await;
+        if let Some(authority) = &mut settings.authority {
+            authority.directory.clone_from(&pebble.directory);
+        }
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = edge::listen(&node.app, Listeners { https: vec![https], http: vec![http], ..Listeners::default() }, None).unwrap();
         // It hears what other nodes write, and says so.
@@ -119,7 +144,7 @@ impl Town {
         let fetched =
             Command::new("curl").args(["-ksSf", "-o"]).arg(&roots).arg(format!("{}/roots/0", pebble.management)).status().await.unwrap();
         assert!(fetched.success());
-        Self { app, node, said, https: ports.1, roots, settings, pebble, _names: names, _echo: echo, _tasks: tasks }
+        Self { app, node, said, https: ports.1, roots, settings, pebble, _names: None, _echo: echo, _tasks: tasks }
     }
 
     pub(super) async fn ask(&self, what: &str) -> Value {
@@ -144,7 +169,7 @@ impl Town {
             texts: vec![text(&result["ownership_verification"]["value"])],
             ..Seen::default()
         };
-        *self.said.0.lock() = seen;
+        *self.said.seen.lock() = seen;
         assert_eq!(self.ask("/reverify").await["status"], "3_challenge_verified");
     }
 
@@ -252,7 +277,7 @@ async fn an_order_that_was_cut_off_is_finished_by_another_node() {
 }
 
 /// The checks as `name status`, and one of them.
-fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
+pub(super) fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let checks = told["checks"].as_array().unwrap();
     let one = checks.iter().find(|check| check["name"] == name).unwrap().clone();
@@ -330,7 +355,7 @@ async fn a_certificate_is_not_renewed_for_a_name_that_leads_elsewhere() {
     town.prove().await;
     town.until(&town.node, "4_origin_setup_completed").await;
     let begun = town.count("acme_begun").await;
-    town.said.0.lock().alias = Some("elsewhere.test".into());
+    town.said.seen.lock().alias = Some("elsewhere.test".into());
     town.app.app.db.query("update hostname_certificates set renew_at = $1", &[&town.app.clock.now()]).await.unwrap();
     for _ in 0..3 {
         town.app.advance(24 * 3600);

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod document;
+pub(crate) mod knot;
 mod log;
 pub(crate) mod machine;
 pub(crate) mod pebble;
@@ -54,6 +55,14 @@ struct Silence;
 impl Dns for Silence {
     fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
         Box::pin(async { Err("no server answers".to_owned()) })
+    }
+
+    fn alias<'a>(&'a self, _: &'a str) -> Looking<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn everywhere<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, bool> {
+        Box::pin(async { Ok(false) })
     }
 
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {

@@ -1,0 +1,103 @@
+//! A program of the operator's that writes records: for zones that are changed in other ways than by DNS.
+
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, geteuid, kill_process_group};
+use tokio::{
+    io::{AsyncReadExt, copy, sink},
+    process::{Child, Command},
+    time::timeout,
+};
+
+use super::{Change, ZoneError};
+
+/// How long it may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// As much of what it complains of as is logged.
+const COMPLAINT_BYTES_MAX: u64 = 1024;
+/// All that it knows of our environment.
+const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
+
+/// The program, and as whom it runs.
+#[derive(Debug, Clone)]
+pub struct Hook {
+    program: PathBuf,
+    /// User and group. None: ours.
+    owner: Option<(u32, u32)>,
+}
+
+impl Hook {
+    /// Looks at the program. Where we are root it runs as its owner: who can write it decides what it does anyway.
+    pub fn new(program: &Path) -> Result<Self, ZoneError> {
+        let said = |why: &dyn std::fmt::Display| ZoneError(format!("the hook {}: {why}", program.display()));
+        let program = fs::canonicalize(program).map_err(|error| said(&error))?;
+        let about = fs::metadata(&program).map_err(|error| said(&error))?;
+        if !about.is_file() || about.permissions().mode() & 0o111 == 0 {
+            return Err(said(&"it is no program"));
+        }
+        if about.permissions().mode() & 0o022 != 0 {
+            return Err(said(&"others than its owner may write to it"));
+        }
+        let owner = geteuid().is_root().then(|| (about.uid(), about.gid()));
+        if owner.is_some_and(|(uid, _)| uid == 0) {
+            tracing::warn!(hook = %program.display(), "it is root's and runs as root; give it to a user who may do no more than write the zone");
+        }
+        Ok(Self { program, owner })
+    }
+
+    /// Runs it: `present` or `cleanup`, the record's name, its text. Nothing of that passes through a shell.
+    pub(super) async fn run(&self, change: Change, name: &str, value: &str) -> Result<(), String> {
+        let action = if change == Change::Present { "present" } else { "cleanup" };
+        let mut command = Command::new(&self.program);
+        command.args([action, name, value]).env_clear().envs(ENVIRONMENT).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        let mut child = command.spawn().map_err(|error| format!("the hook does not start: {error}"))?;
+        let group = child.id();
+        let ended = timeout(PATIENCE, wait(&mut child)).await;
+        end(group);
+        match ended {
+            Err(_) => Err("the hook takes too long".to_owned()),
+            Ok(Err(error)) => Err(format!("the hook: {error}")),
+            Ok(Ok((true, _))) => Ok(()),
+            Ok(Ok((false, complaint))) => Err(format!("the hook failed: {complaint}")),
+        }
+    }
+}
+
+/// Ends whatever a program left behind.
+fn end(group: Option<u32>) {
+    if let Some(group) = group.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Whether it did what it should, and the beginning of what it complained of.
+async fn wait(child: &mut Child) -> io::Result<(bool, String)> {
+    let (stderr, group) = (child.stderr.take(), child.id());
+    let mut complaint = Vec::new();
+    let listening = async {
+        let Some(mut stderr) = stderr else { return Ok(()) };
+        (&mut stderr).take(COMPLAINT_BYTES_MAX).read_to_end(&mut complaint).await?;
+        // It must not get stuck because nobody listens.
+        copy(&mut stderr, &mut sink()).await.map(drop)
+    };
+    let ending = async {
+        let ended = child.wait().await;
+        // Children of its own may hold the pipe open.
+        end(group);
+        ended
+    };
+    let (ended, heard) = tokio::join!(ending, listening);
+    let ended = heard.and(ended)?;
+    let told = String::from_utf8_lossy(&complaint);
+    Ok((ended.success(), told.chars().filter(|c| !c.is_control()).collect()))
+}

@@ -1,0 +1,246 @@
+//! Certificates that are proven by DNS: of hostnames whose owners lead the authority to the operator's zone, and of the projects' domain.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+
+use gantry::{
+    domains::{
+        hostnames::{dns::Resolver, keeper},
+        zone::{self, Writer, Zone, challenge_name},
+    },
+    sealing::SealingKey,
+};
+use serde_json::json;
+
+use super::{
+    Client, connect,
+    orders::{HOST, Town, checked},
+    trusting,
+};
+use crate::support::{
+    Node,
+    knot::{KEY, Knot},
+    pebble::free,
+};
+
+/// The zone that answers stand in, and the hostname is in.
+const ZONE: &str = "customer.test";
+
+/// How records get into the zone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Update,
+    Hook,
+}
+
+/// A program that does what `--acme-dns-hook` wants with `knsupdate`, and writes down what it was told.
+fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
+    let (program, port) = (dir.join("hook"), knot.address.port());
+    let text = format!(
+        "#!/bin/sh\necho \"$1 $2 $#\" >> {dir}/hooked\nenv >> {dir}/environment\n\
+         [ \"$1\" = present ] && verb=add || verb=del\n\
+         printf 'server 127.0.0.1 %s\\norigin {ZONE}.\\nzone {ZONE}.\\n%s %s. 10 TXT \"%s\"\\nsend\\n' {port} $verb \"$2\" \"$3\" | knsupdate -y {KEY}\n",
+        dir = dir.display()
+    );
+    fs::write(&program, text).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    zone::Hook::new(&program).unwrap()
+}
+
+/// A town whose authority asks knot, and whose edge the authority does not reach.
+async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Town, Knot) {
+    let mut knot = None;
+    let town = Town::over(true, async |dir, project, settings| {
+        // The sealing key and the project are known, so the owner's record is.
+        let place = place(&settings.sealing, project);
+        let name = if wildcard { "example.test" } else { ZONE };
+        let server = Knot::start(dir, name, &more(&place)).await;
+        let writer = match by {
+            By::Update => Writer::Update(server.address, zone::Key::read(&server.key).unwrap()),
+            By::Hook => Writer::Hook(hook(dir, &server)),
+        };
+        let authority = settings.authority.as_mut().unwrap();
+        authority.zone = Some(Zone::new(name, writer).unwrap());
+        authority.wildcard = wildcard;
+        let address = server.address;
+        knot = Some(server);
+        address
+    })
+    .await;
+    let knot = knot.unwrap();
+    *town.said.zone.lock() = Some(Arc::new(Resolver::with_port(&[knot.address], knot.address.port()).unwrap()));
+    (town, knot)
+}
+
+/// Where the hostname's answers stand.
+fn place(sealing: &SealingKey, project: &str) -> String {
+    let writer = Writer::Update(([127, 0, 0, 1], 1).into(), zone::Key::parse(KEY).unwrap());
+    Zone::new(ZONE, writer).unwrap().place(sealing, HOST, project)
+}
+
+fn delegated(place: &str) -> String {
+    format!("{}. CNAME {place}.\n", challenge_name(HOST))
+}
+
+/// Has everything looked at until this holds. Time stands still: name servers take no updates of other times.
+async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bool) {
+    for _ in 0..10 {
+        for sql in DUE {
+            town.app.app.db.query(sql, &[&town.app.clock.now()]).await.unwrap();
+        }
+        keeper::pass(&node.app).await.unwrap();
+        town.node.app.believe(true);
+        if holds().await {
+            return;
+        }
+    }
+    panic!("not {what}: {}", town.ask("").await);
+}
+
+const DUE: [&str; 3] =
+    ["update custom_hostnames set not_before = $1", "update wildcards set not_before = $1", "update acme_answers set not_before = $1"];
+
+async fn certified(town: &Town, node: &Node) {
+    until(town, node, "certified", async || town.ask("").await["status"] == "4_origin_setup_completed").await;
+}
+
+async fn answers(town: &Town) -> i64 {
+    town.app.app.db.query("select count(*) from acme_answers", &[]).await.unwrap()[0].get(0)
+}
+
+#[tokio::test]
+async fn who_leads_the_authority_to_the_zone_needs_no_port() {
+    for by in [By::Update, By::Hook] {
+        let (town, knot) = town(by, false, delegated).await;
+        town.prove().await;
+        let (_, check) = checked(&town.ask("/checks").await, "delegation");
+        assert_eq!(check["status"], "passed", "{check}");
+        certified(&town, &town.node).await;
+        assert_eq!(town.pebble.said("set VALID by completed challenge"), 1);
+        connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
+        keeper::pass(&town.node.app).await.unwrap();
+        let place = place(&town.settings.sealing, town.app.home.project.as_str());
+        assert_eq!((answers(&town).await, knot.texts(&place).await.unwrap()), (0, vec![]), "nothing is left there");
+        if by == By::Hook {
+            let said = |file| fs::read_to_string(town.app.machine.dir().join(file)).unwrap();
+            assert_eq!(said("hooked"), format!("present {place} 3\ncleanup {place} 3\n"));
+            let names = said("environment").lines().filter(|line| !line.starts_with("PATH=") && !line.starts_with("LANG=")).count();
+            // What the shell adds by itself: PWD, OLDPWD, SHLVL, _.
+            assert!(names <= 8 && !said("environment").contains("CARGO"), "{}", said("environment"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gone() {
+    let (town, knot) = town(By::Update, false, delegated).await;
+    let place = place(&town.settings.sealing, town.app.home.project.as_str());
+    town.prove().await;
+    let sql =
+        "insert into acme_answers (name, value, hostname_id, not_before, created_at) select $1, 'left', id, $2, $2 from custom_hostnames";
+    town.app.app.db.query(sql, &[&place, &town.app.clock.now()]).await.unwrap();
+    let zone = town.settings.authority.as_ref().unwrap().zone.clone().unwrap();
+    zone.write(zone::Change::Present, &place, "left", (town.app.clock.now(), 7)).await.unwrap();
+    assert_eq!(knot.texts(&place).await.unwrap(), ["left"]);
+    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    keeper::pass(&town.node.app).await.unwrap();
+    assert_eq!((answers(&town).await, knot.texts(&place).await.unwrap()), (0, vec![]));
+}
+
+#[tokio::test]
+async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
+    let (town, _knot) = town(By::Update, false, |_| format!("{}. CNAME {}.{ZONE}.\n", challenge_name(HOST), "f".repeat(40))).await;
+    town.prove().await;
+    let (_, check) = checked(&town.ask("/checks").await, "delegation");
+    assert_eq!(check["status"], "optional");
+    assert!(check["next_action"].as_str().unwrap().contains(&place(&town.settings.sealing, town.app.home.project.as_str())), "{check}");
+    until(&town, &town.node, "refused", async || town.ask("").await["status"] == "2_initiated").await;
+    let told = town.ask("").await;
+    assert!(
+        told["data"]["result"]["ssl"]["validation_errors"][0]["message"].as_str().unwrap().contains("/.well-known/acme-challenge/"),
+        "by HTTP: {told}"
+    );
+    assert_eq!(answers(&town).await, 0);
+}
+
+#[tokio::test]
+async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
+    let (mut town, _knot) = town(By::Update, false, delegated).await;
+    let writer = Writer::Update(([127, 0, 0, 1], free()).into(), zone::Key::parse(KEY).unwrap());
+    let authority = town.settings.authority.as_mut().unwrap();
+    let right = authority.zone.replace(Zone::new(ZONE, writer).unwrap());
+    let broken = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    town.prove().await;
+    let told_why = async || town.ask("").await["data"]["result"]["ssl"]["validation_errors"].is_array();
+    for _ in 0..3 {
+        until(&town, &broken, "told", told_why).await;
+    }
+    let told = town.ask("").await;
+    let ssl = &told["data"]["result"]["ssl"];
+    assert_eq!((&told["status"], &ssl["status"]), (&json!("3_challenge_verified"), &json!("initializing")));
+    let message = ssl["validation_errors"][0]["message"].as_str().unwrap();
+    assert!(message.starts_with("the answer to the authority could not be written into DNS"), "{message}");
+    assert_eq!((town.count("acme_begun").await, town.pebble.said("set INVALID")), (1, 0));
+    town.settings.authority.as_mut().unwrap().zone = right;
+    let mended = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    certified(&town, &mended).await;
+}
+
+#[tokio::test]
+async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
+    let (town, knot) = town(By::Update, true, |_| String::new()).await;
+    let host = format!("{}.example.test", town.app.home.project);
+    assert!(connect(town.https, &host, trusting(&town.roots)).await.is_err(), "there is none yet");
+    let certificates = async || -> i64 {
+        let sql = "select count(distinct chain) from hostname_certificates where renew_at > $1";
+        town.app.app.db.query(sql, &[&town.app.clock.now()]).await.unwrap()[0].get(0)
+    };
+    let there = async || certificates().await == 1;
+    until(&town, &town.node, "certified", there).await;
+    let mut client = Client(connect(town.https, &host, trusting(&town.roots)).await.unwrap());
+    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.saw("x-project-ref")), (200, Some(town.app.home.project.to_string())));
+    keeper::pass(&town.node.app).await.unwrap();
+    assert_eq!((answers(&town).await, knot.texts("_acme-challenge.example.test").await.unwrap()), (0, vec![]));
+    let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
+
+    // Another node, which has no hand in it, keeps still; in time there is another certificate.
+    let other = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    until(&town, &other, "certified", there).await;
+    assert_eq!(town.pebble.said("Issued certificate"), 1);
+    town.app.app.db.query("update hostname_certificates set renew_at = $1", &[&town.app.clock.now()]).await.unwrap();
+    until(&town, &town.node, "certified again", there).await;
+    assert_eq!(town.pebble.said("Issued certificate"), 2);
+    let renewed = connect(town.https, &host, trusting(&town.roots)).await.unwrap();
+    assert_ne!(renewed.get_ref().1.peer_certificates().unwrap()[0], before);
+    let sealed = town.app.app.db.query("select sealed_key from hostname_certificates", &[]).await.unwrap();
+    assert!(!String::from_utf8_lossy(sealed[0].get(0)).contains("PRIVATE KEY"));
+}
+
+#[tokio::test]
+async fn a_hook_is_bounded_and_heard_out() {
+    let (town, knot) = town(By::Update, false, |_| String::new()).await;
+    let dir = town.app.machine.dir();
+    let write = |text: &str, mode| {
+        let program = dir.join("hook");
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        zone::Hook::new(&program)
+    };
+    let run = async |hook| {
+        let zone = Zone::new(ZONE, Writer::Hook(hook)).unwrap();
+        zone.write(zone::Change::Present, "a.customer.test", "$(touch /tmp/x); `id`", (town.app.clock.now(), 1)).await
+    };
+    for (mode, why) in [(0o644, "it is no program"), (0o777, "others than its owner may write to it")] {
+        assert!(write("#!/bin/sh\n", mode).unwrap_err().to_string().ends_with(why));
+    }
+    let seen = dir.join("seen");
+    let text = format!("#!/bin/sh\nprintf '%s' \"$3\" > {}\n", seen.display());
+    run(write(&text, 0o700).unwrap()).await.unwrap();
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "$(touch /tmp/x); `id`", "no shell reads it");
+    // More than any pipe holds, and a child that would hold the pipe for long.
+    let text = "#!/bin/sh\nsleep 300 &\nyes complaint | head -c 300000 >&2\nexit 3\n";
+    let said = run(write(text, 0o700).unwrap()).await.unwrap_err();
+    assert!(said.starts_with("the hook failed: complaint") && said.len() < 1100, "{}", said.len());
+    drop(knot);
+}
