@@ -151,7 +151,7 @@ fn open_pair(chain: &str, key: &SecretString) -> Result<CertifiedKey, Error> {
 }
 
 /// The certificates of a chain.
-fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+pub(super) fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().context("reading a certificate")
 }
 

@@ -11,6 +11,7 @@ use super::{
     certificates::{self, Kept},
     check::{Finding, Record, Seen, Wanted},
     reach::{self, Lines},
+    spelling::{Spelling, spelling},
 };
 use crate::{app::App, domains::zone::challenge_name, error::Error};
 
@@ -38,7 +39,7 @@ pub enum Outcome {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Check {
-    /// `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
+    /// `spelling`, `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
     pub name: &'static str,
     /// How it is.
     pub status: Outcome,
@@ -60,6 +61,9 @@ pub async fn examine(app: &App, held: &Held) -> Result<Vec<Check>, Error> {
         Ok(seen) => wanted.findings(seen).into_iter().map(|finding| record(held, &wanted, finding)).collect(),
         Err(why) => wanted.findings(&Seen::default()).iter().map(|finding| unasked(&wanted, finding, why)).collect(),
     };
+    if let Some(spelling) = spelling(&held.host) {
+        checks.insert(0, spelled(spelling));
+    }
     if let Some(place) = held.delegate(app) {
         checks.push(delegation(app, held, &place).await);
     }
@@ -106,6 +110,13 @@ fn unasked(wanted: &Wanted, finding: &Finding, why: &str) -> Check {
     let (name, expected) = written(wanted, finding.record, &finding.expected);
     let next_action = Some("See to it that the name servers of the domain answer to everybody, then check again.".to_owned());
     Check { name, status: Outcome::Failed, expected, observed: format!("DNS could not be asked: {why}"), next_action }
+}
+
+/// How a name of other letters is read. Who gives it to others should know what they may take it for.
+fn spelled(Spelling { unicode, doubts }: Spelling) -> Check {
+    let action = format!("Look twice whether this is the name that was meant: {}.", doubts.join("; "));
+    let (status, next_action) = if doubts.is_empty() { (Outcome::Passed, None) } else { (Outcome::Optional, Some(action)) };
+    Check { name: "spelling", status, expected: "letters that cannot be taken for others".to_owned(), observed: unicode, next_action }
 }
 
 /// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.

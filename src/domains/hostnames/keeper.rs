@@ -14,7 +14,7 @@ use super::{
     certificates::Opened,
     held,
     renewal::{self, Renewal},
-    wildcard, write,
+    revocations, wildcard, write,
 };
 use crate::{
     app::App,
@@ -75,7 +75,8 @@ pub async fn run(app: App) {
 pub async fn pass(app: &App) -> Result<(), Error> {
     wildcard::pass(app).await?;
     look_at_hostnames(app).await?;
-    answers::tidy(app).await
+    answers::tidy(app).await?;
+    revocations::pass(app).await
 }
 
 async fn look_at_hostnames(app: &App) -> Result<(), Error> {

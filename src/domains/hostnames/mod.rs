@@ -15,6 +15,8 @@ mod host;
 pub mod keeper;
 pub mod reach;
 mod renewal;
+mod revocations;
+mod spelling;
 pub mod wildcard;
 
 use chrono::{DateTime, Utc};
@@ -301,6 +303,8 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<()
     audit.write_in(&transaction, 200, (Some(before.told()), None), now).await?;
     transaction.commit().await.context(doing)?;
     app.forget("custom_hostnames");
+    // What is left elsewhere is taken back, and nobody waits for that.
+    app.hostnames.wake();
     listener::settle(&app.db).await
 }
 

@@ -51,6 +51,7 @@ struct Check {
 impl Check {
     fn title(&self) -> &str {
         match self.name.as_str() {
+            "spelling" => "Spelling",
             "cname" => "CNAME record",
             "txt" => "TXT record",
             "caa" => "CAA records",

@@ -15,7 +15,7 @@ use hickory_resolver::proto::{
     },
 };
 use parking_lot::Mutex;
-use tokio::{net::UdpSocket, task::JoinSet};
+use tokio::{net::UdpSocket, task::JoinSet, time::timeout};
 
 type Records = Arc<Mutex<HashMap<(String, RecordType), Vec<RData>>>>;
 
@@ -41,7 +41,8 @@ impl NameServer {
             while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
                 let asked = Message::from_vec(&buffer[..length]).unwrap();
                 let records = if asked.metadata.recursion_desired { &remembers } else { &says };
-                socket.send_to(&answer(&asked, records), client).await.unwrap();
+                // More than a datagram holds is not sent.
+                let _ = socket.send_to(&answer(&asked, records), client).await;
             }
         });
         let server = Self { address, zone, remembered, _tasks: tasks };
@@ -72,6 +73,8 @@ fn answer(asked: &Message, records: &Records) -> Vec<u8> {
     answer.add_query(query.clone());
     let known = records.lock();
     if let Some(found) = known.get(&(at.clone(), query.query_type())) {
+        answer.add_answers(found.iter().map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())));
+    } else if let Some(found) = known.get(&(at.clone(), RecordType::CNAME)) {
         answer.add_answers(found.iter().map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())));
     } else if at.starts_with("broken") {
         answer.metadata.response_code = ResponseCode::ServFail;
@@ -127,4 +130,39 @@ async fn who_may_certify_a_name_stands_at_it_or_above() {
     assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["ca.test"]);
     server.remember("api.customer.test", RecordType::CAA, RData::CAA(CAA::new_issue(false, None, Vec::new())));
     assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["nobody"]);
+}
+
+#[tokio::test]
+async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
+    let server = NameServer::start().await;
+    for n in 0..40 {
+        server.say("_proof.many.customer.test", RecordType::TXT, text(&format!("text {n}")));
+    }
+    let long = || RData::TXT(TXT::new(vec!["x".repeat(255); 3]));
+    server.say("_proof.long.customer.test", RecordType::TXT, long());
+    for _ in 0..80 {
+        server.say("_proof.huge.customer.test", RecordType::TXT, long());
+    }
+    for n in 0..40 {
+        server.remember(&format!("chain{n}.customer.test"), RecordType::CNAME, alias(&format!("chain{}.customer.test", n + 1)));
+    }
+    for (from, to) in [("_proof.loop.customer.test", "back.customer.test"), ("back.customer.test", "_proof.loop.customer.test")] {
+        server.say(from, RecordType::CNAME, alias(to));
+        server.remember(from, RecordType::CNAME, alias(to));
+    }
+    let patience = std::time::Duration::from_secs(30);
+    let look = async |host| timeout(patience, server.look(host)).await.expect("it took too long");
+    assert_eq!(look("many.customer.test").await.unwrap().texts.len(), 20);
+    assert_eq!(look("long.customer.test").await.unwrap().texts, ["x".repeat(200)]);
+    if let Ok(seen) = look("huge.customer.test").await {
+        assert!(seen.texts.len() <= 20, "{}", seen.texts.len());
+    }
+    if let Ok(seen) = look("loop.customer.test").await {
+        assert_eq!(seen.texts.len(), 0);
+    }
+    let resolver = Resolver::with_port(&[server.address], server.address.port()).unwrap();
+    for name in ["back.customer.test", "chain0.customer.test"] {
+        let found = timeout(patience, resolver.addresses(name)).await.expect("it took too long");
+        assert!(found.is_err() || found.unwrap().is_empty(), "{name}");
+    }
 }
