@@ -25,6 +25,10 @@ test *arguments: build
 clients: build
     tests/clients/run
 
+# Names from DNS to a verified chain, in a network namespace. Takes root; says so where it cannot run
+network: build
+    tests/network/run
+
 # Formatting
 fmt:
     cargo fmt --all

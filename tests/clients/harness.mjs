@@ -32,8 +32,8 @@ export async function soon(ask, wanted) {
 /** Servers of this run so far. */
 let servers = 0;
 
-/** Starts `gantry dev` in a temporary folder, with more flags if need be, and resolves when it is ready. */
-export async function start(more = []) {
+/** Starts `gantry dev` in a temporary folder, with more flags and variables if given, and resolves when it is ready. */
+export async function start({ flags: more = [], env } = {}) {
   const dir = mkdtempSync('/tmp/gantry-clients-');
   // Servers run under other accounts, and must be able to pass.
   chmodSync(dir, 0o711);
@@ -51,6 +51,7 @@ export async function start(more = []) {
   flags.push(...provider.map((option) => `--oidc-${option}`));
   const child = spawn(process.env.GANTRY_BIN, ['dev', ...flags], {
     stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, ...env },
   });
   const log = [];
   createInterface({ input: child.stderr }).on('line', (line) => log.push(line));
@@ -132,7 +133,7 @@ export function environment(server, { token = server.token, home = 'supabase' } 
 
 /** Runs the `supabase` CLI for the server's own user, or for another token, which then has a home of its own. */
 export function supabase(server, args, who) {
-  return run(server, join(clients, 'node_modules/.bin/supabase'), args, environment(server, who));
+  return run(server, join(clients, 'node_modules/.bin/supabase'), args, { ...environment(server, who), ...who?.env });
 }
 
 /** A request of our own, for what a scenario needs to find before it begins. */

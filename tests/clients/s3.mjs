@@ -48,12 +48,12 @@ export default async function (server, tally) {
     await until('a store that listens', () => fetch(endpoint).then(() => true, () => false));
 
     await tally.scenario('s3: a bucket that is not there is refused', async () => {
-      const refused = start(flags).then((started) => started.stop(), (error) => error.message);
+      const refused = start({ flags }).then((started) => started.stop(), (error) => error.message);
       assert.match(await refused, /has no bucket lines: make it, or check --logs-url/);
     });
     await tally.scenario('s3: lines become objects, and are read from them', async () => {
       await boto('make');
-      const gantry = await start(flags);
+      const gantry = await start({ flags });
       try {
         const made = await call(gantry, 'POST', '/v1/projects', { name: 'p', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });
         const { ref } = made.body;
