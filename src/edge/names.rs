@@ -205,7 +205,7 @@ pub(super) async fn run(app: App) {
     let names = &app.edge.names;
     loop {
         let began = Instant::now();
-        let pause = match names.read(&app).await {
+        let pause = match Box::pin(names.read(&app)).await {
             Ok(()) => FULL_PASS,
             Err(error) => {
                 tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");

@@ -336,19 +336,18 @@ async fn answer_challenges(app: &App, authority: &Authority, subject: &Subject, 
         let mut challenge =
             authorization.challenge(kind).ok_or_else(|| Failure::Invalid("the authority does not look in the way it should".into()))?;
         let answer = challenge.key_authorization();
-        match (way, &authority.zone) {
-            (Way::Dns(place), Some(zone)) => match answers::stand(app, zone, subject.id, place, &answer.dns_value()).await? {
+        if let (Way::Dns(place), Some(zone)) = (way, &authority.zone) {
+            match answers::stand(app, zone, subject.id, place, &answer.dns_value()).await? {
                 Standing::Everywhere => {}
                 Standing::OnItsWay => return Err(Failure::Later("not all name servers tell the answer to the authority yet")),
                 Standing::Unwritten => return Err(Failure::Hindered("the answer to the authority could not be written into DNS".into())),
-            },
-            _ => {
-                let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
-                app.db.query(sql, &[&subject.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
-                app.forget("acme_orders");
-                // The authority may ask any node.
-                listener::settle(&app.db).await?;
             }
+        } else {
+            let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
+            app.db.query(sql, &[&subject.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
+            app.forget("acme_orders");
+            // The authority may ask any node.
+            listener::settle(&app.db).await?;
         }
         challenge.set_ready().await?;
     }

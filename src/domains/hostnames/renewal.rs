@@ -51,7 +51,7 @@ impl Window {
             return None;
         }
         let millis = (self.end.min(last) - self.start).num_milliseconds();
-        let part = i64::try_from(u128::from(random) * u128::try_from(millis).ok()? >> 64).ok()?;
+        let part = i64::try_from((u128::from(random) * u128::try_from(millis).ok()?) >> 64).ok()?;
         Some((self.start + TimeDelta::milliseconds(part)).max(life.from + REST.min(life.length() / 3)))
     }
 }

@@ -1,6 +1,6 @@
 //! Dynamic updates (RFC 2136), signed with a key that the name server knows (RFC 8945).
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use aws_lc_rs::hmac;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -38,7 +38,7 @@ const KEY_BYTES_MIN: usize = 16;
 pub struct Key {
     name: Name,
     algorithm: TsigAlgorithm,
-    secret: hmac::Key,
+    secret: Arc<hmac::Key>,
 }
 
 impl fmt::Debug for Key {
@@ -65,7 +65,7 @@ impl Key {
             return Err("expected a key of sixteen bytes at least");
         }
         let name = fqdn(name.trim_end_matches('.')).map_err(|_| "expected a name of DNS as the key's name")?;
-        Ok(Self { name, algorithm, secret: hmac::Key::new(mac, &secret) })
+        Ok(Self { name, algorithm, secret: Arc::new(hmac::Key::new(mac, &secret)) })
     }
 }
 
