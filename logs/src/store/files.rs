@@ -114,7 +114,7 @@ fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use datafusion::parquet::file::metadata::ParquetMetaData;
+    use datafusion::parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 
     use super::*;
     use crate::event::{Attributes, Source, Value};
@@ -180,7 +180,7 @@ mod tests {
         }
         let mut short: Vec<_> = (0..GROUP_ROWS + 10).map(|id| event(id, 0, Source::Edge)).collect();
         let file = of_events(&mut short, Extent { rows: 1, bytes: 0 }).unwrap();
-        let groups: Vec<_> = metadata(&file).row_groups().iter().map(|group| group.num_rows()).collect();
+        let groups: Vec<_> = metadata(&file).row_groups().iter().map(RowGroupMetaData::num_rows).collect();
         assert_eq!(groups, [i64::try_from(GROUP_ROWS).unwrap(), 10]);
     }
 }
