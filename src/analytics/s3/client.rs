@@ -229,3 +229,50 @@ fn tls(place: &Place) -> io::Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(io::Error::other)?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analytics::s3::Credentials;
+
+    fn client(endpoint: &str, style: Style) -> Client {
+        let place = Place {
+            endpoint: endpoint.parse().unwrap(),
+            region: "eu-west-1".into(),
+            style,
+            bucket: "logs".into(),
+            prefix: String::new(),
+            credentials: Credentials { access_key_id: "KEY".into(), secret_access_key: "hush".into(), session_token: None },
+            root: None,
+        };
+        Client::new(place, Clock::manual(chrono::DateTime::UNIX_EPOCH), Entropy::seeded(1), Patience::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_bucket_is_in_the_path_or_in_the_host() {
+        for (endpoint, style, host, object, list) in [
+            ("http://127.0.0.1:9000", Style::Path, "127.0.0.1:9000", "/logs/a/b%20c", "/logs"),
+            ("https://s3.example:443/", Style::Path, "s3.example", "/logs/a/b%20c", "/logs"),
+            ("https://x.example/storage/v1/s3/", Style::Path, "x.example", "/storage/v1/s3/logs/a/b%20c", "/storage/v1/s3/logs"),
+            ("https://s3.eu-west-1.amazonaws.com", Style::Host, "logs.s3.eu-west-1.amazonaws.com", "/a/b%20c", "/"),
+            ("http://[::1]:9000", Style::Path, "[::1]:9000", "/logs/a/b%20c", "/logs"),
+        ] {
+            let client = client(endpoint, style);
+            let signed = |key, query| {
+                let ask = Ask { method: Method::GET, wanted: String::new(), key, query, range: None, body: Bytes::new(), answer_max: 0 };
+                client.signed(&ask).unwrap()
+            };
+            let request = signed("a/b c", &[]);
+            assert_eq!((request.uri().path(), request.uri().query()), (object, None), "{endpoint}");
+            assert_eq!((request.headers()["host"].to_str().unwrap(), request.uri().scheme_str()), (host, endpoint.split(':').next()));
+            let request = signed("", &[("list-type", "2"), ("prefix", "a/+")]);
+            assert_eq!((request.uri().path(), request.uri().query()), (list, Some("list-type=2&prefix=a%2F%2B")), "{endpoint}");
+            let said = request.headers()["authorization"].to_str().unwrap();
+            assert!(
+                said.contains("Credential=KEY/19700101/eu-west-1/s3/aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date,"),
+                "{said}"
+            );
+            assert!(!format!("{request:?}").contains("hush"));
+        }
+    }
+}

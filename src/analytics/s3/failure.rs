@@ -67,6 +67,9 @@ pub(super) fn unanswered(place: &Place, cause: &(dyn std::error::Error + 'static
         let _ = write!(text, ": {cause}");
         source = cause.source();
     }
+    if text.contains("certificate") {
+        text.push_str("; name the one it is trusted by with --logs-s3-root");
+    }
     Failure::new(Kind::Away, text)
 }
 
@@ -180,6 +183,14 @@ mod tests {
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");
             assert!(text.len() < 500 && !text.contains('\n') && !text.contains("hidden"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_says_how_it_would_be() {
+        let cause = |text: &str| std::io::Error::other(text.to_owned());
+        let said = unanswered(&place(), &cause("invalid peer certificate: UnknownIssuer"));
+        assert!(said.passes() && said.to_string().ends_with("UnknownIssuer; name the one it is trusted by with --logs-s3-root"), "{said}");
+        assert_eq!(unanswered(&place(), &cause("reset")).to_string(), "https://s3.example/ does not answer: reset");
     }
 
     #[test]

@@ -146,13 +146,12 @@ impl Flags {
         if self.logs_s3_region.is_empty() || !self.logs_s3_region.bytes().all(word) {
             return Err(PlaceError::Region);
         }
-        let (endpoint, usual) = match &self.logs_s3_endpoint {
-            Some(text) => (self.endpoint(text)?, Style::Path),
-            None => {
-                let url = Url::parse(&format!("https://s3.{}.amazonaws.com", self.logs_s3_region)).map_err(|_| PlaceError::Region)?;
-                // No certificate of theirs is for names with more dots.
-                (url, if bucket.contains('.') { Style::Path } else { Style::Host })
-            }
+        let (endpoint, usual) = if let Some(text) = &self.logs_s3_endpoint {
+            (self.endpoint(text)?, Style::Path)
+        } else {
+            let url = Url::parse(&format!("https://s3.{}.amazonaws.com", self.logs_s3_region)).map_err(|_| PlaceError::Region)?;
+            // No certificate of theirs is for names with more dots.
+            (url, if bucket.contains('.') { Style::Path } else { Style::Host })
         };
         Ok(Some(Named { endpoint, style: self.logs_s3_style.unwrap_or(usual), bucket, prefix }))
     }

@@ -48,7 +48,7 @@ pub(super) fn authorization(credentials: &Credentials, region: &str, at: DateTim
     let day = at.format("%Y%m%d").to_string();
     let scope = format!("{day}/{region}/s3/aws4_request");
     let names = request.headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
-    let headers: String = request.headers.iter().map(|(name, value)| format!("{name}:{}\n", value.trim())).collect();
+    let headers = request.headers.iter().fold(String::new(), |all, (name, value)| all + name + ":" + value.trim() + "\n");
     let Unsigned { method, path, query, body, .. } = request;
     let canonical = format!("{method}\n{path}\n{query}\n{headers}\n{names}\n{body}");
     let text = format!("{ALGORITHM}\n{}\n{scope}\n{}", moment(at), digest_of(canonical.as_bytes()));
