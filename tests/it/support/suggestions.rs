@@ -110,7 +110,10 @@ async fn answer(
         let order: Value = serde_json::from_slice(&payload).unwrap();
         let mut conduct = conduct.lock();
         let replaces = order["replaces"].as_str().map(str::to_owned);
-        conduct.replaced.push(replaces.clone());
+        // One whose nonce was refused comes again.
+        if conduct.replaced.last() != Some(&replaces) {
+            conduct.replaced.push(replaces.clone());
+        }
         match conduct.replacing {
             Replacing::Refused if replaces.is_some() => {
                 return Ok(reply(409, 1, &json!({"type": "urn:ietf:params:acme:error:alreadyReplaced", "status": 409})));
