@@ -13,6 +13,7 @@ const AXUM: &[&str] = &["src/http/", "src/web/", "src/cli/", "src/reference/", "
 
 /// Where time may pass by itself, and why no event could be waited for instead.
 const SLEEPS: &[(&str, &str)] = &[
+    ("src/accepting.rs", "what hyper asks of a timer is called so"),
     ("benches/clusters.rs", "nothing announces that a pool is full, or that a machine is quiet"),
     ("benches/shared_limits.rs", "nothing announces that a server is there"),
     ("logs/tests/query/hostile.rs", "is a function that is refused"),

@@ -73,10 +73,10 @@ pub async fn run(app: App) {
 
 /// Looks at everything whose time has come.
 pub async fn pass(app: &App) -> Result<(), Error> {
-    wildcard::pass(app).await?;
-    look_at_hostnames(app).await?;
-    answers::tidy(app).await?;
-    revocations::pass(app).await
+    // None of them waits for, or fails with, what the authority or the zone does to another.
+    let (wildcard, hostnames) = tokio::join!(wildcard::pass(app), look_at_hostnames(app));
+    let (answers, revocations) = tokio::join!(answers::tidy(app), revocations::pass(app));
+    wildcard.and(hostnames).and(answers).and(revocations)
 }
 
 async fn look_at_hostnames(app: &App) -> Result<(), Error> {
