@@ -69,6 +69,7 @@ bench:
     cargo bench --bench edge
     cargo bench --bench database
     cargo bench -p gantry-logs --bench ingest
+    cargo bench -p gantry-logs --bench query
 
 # Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
 bench-shared-limits:
