@@ -4,6 +4,7 @@
 //! batch of rows. Patterns are literals and compiled once a batch, to a bounded size.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     fmt::Write as _,
     hash::{Hash, Hasher},
@@ -16,10 +17,10 @@ use datafusion::{
             Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder, StringBuilder, StringViewArray, StringViewBuilder,
             UInt32Array,
         },
-        compute::take,
-        datatypes::{DataType, Field, FieldRef, Int64Type},
+        compute::{cast, take},
+        datatypes::{DataType, Field, FieldRef, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampSecondType},
     },
-    common::{DataFusionError, Result, exec_err},
+    common::{DataFusionError, Result, ScalarValue, exec_err},
     logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility},
 };
 use regex::{Regex, RegexBuilder};
@@ -54,6 +55,7 @@ pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
             of("replace_text", Takes::Texts, text.clone(), replace_text),
             of("split_text", Takes::Texts, list, split_text),
             of("json_text", Takes::Texts, text, json_text),
+            of("start_of", Takes::Any, DataType::Timestamp(TimeUnit::Second, None), start_of),
         ];
         all.into_iter().map(|it| Arc::new(ScalarUDF::from(it))).collect()
     });
@@ -275,6 +277,24 @@ fn typed(key: &str, value: String) -> Json {
         fields::Kind::Boolean => value.parse::<bool>().ok().map(Json::from),
     };
     typed.unwrap_or(Json::String(value))
+}
+
+/// `start_of(seconds, moment)`: when the interval of that length began in which a moment lies. The first one begins in 1970.
+fn start_of(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let Some(ColumnarValue::Scalar(ScalarValue::Int64(Some(seconds @ 1..)))) = args.first() else { return exec_err!("no length") };
+    let moments = cast(&array(args, 1, rows)?, &DataType::Timestamp(TimeUnit::Microsecond, None))?;
+    let length = seconds.saturating_mul(1_000_000);
+    // Lines lie in the order of their time: most begin where the one before began.
+    let (begin, start) = (Cell::new(0), Cell::new(0));
+    let starts = moments.as_primitive::<TimestampMicrosecondType>().unary::<_, TimestampSecondType>(|moment| {
+        if !(0..length).contains(&moment.wrapping_sub(begin.get())) {
+            let number = moment.div_euclid(length);
+            begin.set(number.wrapping_mul(length));
+            start.set(number.wrapping_mul(*seconds));
+        }
+        start.get()
+    });
+    Ok(Arc::new(starts))
 }
 
 fn pattern(args: &[ColumnarValue], at: usize) -> Result<Regex> {

@@ -4,8 +4,11 @@
 //! one table, the lines of one project within the window: there is nothing else that a name could mean.
 
 mod budget;
+mod counts;
 mod functions;
 mod given_up;
+mod latest;
+mod parts;
 mod render;
 mod table;
 
@@ -14,34 +17,37 @@ use std::{sync::Arc, time::Duration};
 /// The parser, so that it is the one that the engine was made for.
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
-    arrow::{array::RecordBatch, error::ArrowError},
-    common::{DataFusionError, ScalarValue},
+    arrow::error::ArrowError,
+    common::DataFusionError,
     config::ConfigNonZeroUsize,
-    datasource::ViewTable,
     execution::{
         SessionState, SessionStateBuilder, SessionStateDefaults,
+        cache::{
+            cache_manager::{CacheManagerConfig, FileMetadataCache},
+            default_cache::DefaultCache,
+        },
         config::SessionConfig,
         context::SQLOptions,
         disk_manager::{DiskManagerBuilder, DiskManagerMode},
         object_store::ObjectStoreUrl,
         runtime_env::RuntimeEnvBuilder,
     },
-    logical_expr::{LogicalPlan, LogicalPlanBuilder, col, lit},
+    logical_expr::LogicalPlan,
     object_store::ObjectStore,
     physical_plan::{ExecutionPlan, displayable, execute_stream},
     prelude::SessionContext,
 };
 use futures_util::TryStreamExt as _;
+use serde_json::{Map, Value as Json};
 use tokio::{runtime, task::JoinSet, time};
 
 use self::{
     budget::{Turn, Turns},
     given_up::Waited,
+    latest::Windows,
+    parts::{Parts, Span},
 };
-use crate::{
-    Answer, QueryError,
-    store::{FileEntry, View},
-};
+use crate::{Answer, QueryError, store::View};
 
 /// The one table there is.
 pub(crate) const TABLE: &str = "logs";
@@ -51,6 +57,8 @@ const STACK_BYTES: usize = 256 * 1024 * 1024;
 const STATEMENT_DEPTH_MAX: usize = 2_000;
 /// How long an answer may be as it is put together.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Memory for what files say of themselves.
+const CACHE_BYTES: usize = 64 * 1024 * 1024;
 
 /// What queries may take.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +116,8 @@ pub struct Engine {
     bounds: Bounds,
     turns: Turns,
     runtime: Option<runtime::Runtime>,
+    /// What files say of themselves. They never change.
+    cache: Arc<FileMetadataCache>,
 }
 
 impl Drop for Engine {
@@ -128,7 +138,8 @@ impl Engine {
             .thread_name("logs-query")
             .enable_all()
             .build()?;
-        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime) })
+        let cache = Arc::new(DefaultCache::new(CACHE_BYTES));
+        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime), cache })
     }
 
     /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
@@ -137,7 +148,7 @@ impl Engine {
         &self,
         project: &str,
         view: View,
-        (after, until): (i64, i64),
+        (after, until): Span,
         write: impl FnOnce() -> Result<Statement, QueryError> + Send + 'static,
     ) -> Result<Answer, QueryError> {
         let asker = Arc::new(());
@@ -147,7 +158,7 @@ impl Engine {
             let runtime = self.runtime.as_ref().ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
             // Dropped when time is up, and its task with it.
             let mut task = JoinSet::new();
-            task.spawn_on(run(turn, self.bounds.threads, waited, view, (after, until), write), runtime.handle());
+            task.spawn_on(run(turn, Arc::clone(&self.cache), self.bounds.threads, waited, view, (after, until), write), runtime.handle());
             match task.join_next().await {
                 Some(Ok(answer)) => answer,
                 failed => Err(QueryError::Backend(format!("a query broke off: {failed:?}"))),
@@ -159,16 +170,17 @@ impl Engine {
 
 async fn run(
     turn: Turn,
+    cache: Arc<FileMetadataCache>,
     threads: usize,
     waited: Waited,
     view: View,
-    window: (i64, i64),
+    window: Span,
     write: impl FnOnce() -> Result<Statement, QueryError>,
 ) -> Result<Answer, QueryError> {
     let statement = write()?;
     // Lets a query that was given up meanwhile end here.
     tokio::task::yield_now().await;
-    let answer = execute(&turn, threads, &waited, view, window, &statement).await;
+    let answer = execute(&turn, cache, threads, &waited, view, window, &statement).await;
     answer.map_err(|error| {
         tracing::debug!(sql = statement.sql, %error, "query failed");
         refusal(&error)
@@ -177,36 +189,36 @@ async fn run(
 
 async fn execute(
     turn: &Turn,
+    cache: Arc<FileMetadataCache>,
     threads: usize,
     waited: &Waited,
     view: View,
-    window: (i64, i64),
+    window: Span,
     statement: &Statement,
 ) -> Result<Answer, DataFusionError> {
-    let state = session(turn, threads, Arc::clone(&view.objects))?;
-    let context = SessionContext::new_with_state(state);
-    context.register_table(TABLE, Arc::new(within(view.recent.clone(), view.files.clone(), window)?))?;
+    let parts = Parts::of(&view, &cache).await?;
+    let context = SessionContext::new_with_state(session(turn, cache, threads, Arc::clone(&view.objects))?);
     let state = context.state();
     let parsed = state.sql_to_statement(&statement.sql, &datafusion::config::Dialect::PostgreSQL)?;
-    let plan = state.statement_to_plan(parsed).await?;
-    read_only(&plan)?;
-    let plan = given_up::ends(state.create_physical_plan(&plan).await?, waited)?;
-    tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
+    let plan = async |window| {
+        context.deregister_table(TABLE)?;
+        context.register_table(TABLE, Arc::new(parts.table(window)?))?;
+        state.statement_to_plan(parsed.clone()).await
+    };
+    let whole = plan(window).await?;
+    read_only(&whole)?;
+    let mut windows = Windows::new(&parts, window, latest::wanted(&whole)?);
 
     let mut answer = Answer { columns: statement.columns.clone(), ..Answer::default() };
-    let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
-    let mut batches = execute_stream(Arc::clone(&plan), context.task_ctx())?;
-    while let Some(batch) = batches.try_next().await? {
-        rows.add(&batch)?;
-        if rows.len() > statement.rows {
+    loop {
+        let (window, wanted) = windows.next();
+        answer.rows = collect(&state, &plan(window).await?, waited, statement, &mut answer).await?;
+        if wanted.is_none_or(|it| answer.rows.len() >= it.rows) {
             break;
         }
     }
-    drop(batches);
-    answer.rows = rows.finish();
     answer.cut = answer.rows.len() > statement.rows;
     answer.rows.truncate(statement.rows);
-    scanned(plan.as_ref(), &mut answer);
     answer.scanned_rows += view.recent.iter().map(|batch| batch.num_rows() as u64).sum::<u64>();
     answer.scanned_bytes += view.recent.iter().map(|batch| batch.get_array_memory_size() as u64).sum::<u64>();
     // What the view listed stays there until here.
@@ -214,20 +226,40 @@ async fn execute(
     Ok(answer)
 }
 
-/// The lines within the window: whatever a statement says, it reads no others.
-fn within(recent: Vec<RecordBatch>, files: Vec<FileEntry>, (after, until): (i64, i64)) -> Result<ViewTable, DataFusionError> {
-    let moment = |it| lit(ScalarValue::TimestampMicrosecond(Some(it), None));
-    let lines = datafusion::datasource::provider_as_source(Arc::new(table::Lines { recent, files }));
-    let plan = LogicalPlanBuilder::scan("lines", lines, None)?
-        .filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))))?
-        .build()?;
-    Ok(ViewTable::new(plan, None))
+/// What a plan gives, as far as it is asked for. Adds what was read for it.
+async fn collect(
+    state: &SessionState,
+    plan: &LogicalPlan,
+    waited: &Waited,
+    statement: &Statement,
+    answer: &mut Answer,
+) -> Result<Vec<Map<String, Json>>, DataFusionError> {
+    let plan = given_up::ends(counts::by_text(state.create_physical_plan(plan).await?)?, waited)?;
+    tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
+    let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
+    let mut batches = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+    while let Some(batch) = batches.try_next().await? {
+        rows.add(&batch)?;
+        if rows.len() > statement.rows {
+            break;
+        }
+    }
+    drop(batches);
+    scanned(plan.as_ref(), answer);
+    Ok(rows.finish())
 }
 
-fn session(turn: &Turn, threads: usize, objects: Arc<dyn ObjectStore>) -> Result<SessionState, DataFusionError> {
+fn session(
+    turn: &Turn,
+    cache: Arc<FileMetadataCache>,
+    threads: usize,
+    objects: Arc<dyn ObjectStore>,
+) -> Result<SessionState, DataFusionError> {
     let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
     let pool = Arc::clone(&turn.memory);
-    let environment = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).build_arc()?;
+    let caches = CacheManagerConfig::default().with_file_metadata_cache(Some(cache));
+    let environment = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).with_cache_manager(caches);
+    let environment = environment.build_arc()?;
     environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
     let mut config = SessionConfig::new().with_target_partitions(threads).with_information_schema(false);
     let options = config.options_mut();

@@ -1,4 +1,4 @@
-//! The lines of one project as a table: what is in memory beside what is in files.
+//! Lines of one project as a table: what is in memory beside what is in files.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use datafusion::{
         listing::PartitionedFile,
         memory::MemorySourceConfig,
         object_store::ObjectStoreUrl,
-        physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource},
+        physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource, parquet::CachedParquetFileReaderFactory},
         source::DataSourceExec,
     },
     logical_expr::Expr,
     physical_plan::{ExecutionPlan, union::UnionExec},
 };
 
-use crate::{layout, store::FileEntry};
+use crate::layout;
 
 /// Where the files of a query are, in its own session.
 pub(super) const OBJECTS: &str = "logs://files";
@@ -28,16 +28,19 @@ pub(super) const OBJECTS: &str = "logs://files";
 #[derive(Debug)]
 pub(super) struct Lines {
     pub(super) recent: Vec<RecordBatch>,
-    pub(super) files: Vec<FileEntry>,
+    pub(super) files: Vec<PartitionedFile>,
 }
 
 impl Lines {
     fn files(&self, session: &dyn Session, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
         let options = TableParquetOptions { global: session.config_options().execution.parquet.clone(), ..Default::default() };
-        let source = ParquetSource::new(layout::schema()).with_table_parquet_options(options);
-        let files = self.files.iter().map(|file| PartitionedFile::new(file.path.to_string(), file.size)).collect();
-        let groups = FileGroup::new(files).split_files(session.config().target_partitions());
-        let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
+        let (url, environment) = (ObjectStoreUrl::parse(OBJECTS)?, session.runtime_env());
+        let cache = environment.cache_manager.get_file_metadata_cache();
+        let readers = CachedParquetFileReaderFactory::new(environment.object_store(&url)?, cache);
+        let source =
+            ParquetSource::new(layout::schema()).with_table_parquet_options(options).with_parquet_file_reader_factory(Arc::new(readers));
+        let groups = FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
+        let config = FileScanConfigBuilder::new(url, Arc::new(source))
             .with_file_groups(groups)
             .with_projection_indices(projection.cloned())?
             .build();

@@ -11,7 +11,7 @@ use datafusion::{
     },
     parquet::{
         arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
-        basic::{Compression, ZstdLevel},
+        basic::{Compression, Encoding, ZstdLevel},
         file::{metadata::SortingColumn, properties::WriterProperties},
     },
 };
@@ -53,6 +53,10 @@ fn properties(of: Extent) -> WriterProperties {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(of.fit(GROUP_BYTES, GROUP_ROWS)))
         .set_data_page_row_count_limit(PAGE_ROWS)
+        // Moments rise by little, and no two ids are the same.
+        .set_column_dictionary_enabled("timestamp".into(), false)
+        .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
+        .set_column_dictionary_enabled("id".into(), false)
         .set_sorting_columns(Some([column("source"), column("timestamp")].into_iter().flatten().map(ascending).collect()))
         .set_created_by("gantry".to_owned())
         .build()

@@ -4,6 +4,7 @@
 
 mod alike;
 mod hostile;
+mod latest;
 mod lines;
 mod rules;
 
@@ -12,6 +13,7 @@ use std::{sync::Arc, time::Duration};
 use gantry_logs::{
     Answer, Dialect, Logs, QueryError, Question,
     engine::Bounds,
+    event::Event,
     store::{Batch, Options, Store},
 };
 use serde_json::Value as Json;
@@ -27,12 +29,16 @@ struct Asked {
 
 impl Asked {
     async fn open(bounds: Bounds) -> Self {
+        Self::with(bounds, lines::mine()).await
+    }
+
+    /// Other lines than those that all else is asked of.
+    async fn with(bounds: Bounds, mut filed: Vec<Event>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(Options { retention_days: u32::MAX, seal_after: Duration::ZERO, ..Options::new(folder.path(), "a") })
             .await
             .unwrap();
         // The first half is in files, the rest in no file yet: queries read both.
-        let mut filed = lines::mine();
         let recent = filed.split_off(filed.len() / 2);
         store.append(Batch { project: "mine".into(), events: filed, mark: None }).await.unwrap();
         while store.stats(DAY).pending_rows > 0 {

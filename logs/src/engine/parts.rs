@@ -1,0 +1,212 @@
+//! The lines of a view in parts, and what is known of each before it is read.
+//!
+//! A part of a file is as many of its row groups as hold one source, within a bound, so that all threads have work. What the
+//! engine is told of it spares it to look: a part of one source needs no look at the column of sources, one within the window
+//! none at that of moments.
+
+use std::sync::Arc;
+
+use datafusion::{
+    arrow::{
+        array::{AsArray as _, RecordBatch},
+        compute::{max, min},
+        datatypes::TimestampMicrosecondType,
+    },
+    common::{ColumnStatistics, Result, ScalarValue, Statistics, stats::Precision},
+    datasource::{ViewTable, listing::PartitionedFile, physical_plan::parquet::metadata::DFParquetMetadata, provider_as_source},
+    execution::cache::cache_manager::FileMetadataCache,
+    logical_expr::{LogicalPlanBuilder, col, lit},
+    object_store::ObjectStore,
+    parquet::file::{metadata::RowGroupMetaData, statistics::Statistics as Bounds},
+};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::table::Lines;
+use crate::{
+    layout,
+    store::{FileEntry, View},
+};
+
+/// Files whose contents are looked up at the same time.
+const LOOKS: usize = 8;
+/// Rows of a part, more or less at most: each costs the engine some tens of microseconds.
+const PART_ROWS: u64 = 128 * 1024;
+
+/// The first and the last moment of some lines.
+pub(super) type Span = (i64, i64);
+
+/// How some lines lie to a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    Inside,
+    Across,
+    Outside,
+}
+
+/// The lines of a project.
+pub(super) struct Parts {
+    recent: Vec<Part<RecordBatch>>,
+    files: Vec<Part<PartitionedFile>>,
+}
+
+struct Part<T> {
+    rows: u64,
+    span: Span,
+    of: T,
+}
+
+impl<T> Part<T> {
+    fn lie(&self, (after, until): Span) -> Lie {
+        match self.span {
+            (first, last) if last <= after || until < first => Lie::Outside,
+            (first, last) if after < first && last <= until => Lie::Inside,
+            _ => Lie::Across,
+        }
+    }
+
+    /// About how many of its rows are within a window: as if they were as far from each other.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    fn estimate(&self, (after, until): Span) -> u64 {
+        match self.lie((after, until)) {
+            Lie::Outside => 0,
+            Lie::Inside => self.rows,
+            Lie::Across => {
+                let (first, last) = self.span;
+                let within = last.min(until).saturating_sub(first.max(after)) as f64;
+                (self.rows as f64 * within / (last.saturating_sub(first).max(1)) as f64) as u64
+            }
+        }
+    }
+}
+
+impl Parts {
+    #[cfg(test)]
+    pub(super) fn recent(batch: RecordBatch) -> Self {
+        Self { recent: of_batch(batch).into_iter().collect(), files: Vec::new() }
+    }
+
+    /// Looks up what the files hold: what was looked up before is in the cache.
+    pub(super) async fn of(view: &View, cache: &Arc<FileMetadataCache>) -> Result<Self> {
+        let files = stream::iter(view.files.clone()).map(|file| of_file(file, Arc::clone(&view.objects), Arc::clone(cache)));
+        let files: Vec<Vec<_>> = files.buffered(LOOKS).try_collect().await?;
+        let recent = view.recent.iter().cloned().filter_map(of_batch).collect();
+        Ok(Self { recent, files: files.into_iter().flatten().collect() })
+    }
+
+    /// About how many lines are within a window.
+    pub(super) fn estimate(&self, window: Span) -> u64 {
+        let recent = self.recent.iter().map(|part| part.estimate(window));
+        recent.chain(self.files.iter().map(|part| part.estimate(window))).sum()
+    }
+
+    /// The lines within a window: whatever a statement says, it reads no others.
+    pub(super) fn table(&self, window: Span) -> Result<ViewTable> {
+        let scan = |lie| LogicalPlanBuilder::scan("lines", provider_as_source(Arc::new(self.lines(window, lie))), None);
+        let moment = |it| lit(ScalarValue::TimestampMicrosecond(Some(it), None));
+        let (after, until) = window;
+        let across = || scan(Lie::Across)?.filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))));
+        let any = |lie| self.recent.iter().any(|part| part.lie(window) == lie) || self.files.iter().any(|part| part.lie(window) == lie);
+        let lines = match (any(Lie::Inside), any(Lie::Across)) {
+            (_, false) => scan(Lie::Inside)?,
+            (false, true) => across()?,
+            (true, true) => scan(Lie::Inside)?.union(across()?.build()?)?,
+        };
+        Ok(ViewTable::new(lines.build()?, None))
+    }
+
+    fn lines(&self, window: Span, lie: Lie) -> Lines {
+        Lines {
+            recent: self.recent.iter().filter(|part| part.lie(window) == lie).map(|part| part.of.clone()).collect(),
+            files: self.files.iter().filter(|part| part.lie(window) == lie).map(|part| part.of.clone()).collect(),
+        }
+    }
+}
+
+/// A batch, unless it is empty.
+fn of_batch(batch: RecordBatch) -> Option<Part<RecordBatch>> {
+    let moments = batch.column_by_name("timestamp")?.as_primitive::<TimestampMicrosecondType>();
+    Some(Part { rows: batch.num_rows() as u64, span: (min(moments)?, max(moments)?), of: batch })
+}
+
+async fn of_file(entry: FileEntry, objects: Arc<dyn ObjectStore>, cache: Arc<FileMetadataCache>) -> Result<Vec<Part<PartitionedFile>>> {
+    let mut file = PartitionedFile::new(entry.path.to_string(), entry.size);
+    let look = DFParquetMetadata::new(&objects, &file.object_meta).with_file_metadata_cache(Some(cache));
+    let metadata = look.fetch_metadata().await?;
+    let named = metadata.file_metadata().schema_descr().root_schema().get_fields().iter().map(|field| field.name());
+    // Of an older layout the file itself says what it is.
+    file.arrow_schema = Some(layout::schema()).filter(|today| named.eq(today.fields().iter().map(|field| field.name())));
+    let mut parts: Vec<(Holds, i64)> = Vec::new();
+    for group in metadata.row_groups() {
+        let holds = Holds::of(group, &entry);
+        match parts.last_mut() {
+            Some((part, _)) if part.source == holds.source && part.rows + holds.rows <= PART_ROWS => part.add(&holds),
+            _ => parts.push((holds, begin(group))),
+        }
+    }
+    let ends: Vec<i64> = parts.iter().skip(1).map(|(_, begin)| *begin).chain([i64::try_from(entry.size).unwrap_or(i64::MAX)]).collect();
+    let parts = parts.into_iter().zip(ends).map(|((holds, begin), end)| Part {
+        rows: holds.rows,
+        span: holds.span,
+        of: file.clone().with_range(begin, end).with_statistics(Arc::new(holds.statistics())),
+    });
+    Ok(parts.collect())
+}
+
+/// Where the engine takes a row group to begin.
+fn begin(group: &RowGroupMetaData) -> i64 {
+    let first = group.column(0);
+    first.dictionary_page_offset().unwrap_or_else(|| first.data_page_offset())
+}
+
+/// What some row groups hold.
+struct Holds {
+    rows: u64,
+    span: Span,
+    /// The source of all its lines, if they have one.
+    source: Option<String>,
+}
+
+impl Holds {
+    /// What a group does not say of itself, its file says.
+    fn of(group: &RowGroupMetaData, file: &FileEntry) -> Self {
+        let bounds = |name: &str| group.columns().iter().find(|column| column.column_descr().name() == name)?.statistics();
+        let span = match bounds("timestamp") {
+            Some(Bounds::Int64(it)) => it.min_opt().copied().zip(it.max_opt().copied()),
+            _ => None,
+        };
+        let source = bounds("source").filter(|it| it.min_is_exact() && it.max_is_exact() && it.min_bytes_opt() == it.max_bytes_opt());
+        Self {
+            rows: u64::try_from(group.num_rows()).unwrap_or(0),
+            span: span.unwrap_or((file.earliest, file.latest)),
+            source: source.and_then(|it| String::from_utf8(it.min_bytes_opt()?.to_vec()).ok()),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.span = (self.span.0.min(other.span.0), self.span.1.max(other.span.1));
+    }
+
+    fn statistics(&self) -> Statistics {
+        let schema = layout::schema();
+        let mut statistics = Statistics::new_unknown(&schema);
+        statistics.num_rows = Precision::Exact(usize::try_from(self.rows).unwrap_or(usize::MAX));
+        let mut tell = |name: &str, min: ScalarValue, max: ScalarValue| {
+            if let Some(column) = schema.index_of(name).ok().and_then(|at| statistics.column_statistics.get_mut(at)) {
+                *column = ColumnStatistics {
+                    null_count: Precision::Exact(0),
+                    min_value: Precision::Exact(min),
+                    max_value: Precision::Exact(max),
+                    ..ColumnStatistics::new_unknown()
+                };
+            }
+        };
+        let moment = |it| ScalarValue::TimestampMicrosecond(Some(it), None);
+        tell("timestamp", moment(self.span.0), moment(self.span.1));
+        if let Some(source) = &self.source {
+            let source = ScalarValue::Utf8View(Some(source.clone()));
+            tell("source", source.clone(), source);
+        }
+        statistics
+    }
+}
