@@ -6,13 +6,11 @@
 
 #![expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "a benchmark prints what it measured")]
 
-use std::{
-    env, fs,
-    io::Write,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+mod common;
 
+use std::{env, fs, io::Write, sync::Arc, time::Duration};
+
+use common::{Dice, Outcome, now};
 use datafusion::parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -31,8 +29,6 @@ const APPENDERS: usize = 4;
 const BATCH: usize = 500;
 /// When the rows begin, in microseconds since 1970: noon.
 const BEGIN: i64 = 1_790_078_400_000_000;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<_> = env::args().collect();
@@ -122,38 +118,6 @@ async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
     let filed = begin.elapsed();
     let view = store.view("project", i64::MIN, i64::MAX).await?;
     Ok((durable, filed, view.files.iter().map(|file| file.size).sum()))
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut it = self.0;
-        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        it ^ (it >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// One of these, the first much more often than the last.
-    fn skewed<T: Copy>(&mut self, of: &[T]) -> T {
-        let (a, b) = (self.below(of.len() as u64), self.below(of.len() as u64));
-        of[usize::try_from(a.min(b)).unwrap_or(0)]
-    }
-
-    fn hex(&mut self, digits: usize) -> String {
-        format!("{:016x}{:016x}", self.next(), self.next())[..digits].to_owned()
-    }
 }
 
 /// What a gateway says of one request.

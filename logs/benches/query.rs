@@ -1,4 +1,4 @@
-//! `cargo bench -p gantry-logs --bench query [-- --rows N] [--postgres URL] [--duckdb]`: what questions cost.
+//! `cargo bench -p gantry-logs --bench query [-- --rows N] [--only QUESTION] [--postgres URL] [--duckdb]`: what questions cost.
 //!
 //! A million generated requests of one day are kept in files. The questions that pages and clients ask are put to them through
 //! everything a query passes; to `DuckDB` (the package for Python) over the same files; and to a throw-away PostgreSQL database
@@ -7,6 +7,8 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
+mod common;
+
 use std::{
     env,
     fs::File,
@@ -14,9 +16,9 @@ use std::{
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::Arc,
-    time::Instant,
 };
 
+use common::{Dice, Outcome, now};
 use gantry_logs::{
     Dialect, Logs, Question,
     engine::Bounds,
@@ -30,8 +32,6 @@ const ROWS: i64 = 1_000_000;
 const BATCH: i64 = 500;
 const DAY: i64 = 1_790_035_200_000_000;
 const DAY_MICROS: i64 = 86_400_000_000;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// What is asked, in the dialect of `logs`, of `DuckDB`, of PostgreSQL. `$hour` begins the last hour.
 const QUESTIONS: &[[&str; 4]] = &[
@@ -101,7 +101,8 @@ fn main() -> Outcome<()> {
     let mut postgres = value("--postgres").map(|url| Other::postgres(url, &rows_file)).transpose()?;
     let hour = "2026-09-22 23:00:00";
     println!("{:<22}{:>10}{:>10}{:>8}{:>12}{:>8}", "", "here", "DuckDB", "times", "PostgreSQL", "times");
-    for [what, own, of_duckdb, of_postgres] in QUESTIONS {
+    let only = value("--only");
+    for [what, own, of_duckdb, of_postgres] in QUESTIONS.iter().filter(|[what, ..]| only.is_none_or(|only| what == only)) {
         let [own, of_duckdb, of_postgres] = [own, of_duckdb, of_postgres].map(|sql| sql.replace("$hour", hour));
         let mut took = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
@@ -141,7 +142,7 @@ async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
         for row in first..rows.min(first + BATCH) {
             let timestamp = DAY + 1 + row * (DAY_MICROS - 1) / rows;
             let (message, body) = request(&mut dice);
-            let id = format!("{:016x}{:016x}", dice.next(), dice.next());
+            let id = dice.hex(32);
             let shown = body.to_string().replace('\\', "\\\\");
             writeln!(text, "{id}\t{timestamp}\t{message}\t{shown}")?;
             let attributes = Attributes::of_json(body.as_object().ok_or("an object")?);
@@ -163,23 +164,23 @@ async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
 }
 
 fn request(dice: &mut Dice) -> (String, Json) {
-    let path = match dice.next() % 10 {
-        0..6 => format!("/rest/v1/t{}", dice.next() % 40),
-        6..8 => format!("/rest/v1/rpc/f{}", dice.next() % 200),
-        _ => format!("/storage/v1/object/{}", dice.next() % 500),
+    let path = match dice.below(10) {
+        0..6 => format!("/rest/v1/t{}", dice.below(40)),
+        6..8 => format!("/rest/v1/rpc/f{}", dice.below(200)),
+        _ => format!("/storage/v1/object/{}", dice.below(500)),
     };
     let method = dice.of(&["GET", "GET", "POST", "PATCH"]);
     let status = dice.of(&[200, 200, 200, 200, 201, 304, 401, 404, 200, 500]);
-    let address = format!("198.51.{}.{}", dice.next() % 256, dice.next() % 256);
+    let address = format!("198.51.{}.{}", dice.below(256), dice.below(256));
     let message = format!("{method} | {address} | https://abc.example{path} | {status}");
     let body = json!({
         "identifier": "abcdefghijklmnopqrst",
         "request": {
             "method": method, "path": path, "host": "abc.example", "protocol": "https:", "url": format!("https://abc.example{path}"),
-            "headers": { "accept": "*/*", "cf_connecting_ip": address, "user_agent": format!("client/{}.0", dice.next() % 30), "x_client_info": "js/2.50" },
-            "cf": { "country": dice.of(&["DE", "FR", "US", "JP"]), "asn": dice.next() % 60_000, "colo": "FRA" },
+            "headers": { "accept": "*/*", "cf_connecting_ip": address, "user_agent": format!("client/{}.0", dice.below(30)), "x_client_info": "js/2.50" },
+            "cf": { "country": dice.of(&["DE", "FR", "US", "JP"]), "asn": dice.below(60_000), "colo": "FRA" },
         },
-        "response": { "status_code": status, "origin_time": dice.next() % 900, "headers": { "content_type": "application/json", "cf_cache_status": "DYNAMIC" } },
+        "response": { "status_code": status, "origin_time": dice.below(900), "headers": { "content_type": "application/json", "cf_cache_status": "DYNAMIC" } },
     });
     (message, body)
 }
@@ -235,26 +236,5 @@ impl Other {
             line.clear();
         }
         Err("an answer ended".into())
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Numbers that look random and are the same each time.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 8
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::try_from(self.next()).unwrap_or(0) % all.len()]
     }
 }

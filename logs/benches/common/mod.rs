@@ -1,0 +1,45 @@
+//! What the benchmarks share.
+
+#![expect(dead_code, reason = "no benchmark uses all of it")]
+
+use std::time::Instant;
+
+/// Anything, or what went wrong.
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Numbers that look random and are the same each time.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut it = self.0;
+        it = (it ^ (it >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        it = (it ^ (it >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        it ^ (it >> 31)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// One of these.
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[usize::try_from(self.below(all.len() as u64)).unwrap_or(0)]
+    }
+
+    /// One of these, the first much more often than the last.
+    pub(crate) fn skewed<T: Copy>(&mut self, of: &[T]) -> T {
+        let (a, b) = (self.below(of.len() as u64), self.below(of.len() as u64));
+        of[usize::try_from(a.min(b)).unwrap_or(0)]
+    }
+
+    pub(crate) fn hex(&mut self, digits: usize) -> String {
+        format!("{:016x}{:016x}", self.next(), self.next())[..digits].to_owned()
+    }
+}
