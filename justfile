@@ -62,11 +62,11 @@ instructions:
 # A request against bare hyper and axum, a decision against other limiters, new projects against initdb, connections against
 # direct ones, services through the edge against nginx, SQL through the API against the same without it, as ratios
 bench:
-    cargo bench --bench request
+    cargo bench --profile requests --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
     cargo bench --bench router
-    cargo bench --bench edge
+    cargo bench --profile requests --bench edge
     cargo bench --bench database
     cargo bench -p gantry-logs --bench ingest
     cargo bench -p gantry-logs --bench query

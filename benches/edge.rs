@@ -1,7 +1,7 @@
-//! `cargo bench --bench edge`: keep-alive HTTPS through the edge, beside nginx with the same certificate before the same upstream.
-//! Requests per second of processor time that each of the two used, in turns; medians, and their ratio.
+//! `cargo bench --profile requests --bench edge`: keep-alive HTTPS through the edge, beside nginx with the same certificate before
+//! the same upstream. Requests per second of processor time that each of the two used, in turns; medians, and their ratio.
 //!
-//! `cargo bench --bench edge -- leak [REQUESTS]`: the memory of the edge before and after so many requests, a million by default.
+//! With `-- leak [REQUESTS]`: the memory of the edge before and after so many requests, a million by default.
 //!
 //! The edge is that of a real `gantry dev`, with its log of requests and all its rules; the upstream is another nginx.
 

@@ -1,4 +1,4 @@
-//! `cargo bench --bench request`: what a request costs the server, against bare hyper and bare axum.
+//! `cargo bench --profile requests --bench request`: what a request costs the server, against bare hyper and bare axum.
 //!
 //! Each server has a thread of its own, whose processor time the kernel counts. All are asked in turns by the same
 //! client, over a few kept-alive connections, so that whatever else the machine does falls on all of them. Printed are
