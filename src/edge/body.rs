@@ -15,6 +15,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
+use super::links::Arriving;
+
 /// How long a body may stand still.
 const STILL: Duration = Duration::from_mins(5);
 
@@ -22,10 +24,10 @@ const STILL: Duration = Duration::from_mins(5);
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is sent to a service.
-pub(super) type Upload = Either<Empty<Bytes>, Limited<Moving<Option<Sent>>>>;
+pub(super) type Upload = Either<Empty<Bytes>, Limited<Moving<Incoming, Option<Sent>>>>;
 
 /// What is sent to a client.
-pub(super) type Download = Either<Full<Bytes>, Moving<Option<super::InFlight>>>;
+pub(super) type Download = Either<Full<Bytes>, Moving<Arriving, Option<super::InFlight>>>;
 
 /// Tells when a request was sent, or given up.
 pub(super) struct Sent(pub(super) Arc<Notify>);
@@ -47,19 +49,23 @@ pub(super) fn full(text: impl Into<Bytes>) -> Download {
 pub(super) struct StoodStill;
 
 /// A body that must keep moving, and what is held until it ends.
-pub(super) struct Moving<H> {
-    body: Incoming,
+pub(super) struct Moving<B, H> {
+    body: B,
     held: H,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<H> Moving<H> {
-    pub(super) fn new(body: Incoming, held: H) -> Self {
+impl<B, H> Moving<B, H> {
+    pub(super) fn new(body: B, held: H) -> Self {
         Self { body, held, deadline: None }
     }
 }
 
-impl<H: Unpin + Default> Body for Moving<H> {
+impl<B, H> Body for Moving<B, H>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+    H: Unpin + Default,
+{
     type Data = Bytes;
     type Error = Error;
 

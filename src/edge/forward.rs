@@ -15,11 +15,12 @@ use tokio::{
 };
 
 use super::{
-    Edge,
     answer::{Refusal, close},
-    body::{Download, Moving, Sent, StoodStill, Upload, full},
+    body::{Download, Error, Moving, Sent, StoodStill, Upload, full},
     connection::Visit,
-    gate, log,
+    gate,
+    links::Arriving,
+    log,
     names::{Serving, Site},
     request::{self, Told},
     tunnel,
@@ -123,7 +124,8 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
         Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max))
     };
     let request = outgoing(visit, &passed, parts, upload)?;
-    let response = ask(&visit.app.edge, request, passed.service, &sent).await?;
+    let asked = visit.app.edge.links.ask(passed.upstream.authority(), request);
+    let response = in_time(passed.service, &sent, asked).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Refusal::Unreachable(passed.service));
     }
@@ -139,7 +141,7 @@ pub(super) fn outgoing(visit: &Visit, passed: &Passed<'_>, mut parts: Parts, bod
         prefix: passed.service.prefix(),
     };
     request::rewrite(&mut parts.headers, &told);
-    parts.uri = passed.upstream.uri(passed.rest, parts.uri.query()).ok_or(Refusal::Malformed)?;
+    parts.uri = passed.upstream.path(passed.rest, parts.uri.query()).ok_or(Refusal::Malformed)?;
     parts.version = Version::HTTP_11;
     if let Ok(host) = HeaderValue::from_str(passed.upstream.authority().as_str()) {
         parts.headers.insert(header::HOST, host);
@@ -149,19 +151,23 @@ pub(super) fn outgoing(visit: &Visit, passed: &Passed<'_>, mut parts: Parts, bod
     Ok(request)
 }
 
-/// The head of the service's answer.
-pub(super) async fn ask(edge: &Edge, request: Request<Upload>, service: Service, sent: &Notify) -> Result<Response<Incoming>, Refusal> {
+/// The head of the service's answer, if it comes in time.
+pub(super) async fn in_time<B>(
+    service: Service,
+    sent: &Notify,
+    asked: impl Future<Output = Result<Response<B>, Error>>,
+) -> Result<Response<B>, Refusal> {
     let late = async {
         sent.notified().await;
         sleep_until(Instant::now() + ANSWER).await;
     };
     let answered = tokio::select! {
         biased;
-        answered = edge.client.request(request) => answered,
+        answered = asked => answered,
         () = late => return Err(Refusal::Late(service)),
     };
     answered.map_err(|error| {
-        let mut cause: Option<&dyn StdError> = Some(&error);
+        let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
             if error.is::<LengthLimitError>() {
                 return Refusal::TooLarge;
@@ -177,7 +183,7 @@ pub(super) async fn ask(edge: &Edge, request: Request<Upload>, service: Service,
 }
 
 /// The answer as the client gets it.
-pub(super) fn incoming(response: Response<Incoming>, held: super::InFlight) -> Answer {
+pub(super) fn incoming(response: Response<Arriving>, held: super::InFlight) -> Answer {
     let (mut parts, body) = response.into_parts();
     request::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;

@@ -2,7 +2,7 @@
 //!
 //! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
 //! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
-//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer.
+//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `links` keeps connections to them.
 //!
 //! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
 
@@ -13,6 +13,7 @@ mod connection;
 mod forward;
 mod framing;
 mod gate;
+mod links;
 pub mod log;
 mod names;
 pub mod overrides;
@@ -29,10 +30,6 @@ use std::{
 };
 
 use hyper::StatusCode;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
 use ipnet::IpNet;
 use metrics::{Counter, Gauge};
 use tokio::{
@@ -43,7 +40,7 @@ use tokio::{
 
 pub use self::tls::Wildcard;
 
-use self::{body::Upload, gate::Gate, names::Names, tls::Tls, upstreams::Service};
+use self::{gate::Gate, links::Links, names::Names, tls::Tls, upstreams::Service};
 use crate::{
     accepting,
     app::App,
@@ -61,10 +58,6 @@ pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
 const PROJECT_REQUESTS_MAX: usize = 1000;
 /// WebSockets of one project.
 const PROJECT_TUNNELS_MAX: usize = 500;
-/// Connections to one service that are kept for the next request, and for how long.
-const IDLE_UPSTREAM: (usize, Duration) = (64, Duration::from_mins(1));
-/// What a service gets to take a connection.
-const CONNECT: Duration = Duration::from_secs(5);
 /// What requests in flight may take when the edge stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -99,7 +92,7 @@ impl Default for Ports {
 pub struct Edge {
     names: Names,
     gate: Gate,
-    client: Client<HttpConnector, Upload>,
+    links: Arc<Links>,
     connections: Arc<Semaphore>,
     addresses: Arc<Places<IpNet>>,
     in_flight: Arc<Places<ProjectId>>,
@@ -112,19 +105,10 @@ pub struct Edge {
 
 impl Default for Edge {
     fn default() -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
-        let (idle_max, idle_timeout) = IDLE_UPSTREAM;
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(idle_max)
-            .pool_idle_timeout(idle_timeout)
-            .build(connector);
         Self {
             names: Names::default(),
             gate: Gate::default(),
-            client,
+            links: Arc::default(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
             in_flight: Places::new(PROJECT_REQUESTS_MAX),
@@ -246,6 +230,7 @@ pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Re
     tasks.spawn(async move {
         tokio::select! {
             () = names::run(upkeep.clone()) => {}
+            () = upkeep.edge.links.clone().run() => {}
             () = stopping(upkeep.clone()) => {}
         }
     });

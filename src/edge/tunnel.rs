@@ -30,6 +30,7 @@ use super::{
     body::full,
     connection::Visit,
     forward::{self, Answer, Passed},
+    links::{Arriving, Links},
     request,
 };
 
@@ -44,9 +45,10 @@ pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client
     mark(request.headers_mut());
     let sent = Notify::new();
     sent.notify_one();
-    let mut response = forward::ask(&visit.app.edge, request, service, &sent).await?;
+    let asked = Links::ask_to_upgrade(passed.upstream.authority(), request);
+    let mut response = forward::in_time(service, &sent, asked).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let mut refused = forward::incoming(response, passed.held);
+        let mut refused = forward::incoming(response.map(Arriving::from), passed.held);
         super::answer::close(refused.headers_mut());
         return Ok(refused);
     }

@@ -138,8 +138,8 @@ impl Upstream {
         &self.authority
     }
 
-    /// The address of `rest` there.
-    pub fn uri(&self, rest: &str, query: Option<&str>) -> Option<Uri> {
+    /// The path of `rest` there, with its query.
+    pub fn path(&self, rest: &str, query: Option<&str>) -> Option<Uri> {
         let rest = if rest.is_empty() && self.base.is_empty() { "/" } else { rest };
         let mut text = String::with_capacity(self.base.len() + rest.len() + query.map_or(0, |query| query.len() + 1));
         text.push_str(&self.base);
@@ -148,8 +148,7 @@ impl Upstream {
             text.push('?');
             text.push_str(query);
         }
-        let path = PathAndQuery::try_from(text).ok()?;
-        Uri::builder().scheme("http").authority(self.authority.clone()).path_and_query(path).build().ok()
+        PathAndQuery::try_from(text).ok().map(Uri::from)
     }
 }
 
@@ -226,7 +225,8 @@ mod tests {
     fn a_template_is_filled_for_each_project() {
         let project: ProjectRef = SOME_REF.parse().unwrap();
         let at = |template: &str, rest: &str, query: Option<&str>| {
-            template.parse::<Template>().unwrap().fill(&project).unwrap().uri(rest, query).unwrap().to_string()
+            let upstream = template.parse::<Template>().unwrap().fill(&project).unwrap();
+            format!("http://{}{}", upstream.authority(), upstream.path(rest, query).unwrap())
         };
         assert_eq!(at("http://127.0.0.1:3000", "/todos", Some("a=b")), "http://127.0.0.1:3000/todos?a=b");
         assert_eq!(at("http://127.0.0.1:3000/", "", None), "http://127.0.0.1:3000/");

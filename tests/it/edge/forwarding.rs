@@ -2,7 +2,12 @@
 
 use gantry::edge::upstreams::Service;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::mpsc,
+    task::JoinSet,
+};
 
 use super::{Gate, once, read_head};
 
@@ -73,6 +78,44 @@ async fn bodies_pass_both_ways_and_a_connection_is_used_again() {
     client.0.write_all(format!("GET /none HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
     client.0.read_to_string(&mut head).await.unwrap();
     assert!(head.starts_with("HTTP/1.1 200") && head.contains("HTTP/1.1 404"), "{head}");
+}
+
+#[tokio::test]
+async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
+    let gate = Gate::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    gate.point(Service::Functions, listener.local_addr().unwrap()).await;
+    let (ended, mut ends) = mpsc::channel(1);
+    let mut connections = JoinSet::new();
+    connections.spawn(async move {
+        for connection in 0.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // With its length, without it, and with a last word that nobody announced.
+            let answers = [
+                format!("content-length: 3\r\n\r\n{connection} 0"),
+                format!("transfer-encoding: chunked\r\n\r\n3\r\n{connection} 1\r\n0\r\n\r\n"),
+                format!("content-length: 3\r\n\r\n{connection} 2"),
+            ];
+            for answer in answers {
+                read_head(&mut stream).await;
+                stream.write_all(format!("HTTP/1.1 200 OK\r\n{answer}").as_bytes()).await.unwrap();
+            }
+            drop(stream);
+            ended.send(()).await.unwrap();
+        }
+    });
+    for connection in 0..2 {
+        assert_eq!(gate.get("/functions/v1/").await.body, format!("{connection} 0"));
+        let mut client = gate.client().await;
+        client.send(&format!("GET /functions/v1/ HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", gate.host())).await;
+        let mut answer = String::new();
+        client.0.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.contains(&format!("{connection} 1")), "{answer}");
+        assert_eq!(gate.get("/functions/v1/").await.body, format!("{connection} 2"));
+        ends.recv().await.unwrap();
+        // By its answer the end, which came before, was heard too.
+        gate.get("/rest/v1/").await;
+    }
 }
 
 #[tokio::test]
