@@ -66,9 +66,19 @@ pub async fn run(app: App) {
         if let Err(error) = pass(&app).await {
             tracing::warn!(%error, "could not look at hostnames");
         }
+        let pause = pause_until_due(&app).await.unwrap_or(PASS);
         // Rung or not: what is due is looked for.
-        let _ = timeout(PASS, app.hostnames.bell.notified()).await;
+        let _ = timeout(pause, app.hostnames.bell.notified()).await;
     }
+}
+
+/// How long no hostname is to be looked at: [`PASS`] at most, for other nodes set times as well.
+async fn pause_until_due(app: &App) -> Result<Duration, Error> {
+    let now = app.clock.now();
+    let sql = "select min(not_before) from custom_hostnames where not_before > $1";
+    let rows = app.db.query(sql, &[&now]).await.context("looking for hostnames")?;
+    let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
+    Ok(due.and_then(|due| (due - now).to_std().ok()).map_or(PASS, |pause| pause.min(PASS)))
 }
 
 /// Looks at everything whose time has come.
