@@ -30,6 +30,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ("docs/endpoints.md".into(), tables::endpoints()),
         ("docs/permissions.md".into(), tables::permissions()),
         ("docs/errors.md".into(), tables::errors()),
+        ("docs/logs.md".into(), tables::logs()),
         ("docs/configuration.md".into(), tables::configuration(&definition())),
     ];
     files.extend(tables::requests().into_iter().map(|(name, text)| (Path::new("requests").join(name), text)));

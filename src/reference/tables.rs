@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
+use gantry_logs::{Dialect, event::Source, layout::COLUMNS};
+
 use crate::{
     access::{OauthScope, Permission, Role},
     endpoints,
@@ -76,6 +78,27 @@ pub fn errors() -> String {
     text += "| Status | Code | When | What to do |\n|---|---|---|---|\n";
     for code in CODES {
         row(&mut text, &[&code.status.to_string(), code.name, code.when, code.remedy]);
+    }
+    text
+}
+
+/// `docs/logs.md`: what statements over logs can name.
+pub fn logs() -> String {
+    let mut text = format!(
+        "# SQL over logs\n\n{NOTICE}Two operations take SQL, each a dialect of its own. `…/analytics/endpoints/logs` has one table `logs` with \
+         the columns `id`, `timestamp`, `event_message`, `severity_text`, `source` and the map `log_attributes`, as in \
+         `log_attributes['request.path']`. `…/analytics/endpoints/logs.all` has a table for each source, whose `metadata` is unnested: \
+         `from edge_logs cross join unnest(metadata) as m cross join unnest(m.request) as r`.\n\n"
+    );
+    text += "A query is over 24 hours at most, gives a thousand rows at most, and is a `SELECT`.\n\n## Sources\n\n";
+    let list = |names: Vec<String>| names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ") + "\n";
+    text += &list(Source::ALL.iter().map(ToString::to_string).collect());
+    text += "\n## Attributes that are quick to ask for\n\nAny attribute can be asked for; these have a column of their own.\n\n";
+    text += &list(COLUMNS.iter().map(|(key, _)| (*key).to_owned()).collect());
+    for (dialect, path) in [(Dialect::ClickHouse, "logs"), (Dialect::BigQuery, "logs.all")] {
+        let _ = write!(text, "\n## Functions of `{path}`\n\nWith the number of their arguments.\n\n");
+        let call = |(name, (least, most))| if least == most { format!("{name}({least})") } else { format!("{name}({least}–{most})") };
+        text += &list(dialect.functions().map(call).collect());
     }
     text
 }

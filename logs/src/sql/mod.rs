@@ -52,9 +52,9 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The functions that it has, by name.
-    pub fn functions(self) -> impl Iterator<Item = &'static str> {
-        self.table().iter().map(|function| function.name).filter(|name| *name != EXTRACT)
+    /// The functions that it has: name, arguments at least and at most.
+    pub fn functions(self) -> impl Iterator<Item = (&'static str, (usize, usize))> {
+        self.table().iter().map(|function| (if function.name == EXTRACT { "extract" } else { function.name }, function.takes))
     }
 
     fn table(self) -> &'static [Function] {
