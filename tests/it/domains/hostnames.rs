@@ -1,48 +1,19 @@
 //! Custom hostnames, from the wish to the activation, by what DNS says.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    domains::hostnames::{
-        Host, blocked,
-        check::Seen,
-        dns::{Dns, Looking},
-        keeper,
-    },
+    domains::hostnames::{blocked, check::Seen, keeper},
     http::Transport,
     ids::ProjectRef,
 };
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::{Actor, Node, TestApp, client::Answer, settings};
+use crate::support::{Actor, Node, Said, TestApp, client::Answer, settings};
 
 const HOST: &str = "api.customer.test";
-
-/// What DNS says, by name. Names that are not there cannot be asked for.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Said(Arc<Mutex<HashMap<String, Seen>>>);
-
-impl Dns for Said {
-    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> Looking<'a> {
-        let seen = self.0.lock().get(host.as_str()).cloned();
-        Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
-    }
-
-    fn alias<'a>(&'a self, _: &'a str) -> Looking<'a, Option<String>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn everywhere<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, bool> {
-        Box::pin(async { Ok(false) })
-    }
-
-    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-}
 
 /// An application whose DNS says what the test says.
 struct Zone {
