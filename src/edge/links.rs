@@ -120,9 +120,7 @@ impl Link {
     async fn exchange(&mut self, request: Request<Upload>) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
         let mut answered = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
-            if !self.ended {
-                self.ended = Pin::new(&mut self.connection).poll(cx).is_ready();
-            }
+            self.drive(cx);
             answered.as_mut().poll(cx)
         })
         .await

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write};
 
-use gantry_logs::{Dialect, event::Source, layout::COLUMNS};
+use gantry_logs::{Dialect, ROWS_MAX, event::Source, layout::COLUMNS};
 
 use crate::{
     access::{OauthScope, Permission, Role},
@@ -90,7 +90,7 @@ pub fn logs() -> String {
          `log_attributes['request.path']`. `…/analytics/endpoints/logs.all` has a table for each source, whose `metadata` is unnested: \
          `from edge_logs cross join unnest(metadata) as m cross join unnest(m.request) as r`.\n\n"
     );
-    text += "A query is over 24 hours at most, gives a thousand rows at most, and is a `SELECT`.\n\n## Sources\n\n";
+    let _ = write!(text, "A query is a `SELECT`, over 24 hours at most, and gives {ROWS_MAX} rows at most.\n\n## Sources\n\n");
     let list = |names: Vec<String>| names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ") + "\n";
     text += &list(Source::ALL.iter().map(ToString::to_string).collect());
     text += "\n## Attributes that are quick to ask for\n\nAny attribute can be asked for; these have a column of their own.\n\n";

@@ -11,7 +11,7 @@ use datafusion::{
         datatypes::{DataType, SchemaRef},
     },
     common::{
-        Result, internal_err,
+        Result,
         tree_node::{Transformed, TreeNode as _, TreeNodeRecursion},
     },
     execution::{SendableRecordBatchStream, TaskContext},
@@ -24,6 +24,8 @@ use datafusion::{
 };
 use futures_util::{StreamExt as _, stream};
 use hashbrown::HashMap;
+
+use super::only;
 
 /// Texts that are counted before the counts are passed on, and their bytes, more or less.
 const TEXTS_MAX: usize = 16 * 1024;
@@ -94,10 +96,7 @@ impl ExecutionPlan for CountExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self { input, text: Arc::clone(&self.text), properties: Arc::clone(&self.properties) })),
-            Err(other) => internal_err!("one input, not {}", other.len()),
-        }
+        Ok(Arc::new(Self { input: only(children)?, text: Arc::clone(&self.text), properties: Arc::clone(&self.properties) }))
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {

@@ -28,6 +28,8 @@ use datafusion::{
 };
 use futures_util::StreamExt as _;
 
+use super::only;
+
 /// Whether somebody waits: who does holds the other end.
 #[derive(Debug, Clone)]
 pub(super) struct Waited(Weak<()>);
@@ -107,10 +109,7 @@ impl ExecutionPlan for EndsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match <[_; 1]>::try_from(children) {
-            Ok([input]) => Ok(Arc::new(Self { input, waited: self.waited.clone() })),
-            Err(other) => internal_err!("one input, not {}", other.len()),
-        }
+        Ok(Arc::new(Self { input: only(children)?, waited: self.waited.clone() }))
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
     arrow::error::ArrowError,
-    common::DataFusionError,
+    common::{DataFusionError, internal_err},
     config::ConfigNonZeroUsize,
     execution::{
         SessionState, SessionStateBuilder, SessionStateDefaults,
@@ -286,6 +286,14 @@ fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
             Err(DataFusionError::Plan("Only SELECT queries allowed".into()))
         }
         _ => Ok(()),
+    }
+}
+
+/// What a step of a plan reads from, where that is one.
+fn only(inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+    match <[_; 1]>::try_from(inputs) {
+        Ok([input]) => Ok(input),
+        Err(other) => internal_err!("one input, not {}", other.len()),
     }
 }
 

@@ -35,9 +35,9 @@ const PART_ROWS: u64 = 128 * 1024;
 /// The first and the last moment of some lines.
 pub(super) type Span = (i64, i64);
 
-/// How some lines lie to a window.
+/// Where some lines are, seen from a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lie {
+enum Position {
     Inside,
     Across,
     Outside,
@@ -56,21 +56,21 @@ struct Part<T> {
 }
 
 impl<T> Part<T> {
-    fn lie(&self, (after, until): Span) -> Lie {
+    fn position(&self, (after, until): Span) -> Position {
         match self.span {
-            (first, last) if last <= after || until < first => Lie::Outside,
-            (first, last) if after < first && last <= until => Lie::Inside,
-            _ => Lie::Across,
+            (first, last) if last <= after || until < first => Position::Outside,
+            (first, last) if after < first && last <= until => Position::Inside,
+            _ => Position::Across,
         }
     }
 
     /// About how many of its rows are within a window: as if they were as far from each other.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     fn estimate(&self, (after, until): Span) -> u64 {
-        match self.lie((after, until)) {
-            Lie::Outside => 0,
-            Lie::Inside => self.rows,
-            Lie::Across => {
+        match self.position((after, until)) {
+            Position::Outside => 0,
+            Position::Inside => self.rows,
+            Position::Across => {
                 let (first, last) = self.span;
                 let within = last.min(until).saturating_sub(first.max(after)) as f64;
                 (self.rows as f64 * within / (last.saturating_sub(first).max(1)) as f64) as u64
@@ -101,23 +101,26 @@ impl Parts {
 
     /// The lines within a window: whatever a statement says, it reads no others.
     pub(super) fn table(&self, window: Span) -> Result<ViewTable> {
-        let scan = |lie| LogicalPlanBuilder::scan("lines", provider_as_source(Arc::new(self.lines(window, lie))), None);
+        let scan = |position| LogicalPlanBuilder::scan("lines", provider_as_source(Arc::new(self.lines(window, position))), None);
         let moment = |it| lit(ScalarValue::TimestampMicrosecond(Some(it), None));
         let (after, until) = window;
-        let across = || scan(Lie::Across)?.filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))));
-        let any = |lie| self.recent.iter().any(|part| part.lie(window) == lie) || self.files.iter().any(|part| part.lie(window) == lie);
-        let lines = match (any(Lie::Inside), any(Lie::Across)) {
-            (_, false) => scan(Lie::Inside)?,
+        let across = || scan(Position::Across)?.filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))));
+        let any = |position| {
+            self.recent.iter().any(|part| part.position(window) == position)
+                || self.files.iter().any(|part| part.position(window) == position)
+        };
+        let lines = match (any(Position::Inside), any(Position::Across)) {
+            (_, false) => scan(Position::Inside)?,
             (false, true) => across()?,
-            (true, true) => scan(Lie::Inside)?.union(across()?.build()?)?,
+            (true, true) => scan(Position::Inside)?.union(across()?.build()?)?,
         };
         Ok(ViewTable::new(lines.build()?, None))
     }
 
-    fn lines(&self, window: Span, lie: Lie) -> Lines {
+    fn lines(&self, window: Span, position: Position) -> Lines {
         Lines {
-            recent: self.recent.iter().filter(|part| part.lie(window) == lie).map(|part| part.of.clone()).collect(),
-            files: self.files.iter().filter(|part| part.lie(window) == lie).map(|part| part.of.clone()).collect(),
+            recent: self.recent.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
+            files: self.files.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
         }
     }
 }
@@ -137,7 +140,7 @@ async fn of_file(entry: FileEntry, objects: Arc<dyn ObjectStore>, cache: Arc<Fil
     file.arrow_schema = Some(layout::schema()).filter(|today| named.eq(today.fields().iter().map(|field| field.name())));
     let mut parts: Vec<(Holds, i64)> = Vec::new();
     for group in metadata.row_groups() {
-        let holds = Holds::of(group, &entry);
+        let holds = Holds::of(group);
         match parts.last_mut() {
             Some((part, _)) if part.source == holds.source && part.rows + holds.rows <= PART_ROWS => part.add(&holds),
             _ => parts.push((holds, begin(group))),
@@ -146,7 +149,7 @@ async fn of_file(entry: FileEntry, objects: Arc<dyn ObjectStore>, cache: Arc<Fil
     let ends: Vec<i64> = parts.iter().skip(1).map(|(_, begin)| *begin).chain([i64::try_from(entry.size).unwrap_or(i64::MAX)]).collect();
     let parts = parts.into_iter().zip(ends).map(|((holds, begin), end)| Part {
         rows: holds.rows,
-        span: holds.span,
+        span: holds.span.unwrap_or((entry.earliest, entry.latest)),
         of: file.clone().with_range(begin, end).with_statistics(Arc::new(holds.statistics())),
     });
     Ok(parts.collect())
@@ -161,14 +164,14 @@ fn begin(group: &RowGroupMetaData) -> i64 {
 /// What some row groups hold.
 struct Holds {
     rows: u64,
-    span: Span,
+    /// `None`: it does not say.
+    span: Option<Span>,
     /// The source of all its lines, if they have one.
     source: Option<String>,
 }
 
 impl Holds {
-    /// What a group does not say of itself, its file says.
-    fn of(group: &RowGroupMetaData, file: &FileEntry) -> Self {
+    fn of(group: &RowGroupMetaData) -> Self {
         let bounds = |name: &str| group.columns().iter().find(|column| column.column_descr().name() == name)?.statistics();
         let span = match bounds("timestamp") {
             Some(Bounds::Int64(it)) => it.min_opt().copied().zip(it.max_opt().copied()),
@@ -177,14 +180,14 @@ impl Holds {
         let source = bounds("source").filter(|it| it.min_is_exact() && it.max_is_exact() && it.min_bytes_opt() == it.max_bytes_opt());
         Self {
             rows: u64::try_from(group.num_rows()).unwrap_or(0),
-            span: span.unwrap_or((file.earliest, file.latest)),
+            span,
             source: source.and_then(|it| String::from_utf8(it.min_bytes_opt()?.to_vec()).ok()),
         }
     }
 
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
-        self.span = (self.span.0.min(other.span.0), self.span.1.max(other.span.1));
+        self.span = self.span.zip(other.span).map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
     }
 
     fn statistics(&self) -> Statistics {
@@ -201,8 +204,10 @@ impl Holds {
                 };
             }
         };
-        let moment = |it| ScalarValue::TimestampMicrosecond(Some(it), None);
-        tell("timestamp", moment(self.span.0), moment(self.span.1));
+        if let Some((first, last)) = self.span {
+            let moment = |it| ScalarValue::TimestampMicrosecond(Some(it), None);
+            tell("timestamp", moment(first), moment(last));
+        }
         if let Some(source) = &self.source {
             let source = ScalarValue::Utf8View(Some(source.clone()));
             tell("source", source.clone(), source);
