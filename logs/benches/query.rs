@@ -27,7 +27,7 @@ use gantry_logs::{
 };
 use serde_json::{Value as Json, json};
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 21;
 const ROWS: i64 = 1_000_000;
 const BATCH: i64 = 500;
 const DAY: i64 = 1_790_035_200_000_000;

@@ -1,21 +1,23 @@
-//! Counts lines by a text, as lists of what occurs most do.
+//! Counts lines by a text or by a stretch of time, as lists of what occurs most and charts do.
 //!
-//! The engine hashes and compares the text of each line. But a text that repeats stands once in a file, and its lines have views of
-//! the same bytes: within a batch it is enough to tell views apart, and each text is looked at once.
+//! The engine hashes and compares the key of each line. But a text that repeats stands once in a file, and its lines have views of
+//! the same bytes: it is enough to tell views apart, and to look at each text once a file. Stretches of time come one after the
+//! other, as lines are kept by their time: it is enough to see where each ends.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Borrow, fmt, hash::Hash, ops::Range, sync::Arc};
 
 use datafusion::{
     arrow::{
-        array::{Array, ArrayRef, AsArray as _, Int64Array, RecordBatch, StringViewArray, StringViewBuilder},
-        datatypes::{DataType, SchemaRef},
+        array::{Array, ArrayRef, AsArray as _, Int64Array, RecordBatch, StringViewArray, TimestampSecondArray},
+        buffer::{BooleanBuffer, Buffer},
+        datatypes::{DataType, SchemaRef, TimeUnit, TimestampSecondType},
     },
     common::{
         Result,
         tree_node::{Transformed, TreeNode as _, TreeNodeRecursion},
     },
     execution::{SendableRecordBatchStream, TaskContext},
-    physical_expr::{PhysicalExpr, expressions::Literal},
+    physical_expr::{PhysicalExpr, aggregate::AggregateFunctionExpr, expressions::Literal},
     physical_plan::{
         ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
         aggregates::{AggregateExec, AggregateMode},
@@ -27,12 +29,12 @@ use hashbrown::HashMap;
 
 use super::only;
 
-/// Texts that are counted before the counts are passed on, and their bytes, more or less.
-const TEXTS_MAX: usize = 16 * 1024;
+/// Keys that are counted before the counts are passed on, and bytes of their texts, more or less.
+const KEYS_MAX: usize = 16 * 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The plan, with what counts lines by one text in the place of the engine's own first half of that.
-pub(super) fn by_text(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+/// The plan, with what counts lines by one key in the place of the engine's own first half of that.
+pub(super) fn by_key(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let replaced = plan.transform_up(|node| match CountExec::instead_of(node.as_ref()) {
         Some(count) => Ok(Transformed::yes(Arc::new(count) as _)),
         None => Ok(Transformed::no(node)),
@@ -40,37 +42,47 @@ pub(super) fn by_text(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionP
     Ok(replaced?.data)
 }
 
-/// How many lines there are of each text, of each partition. A text may be told several times, each time with lines that were
-/// not told before.
+/// How many lines there are of each key, of each partition: all, or those that a condition holds for. A key may be told several
+/// times, each time with lines that were not told before.
 #[derive(Debug)]
 struct CountExec {
     input: Arc<dyn ExecutionPlan>,
-    text: Arc<dyn PhysicalExpr>,
+    key: Arc<dyn PhysicalExpr>,
+    counted: Vec<Condition>,
     properties: Arc<PlanProperties>,
 }
+
+/// Which lines are counted. `None`: all.
+type Condition = Option<Arc<dyn PhysicalExpr>>;
 
 impl CountExec {
     fn instead_of(node: &dyn ExecutionPlan) -> Option<Self> {
         let aggregate = node.downcast_ref::<AggregateExec>()?;
-        let ([(text, _)], [count], [None]) = (aggregate.group_expr().expr(), aggregate.aggr_expr(), aggregate.filter_expr()) else {
-            return None;
-        };
-        let arguments = count.expressions();
-        let of_lines = matches!(arguments.as_slice(), [one] if one.downcast_ref::<Literal>().is_some_and(|one| !one.value().is_null()));
+        let ([(key, _)], [_, ..]) = (aggregate.group_expr().expr(), aggregate.aggr_expr()) else { return None };
         let fits = *aggregate.mode() == AggregateMode::Partial
             && aggregate.group_expr().is_single()
             && aggregate.limit_options().is_none()
-            && count.fun().name() == "count"
-            && !count.is_distinct()
-            && of_lines
-            && text.data_type(&aggregate.input().schema()).ok()? == DataType::Utf8View;
-        fits.then(|| Self { input: Arc::clone(aggregate.input()), text: Arc::clone(text), properties: Arc::clone(node.properties()) })
+            && aggregate.aggr_expr().iter().all(|it| counts_lines(it))
+            && Keys::of(&key.data_type(&aggregate.input().schema()).ok()?).is_some();
+        fits.then(|| Self {
+            input: Arc::clone(aggregate.input()),
+            key: Arc::clone(key),
+            counted: aggregate.filter_expr().to_vec(),
+            properties: Arc::clone(node.properties()),
+        })
     }
+}
+
+/// Whether it is `count(*)`.
+fn counts_lines(function: &AggregateFunctionExpr) -> bool {
+    let arguments = function.expressions();
+    let of_lines = matches!(arguments.as_slice(), [one] if one.downcast_ref::<Literal>().is_some_and(|one| !one.value().is_null()));
+    function.fun().name() == "count" && !function.is_distinct() && of_lines
 }
 
 impl DisplayAs for CountExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name(), self.text)
+        write!(f, "{}: {}", self.name(), self.key)
     }
 }
 
@@ -88,7 +100,8 @@ impl ExecutionPlan for CountExec {
     }
 
     fn apply_expressions(&self, f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>) -> Result<TreeNodeRecursion> {
-        f(&self.text)
+        let first = f(&self.key);
+        self.counted.iter().flatten().fold(first, |so_far, condition| so_far?.visit_sibling(|| f(condition)))
     }
 
     fn replace_children(
@@ -96,7 +109,8 @@ impl ExecutionPlan for CountExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self { input: only(children)?, text: Arc::clone(&self.text), properties: Arc::clone(&self.properties) }))
+        let (key, counted, properties) = (Arc::clone(&self.key), self.counted.clone(), Arc::clone(&self.properties));
+        Ok(Arc::new(Self { input: only(children)?, key, counted, properties }))
     }
 
     fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -104,72 +118,213 @@ impl ExecutionPlan for CountExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let (text, schema) = (Arc::clone(&self.text), self.schema());
-        let state = (self.input.execute(partition, context)?, Some(Counts::default()), Arc::clone(&schema));
-        let counted = stream::try_unfold(state, move |(mut input, counts, schema)| {
-            let text = Arc::clone(&text);
-            async move {
-                let Some(mut counts) = counts else { return Ok(None) };
-                while !counts.are_full() {
-                    let Some(batch) = input.next().await.transpose()? else {
-                        let last = counts.told(&schema)?;
-                        return Ok(Some((last, (input, None, schema))));
-                    };
-                    counts.add(text.evaluate(&batch)?.into_array(batch.num_rows())?.as_string_view());
-                }
-                Ok(Some((counts.told(&schema)?, (input, Some(Counts::default()), schema))))
+        let keys = Keys::of(self.schema().field(0).data_type()).unwrap_or_default();
+        let counts = Counts { key: Arc::clone(&self.key), counted: self.counted.clone(), schema: self.schema(), keys, counts: Vec::new() };
+        let state = (self.input.execute(partition, context)?, Some(counts));
+        let counted = stream::try_unfold(state, |(mut input, counts)| async move {
+            let Some(mut counts) = counts else { return Ok(None) };
+            while !counts.keys.are_many() {
+                let Some(batch) = input.next().await.transpose()? else {
+                    return Ok(Some((counts.told()?, (input, None))));
+                };
+                counts.add(&batch)?;
+            }
+            Ok(Some((counts.told()?, (input, Some(counts)))))
+        });
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))
+    }
+}
+
+/// The counts of one partition.
+struct Counts {
+    key: Arc<dyn PhysicalExpr>,
+    counted: Vec<Condition>,
+    schema: SchemaRef,
+    keys: Keys,
+    /// Of one key after the other, as many as there are conditions.
+    counts: Vec<i64>,
+}
+
+impl Counts {
+    fn add(&mut self, batch: &RecordBatch) -> Result<()> {
+        let held = |condition: &Condition| condition.as_ref().map(|it| held(it.as_ref(), batch)).transpose();
+        let held: Vec<_> = self.counted.iter().map(held).collect::<Result<_>>()?;
+        let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
+        let counts = &mut self.counts;
+        // The usual case, and much less to do.
+        if let [None] = held.as_slice() {
+            self.keys.tell_apart(&keys, |key, rows| match counts.get_mut(key) {
+                Some(count) => *count += number(rows.len()),
+                None => counts.push(number(rows.len())),
+            });
+            return Ok(());
+        }
+        self.keys.tell_apart(&keys, |key, rows| {
+            let first = key * held.len();
+            if counts.len() == first {
+                counts.resize(first + held.len(), 0);
+            }
+            for (count, held) in counts[first..].iter_mut().zip(&held) {
+                *count += match held {
+                    None => number(rows.len()),
+                    Some(held) if rows.len() == 1 => i64::from(held.value(rows.start)),
+                    Some(held) => number(held.slice(rows.start, rows.len()).count_set_bits()),
+                };
             }
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, counted)))
+        Ok(())
+    }
+
+    /// Keys and their counts, as the engine's other half takes them. All begins anew.
+    fn told(&mut self) -> Result<RecordBatch> {
+        let (all, each) = (std::mem::take(&mut self.counts), self.counted.len());
+        let counts = |nth| Arc::new(all.iter().skip(nth).step_by(each).copied().collect::<Int64Array>()) as ArrayRef;
+        let columns = std::iter::once(self.keys.told()).chain((0..each).map(counts)).collect();
+        Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+    }
+}
+
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// The lines that a condition holds for.
+fn held(condition: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<BooleanBuffer> {
+    let held = condition.evaluate(batch)?.into_array(batch.num_rows())?;
+    let held = held.as_boolean();
+    Ok(held.nulls().map_or_else(|| held.values().clone(), |known| held.values() & known.inner()))
+}
+
+/// The keys there were, numbered as they came.
+enum Keys {
+    Texts(Texts),
+    Moments(Numbers<i64>),
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::Texts(Texts::default())
+    }
+}
+
+impl Keys {
+    /// `None`: the engine does as well with such keys.
+    fn of(kind: &DataType) -> Option<Self> {
+        match kind {
+            DataType::Utf8View => Some(Self::default()),
+            DataType::Timestamp(TimeUnit::Second, None) => Some(Self::Moments(Numbers::default())),
+            _ => None,
+        }
+    }
+
+    fn are_many(&self) -> bool {
+        match self {
+            Self::Texts(texts) => texts.numbers.len() >= KEYS_MAX || texts.bytes >= BYTES_MAX,
+            Self::Moments(numbers) => numbers.len() >= KEYS_MAX,
+        }
+    }
+
+    /// Tells the number of each line's key, at once for lines in a row that have the same.
+    fn tell_apart(&mut self, keys: &ArrayRef, tell: impl FnMut(usize, Range<usize>)) {
+        match self {
+            Self::Texts(texts) => texts.tell_apart(keys.as_string_view(), tell),
+            Self::Moments(numbers) => {
+                let moments = keys.as_primitive::<TimestampSecondType>();
+                runs(moments, |row| moments.value(row), |key, _| numbers.of(key.as_ref()), tell);
+            }
+        }
+    }
+
+    /// The keys as a column. All begins anew.
+    fn told(&mut self) -> ArrayRef {
+        match self {
+            Self::Texts(texts) => Arc::new(std::mem::take(texts).numbers.in_order().iter().collect::<StringViewArray>()),
+            Self::Moments(numbers) => Arc::new(TimestampSecondArray::from(std::mem::take(numbers).in_order())),
+        }
+    }
+}
+
+/// Numbers of keys, and of having none.
+struct Numbers<K> {
+    of: HashMap<K, usize>,
+    of_none: Option<usize>,
+}
+
+impl<K> Default for Numbers<K> {
+    fn default() -> Self {
+        Self { of: HashMap::new(), of_none: None }
+    }
+}
+
+impl<K: Eq + Hash> Numbers<K> {
+    fn len(&self) -> usize {
+        self.of.len() + usize::from(self.of_none.is_some())
+    }
+
+    fn of<Q: Eq + Hash + ToOwned<Owned = K> + ?Sized>(&mut self, key: Option<&Q>) -> usize
+    where
+        K: Borrow<Q>,
+    {
+        let next = self.len();
+        match key {
+            Some(key) => *self.of.entry_ref(key).or_insert(next),
+            None => *self.of_none.get_or_insert(next),
+        }
+    }
+
+    fn in_order(self) -> Vec<Option<K>> {
+        let mut keys: Vec<_> = std::iter::repeat_with(|| None).take(self.len()).collect();
+        for (key, number) in self.of {
+            keys[number] = Some(key);
+        }
+        keys
     }
 }
 
 #[derive(Default)]
-struct Counts {
-    texts: HashMap<String, i64>,
+struct Texts {
+    numbers: Numbers<String>,
     bytes: usize,
-    /// Lines without a text.
-    without: i64,
-    /// Of one batch: a line with this view, and how many have it.
-    views: HashMap<u128, (usize, i64)>,
+    /// Numbers of the texts that are seen through views of these buffers.
+    views: HashMap<u128, usize>,
+    buffers: Vec<Buffer>,
 }
 
-impl Counts {
-    fn add(&mut self, texts: &StringViewArray) {
-        self.views.clear();
-        for (row, view) in texts.views().iter().enumerate() {
-            // What stands in the place of a view that is none says nothing.
-            if texts.is_null(row) {
-                self.without += 1;
-            } else {
-                self.views.entry(*view).or_insert((row, 0)).1 += 1;
-            }
+impl Texts {
+    fn tell_apart(&mut self, texts: &StringViewArray, tell: impl FnMut(usize, Range<usize>)) {
+        let buffers = texts.data_buffers();
+        if self.buffers.len() != buffers.len() || !self.buffers.iter().zip(buffers).all(|(one, other)| one.ptr_eq(other)) {
+            self.views.clear();
+            self.buffers = buffers.to_vec();
         }
-        for (row, count) in self.views.values() {
-            let text = texts.value(*row);
-            let known = self.texts.len();
-            *self.texts.entry_ref(text).or_default() += count;
-            if self.texts.len() > known {
-                self.bytes += text.len();
-            }
-        }
+        let Self { numbers, bytes, views, .. } = self;
+        let number = |view: Option<u128>, row| match view {
+            None => numbers.of(None::<&str>),
+            Some(view) => *views.entry(view).or_insert_with(|| {
+                let (text, known) = (texts.value(row), numbers.len());
+                let number = numbers.of(Some(text));
+                *bytes += if number == known { text.len() } else { 0 };
+                number
+            }),
+        };
+        runs(texts, |row| texts.views()[row], number, tell);
     }
+}
 
-    fn are_full(&self) -> bool {
-        self.texts.len() >= TEXTS_MAX || self.bytes >= BYTES_MAX
-    }
-
-    /// Texts and their counts, as the engine's other half takes them.
-    fn told(&self, schema: &SchemaRef) -> Result<RecordBatch> {
-        let without = (self.without > 0).then_some((None, self.without));
-        let mut texts = StringViewBuilder::with_capacity(self.texts.len() + 1);
-        let mut counts = Vec::with_capacity(self.texts.len() + 1);
-        for (text, count) in self.texts.iter().map(|(text, count)| (Some(text.as_str()), *count)).chain(without) {
-            texts.append_option(text);
-            counts.push(count);
-        }
-        let columns: [ArrayRef; 2] = [Arc::new(texts.finish()), Arc::new(Int64Array::from(counts))];
-        Ok(RecordBatch::try_new(Arc::clone(schema), columns.into())?)
+/// Tells the number of each key, with the rows in a row that have it. `number` is given a key, or none, and a row that has it.
+fn runs<K: PartialEq>(
+    keys: &impl Array,
+    key: impl Fn(usize) -> K,
+    mut number: impl FnMut(Option<K>, usize) -> usize,
+    mut tell: impl FnMut(usize, Range<usize>),
+) {
+    let key = |row| keys.is_valid(row).then(|| key(row));
+    let mut start = 0;
+    while start < keys.len() {
+        let this = key(start);
+        let end = (start + 1..keys.len()).find(|row| key(*row) != this).unwrap_or(keys.len());
+        tell(number(this, start), start..end);
+        start = end;
     }
 }
 
@@ -177,6 +332,7 @@ impl Counts {
 mod tests {
     use datafusion::{
         arrow::{
+            array::StringViewBuilder,
             datatypes::{Field, Schema},
             util::pretty::pretty_format_batches,
         },
@@ -187,9 +343,16 @@ mod tests {
 
     use super::*;
 
-    /// More texts than are held at once, most of them twice and far from each other, long ones, an empty one, and none.
+    /// More texts than are held at once, most of them twice and far from each other, long ones, an empty one, and none. Moments in
+    /// their order, a hundred alike, one as none, and more than are held at once as well.
     fn table() -> MemTable {
-        let schema = Arc::new(Schema::new(vec![Field::new("t", DataType::Utf8View, true), Field::new("n", DataType::Int64, false)]));
+        let moment = DataType::Timestamp(TimeUnit::Second, None);
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("t", DataType::Utf8View, true),
+            Field::new("n", DataType::Int64, false),
+            Field::new("m", moment.clone(), true),
+            Field::new("s", moment, true),
+        ]));
         let text = |n: usize| match n % 7 {
             0 => None,
             1 => Some(String::new()),
@@ -202,7 +365,11 @@ mod tests {
                 texts.append_option(text(n));
                 numbers.push(i64::try_from(n % 3).unwrap());
             }
-            let columns: [ArrayRef; 2] = [Arc::new(texts.finish()), Arc::new(Int64Array::from(numbers))];
+            let rows = || (first..first + 5_000).map(|n| i64::try_from(n).unwrap());
+            let moments: TimestampSecondArray = rows().map(|n| (n / 100 != 123).then_some(n / 100 * 60)).collect();
+            let seconds: TimestampSecondArray = rows().map(Some).collect();
+            let columns: [ArrayRef; 4] =
+                [Arc::new(texts.finish()), Arc::new(Int64Array::from(numbers)), Arc::new(moments), Arc::new(seconds)];
             RecordBatch::try_new(Arc::clone(&schema), columns.into()).unwrap()
         };
         let partition = |first: usize| (0..5).map(|at| batch(first + at * 5_000)).collect();
@@ -220,14 +387,18 @@ mod tests {
             ("select t, count(n) as c from lines group by t order by t limit 9", false),
             ("select t, count(t) as c from lines group by t order by t limit 9", false),
             ("select t, count(distinct n) as c from lines group by t order by t limit 9", false),
-            ("select t, count(*) filter (where n > 1) as c from lines group by t order by t limit 9", false),
+            ("select t, count(*) as c, count(*) filter (where n > 1) as d from lines group by t order by c desc, t", true),
+            ("select t, count(*) filter (where nullif(n, 2) > 0) as c from lines group by t order by t", true),
+            ("select m, count(*) filter (where n > 1) as c, count(*) filter (where t <> '') as d from lines group by m order by m", true),
+            ("select m, count(*) as c from lines where n = 1 group by m having count(*) > 30 order by m", true),
+            ("select sum(c), sum(d) from (select s, count(*) as c, count(*) filter (where n > 1) as d from lines group by s)", true),
             ("select t, count(*) as c, sum(n) as s from lines group by t order by t limit 9", false),
             ("select n, count(*) as c from lines group by n order by n", false),
             ("select t, n, count(*) as c from lines group by t, n order by t, n limit 9", false),
         ] {
             // Of a plan no part can be run twice.
             let plan = async || context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-            let (plan, replaced) = (plan().await, by_text(plan().await).unwrap());
+            let (plan, replaced) = (plan().await, by_key(plan().await).unwrap());
             let shown = displayable(replaced.as_ref()).indent(false).to_string();
             assert_eq!(shown.contains("CountExec"), ours, "{sql}\n{shown}");
             let [expected, found] = [plan, replaced].map(|plan| collect(plan, context.task_ctx()));

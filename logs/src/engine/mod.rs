@@ -10,6 +10,7 @@ mod given_up;
 mod latest;
 mod parts;
 mod render;
+mod session;
 mod table;
 
 use std::{sync::Arc, time::Duration};
@@ -19,23 +20,14 @@ pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
     arrow::error::ArrowError,
     common::{DataFusionError, internal_err},
-    config::ConfigNonZeroUsize,
+    config::Dialect,
     execution::{
-        SessionState, SessionStateBuilder, SessionStateDefaults,
-        cache::{
-            cache_manager::{CacheManagerConfig, FileMetadataCache},
-            default_cache::DefaultCache,
-        },
-        config::SessionConfig,
+        SessionState,
+        cache::{cache_manager::FileMetadataCache, default_cache::DefaultCache},
         context::SQLOptions,
-        disk_manager::{DiskManagerBuilder, DiskManagerMode},
-        object_store::ObjectStoreUrl,
-        runtime_env::RuntimeEnvBuilder,
     },
     logical_expr::LogicalPlan,
-    object_store::ObjectStore,
     physical_plan::{ExecutionPlan, displayable, execute_stream},
-    prelude::SessionContext,
 };
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value as Json};
@@ -46,6 +38,7 @@ use self::{
     given_up::Waited,
     latest::Windows,
     parts::{Parts, Span},
+    session::Session,
 };
 use crate::{Answer, QueryError, store::View};
 
@@ -53,8 +46,6 @@ use crate::{Answer, QueryError, store::View};
 pub(crate) const TABLE: &str = "logs";
 /// Debug builds of the engine take tens of kilobytes for each level of an expression.
 const STACK_BYTES: usize = 256 * 1024 * 1024;
-/// Levels of a statement that a dialect wrote.
-const STATEMENT_DEPTH_MAX: usize = 2_000;
 /// How long an answer may be as it is put together.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Memory for what files say of themselves.
@@ -116,6 +107,13 @@ pub struct Engine {
     bounds: Bounds,
     turns: Turns,
     runtime: Option<runtime::Runtime>,
+    shared: Arc<Shared>,
+}
+
+/// What all queries share.
+#[derive(Debug)]
+struct Shared {
+    state: SessionState,
     /// What files say of themselves. They never change.
     cache: Arc<FileMetadataCache>,
 }
@@ -138,8 +136,9 @@ impl Engine {
             .thread_name("logs-query")
             .enable_all()
             .build()?;
-        let cache = Arc::new(DefaultCache::new(CACHE_BYTES));
-        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime), cache })
+        let state = session::shared(bounds.threads).map_err(std::io::Error::other)?;
+        let shared = Arc::new(Shared { state, cache: Arc::new(DefaultCache::new(CACHE_BYTES)) });
+        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime), shared })
     }
 
     /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
@@ -158,7 +157,7 @@ impl Engine {
             let runtime = self.runtime.as_ref().ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
             // Dropped when time is up, and its task with it.
             let mut task = JoinSet::new();
-            task.spawn_on(run(turn, Arc::clone(&self.cache), self.bounds.threads, waited, view, (after, until), write), runtime.handle());
+            task.spawn_on(run(turn, Arc::clone(&self.shared), waited, view, (after, until), write), runtime.handle());
             match task.join_next().await {
                 Some(Ok(answer)) => answer,
                 failed => Err(QueryError::Backend(format!("a query broke off: {failed:?}"))),
@@ -170,8 +169,7 @@ impl Engine {
 
 async fn run(
     turn: Turn,
-    cache: Arc<FileMetadataCache>,
-    threads: usize,
+    shared: Arc<Shared>,
     waited: Waited,
     view: View,
     window: Span,
@@ -180,7 +178,7 @@ async fn run(
     let statement = write()?;
     // Lets a query that was given up meanwhile end here.
     tokio::task::yield_now().await;
-    let answer = execute(&turn, cache, threads, &waited, view, window, &statement).await;
+    let answer = execute(&turn, &shared, &waited, view, window, &statement).await;
     answer.map_err(|error| {
         tracing::debug!(sql = statement.sql, %error, "query failed");
         refusal(&error)
@@ -189,30 +187,25 @@ async fn run(
 
 async fn execute(
     turn: &Turn,
-    cache: Arc<FileMetadataCache>,
-    threads: usize,
+    shared: &Shared,
     waited: &Waited,
     view: View,
     window: Span,
     statement: &Statement,
 ) -> Result<Answer, DataFusionError> {
-    let parts = Parts::of(&view, &cache).await?;
-    let context = SessionContext::new_with_state(session(turn, cache, threads, Arc::clone(&view.objects))?);
-    let state = context.state();
-    let parsed = state.sql_to_statement(&statement.sql, &datafusion::config::Dialect::PostgreSQL)?;
-    let plan = async |window| {
-        context.deregister_table(TABLE)?;
-        context.register_table(TABLE, Arc::new(parts.table(window)?))?;
-        state.statement_to_plan(parsed.clone()).await
-    };
-    let whole = plan(window).await?;
+    let parts = Parts::of(&view, &shared.cache).await?;
+    let memory = Arc::clone(&turn.memory);
+    let session = Session::new(&shared.state, memory, Arc::clone(&view.objects))?;
+    let parsed = session.state.sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
+    let whole = session.plan(&parsed, &parts, window)?;
     read_only(&whole)?;
     let mut windows = Windows::new(&parts, window, latest::wanted(&whole)?);
 
     let mut answer = Answer { columns: statement.columns.clone(), ..Answer::default() };
     loop {
-        let (window, wanted) = windows.next();
-        answer.rows = collect(&state, &plan(window).await?, waited, statement, &mut answer).await?;
+        let (next, wanted) = windows.next();
+        let plan = if next == window { whole.clone() } else { session.plan(&parsed, &parts, next)? };
+        answer.rows = collect(&session, &plan, waited, statement, &mut answer).await?;
         if wanted.is_none_or(|it| answer.rows.len() >= it.rows) {
             break;
         }
@@ -228,16 +221,16 @@ async fn execute(
 
 /// What a plan gives, as far as it is asked for. Adds what was read for it.
 async fn collect(
-    state: &SessionState,
+    session: &Session,
     plan: &LogicalPlan,
     waited: &Waited,
     statement: &Statement,
     answer: &mut Answer,
 ) -> Result<Vec<Map<String, Json>>, DataFusionError> {
-    let plan = given_up::ends(counts::by_text(state.create_physical_plan(plan).await?)?, waited)?;
+    let plan = given_up::ends(counts::by_key(session.state.create_physical_plan(plan).await?)?, waited)?;
     tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
     let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
-    let mut batches = execute_stream(Arc::clone(&plan), state.task_ctx())?;
+    let mut batches = execute_stream(Arc::clone(&plan), Arc::clone(&session.task))?;
     while let Some(batch) = batches.try_next().await? {
         rows.add(&batch)?;
         if rows.len() > statement.rows {
@@ -247,35 +240,6 @@ async fn collect(
     drop(batches);
     scanned(plan.as_ref(), answer);
     Ok(rows.finish())
-}
-
-fn session(
-    turn: &Turn,
-    cache: Arc<FileMetadataCache>,
-    threads: usize,
-    objects: Arc<dyn ObjectStore>,
-) -> Result<SessionState, DataFusionError> {
-    let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-    let pool = Arc::clone(&turn.memory);
-    let caches = CacheManagerConfig::default().with_file_metadata_cache(Some(cache));
-    let environment = RuntimeEnvBuilder::new().with_memory_pool(pool).with_disk_manager_builder(disk).with_cache_manager(caches);
-    let environment = environment.build_arc()?;
-    environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
-    let mut config = SessionConfig::new().with_target_partitions(threads).with_information_schema(false);
-    let options = config.options_mut();
-    options.execution.parquet.pushdown_filters = true;
-    options.execution.parquet.reorder_filters = true;
-    options.sql_parser.recursion_limit = ConfigNonZeroUsize::try_new(STATEMENT_DEPTH_MAX)?;
-    // Without table functions, file formats and table factories: a statement reads the one table.
-    let state = SessionStateBuilder::new()
-        .with_config(config)
-        .with_runtime_env(environment)
-        .with_expr_planners(SessionStateDefaults::default_expr_planners())
-        .with_scalar_functions([SessionStateDefaults::default_scalar_functions(), functions::all()].concat())
-        .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
-        .with_window_functions(SessionStateDefaults::default_window_functions())
-        .build();
-    Ok(state)
 }
 
 /// The dialects write nothing else; that it stays so is not left to them alone.

@@ -13,7 +13,12 @@ use datafusion::{
         datatypes::TimestampMicrosecondType,
     },
     common::{ColumnStatistics, Result, ScalarValue, Statistics, stats::Precision},
-    datasource::{ViewTable, listing::PartitionedFile, physical_plan::parquet::metadata::DFParquetMetadata, provider_as_source},
+    datasource::{
+        ViewTable,
+        listing::PartitionedFile,
+        physical_plan::parquet::{CachedParquetFileReaderFactory, metadata::DFParquetMetadata},
+        provider_as_source,
+    },
     execution::cache::cache_manager::FileMetadataCache,
     logical_expr::{LogicalPlanBuilder, col, lit},
     object_store::ObjectStore,
@@ -47,6 +52,7 @@ enum Position {
 pub(super) struct Parts {
     recent: Vec<Part<RecordBatch>>,
     files: Vec<Part<PartitionedFile>>,
+    readers: Arc<CachedParquetFileReaderFactory>,
 }
 
 struct Part<T> {
@@ -82,7 +88,10 @@ impl<T> Part<T> {
 impl Parts {
     #[cfg(test)]
     pub(super) fn recent(batch: RecordBatch) -> Self {
-        Self { recent: of_batch(batch).into_iter().collect(), files: Vec::new() }
+        use datafusion::{execution::cache::default_cache::DefaultCache, object_store::memory::InMemory};
+        let (objects, cache) = (Arc::new(InMemory::new()), Arc::new(DefaultCache::new(0)));
+        let readers = Arc::new(CachedParquetFileReaderFactory::new(objects, cache));
+        Self { recent: of_batch(batch).into_iter().collect(), files: Vec::new(), readers }
     }
 
     /// Looks up what the files hold: what was looked up before is in the cache.
@@ -90,7 +99,8 @@ impl Parts {
         let files = stream::iter(view.files.clone()).map(|file| of_file(file, Arc::clone(&view.objects), Arc::clone(cache)));
         let files: Vec<Vec<_>> = files.buffered(LOOKS).try_collect().await?;
         let recent = view.recent.iter().cloned().filter_map(of_batch).collect();
-        Ok(Self { recent, files: files.into_iter().flatten().collect() })
+        let readers = CachedParquetFileReaderFactory::new(Arc::clone(&view.objects), Arc::clone(cache));
+        Ok(Self { recent, files: files.into_iter().flatten().collect(), readers: Arc::new(readers) })
     }
 
     /// About how many lines are within a window.
@@ -121,6 +131,7 @@ impl Parts {
         Lines {
             recent: self.recent.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
             files: self.files.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
+            readers: Arc::clone(&self.readers),
         }
     }
 }

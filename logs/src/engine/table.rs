@@ -29,18 +29,16 @@ pub(super) const OBJECTS: &str = "logs://files";
 pub(super) struct Lines {
     pub(super) recent: Vec<RecordBatch>,
     pub(super) files: Vec<PartitionedFile>,
+    pub(super) readers: Arc<CachedParquetFileReaderFactory>,
 }
 
 impl Lines {
     fn files(&self, session: &dyn Session, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
         let options = TableParquetOptions { global: session.config_options().execution.parquet.clone(), ..Default::default() };
-        let (url, environment) = (ObjectStoreUrl::parse(OBJECTS)?, session.runtime_env());
-        let cache = environment.cache_manager.get_file_metadata_cache();
-        let readers = CachedParquetFileReaderFactory::new(environment.object_store(&url)?, cache);
-        let source =
-            ParquetSource::new(layout::schema()).with_table_parquet_options(options).with_parquet_file_reader_factory(Arc::new(readers));
+        let readers = Arc::clone(&self.readers) as _;
+        let source = ParquetSource::new(layout::schema()).with_table_parquet_options(options).with_parquet_file_reader_factory(readers);
         let groups = FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
-        let config = FileScanConfigBuilder::new(url, Arc::new(source))
+        let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
             .with_file_groups(groups)
             .with_projection_indices(projection.cloned())?
             .build();
