@@ -42,13 +42,11 @@ impl WithPostgres {
         let home = Arc::new(Home::open(dir, Account::for_servers()?)?);
         let host = Host { engine: Engine::find(self.postgres_bin.as_deref())?, launcher: Launcher::default() };
         let control = Control::ensure(&home, &host, &entropy).await?;
+        let set = loosen(&control).await;
+        control.stop().await?;
+        set?;
+        let control = Control::ensure(&home, &host, &entropy).await?;
         let outcome = async {
-            // Thrown away in any case, so nothing needs to survive a power cut.
-            let (client, connection) = control.config().connect(tokio_postgres::NoTls).await?;
-            tokio::spawn(connection);
-            for statement in ["alter system set fsync = off", "alter system set full_page_writes = off", "select pg_reload_conf()"] {
-                client.batch_execute(statement).await?;
-            }
             Embedded::open(home.clone(), host, entropy).prepare().await?;
             let (program, arguments) = self.command.split_first().context("no command")?;
             let status = Command::new(program)
@@ -65,4 +63,15 @@ impl WithPostgres {
         control.stop().await?;
         outcome
     }
+}
+
+/// Makes it fit for a command that is many at once, and for being thrown away: nothing needs to survive a power cut. Holds from
+/// the next start.
+async fn loosen(control: &Control) -> anyhow::Result<()> {
+    let (client, connection) = control.config().connect(tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    for setting in ["fsync = off", "full_page_writes = off", "max_connections = 200"] {
+        client.batch_execute(&format!("alter system set {setting}")).await?;
+    }
+    Ok(())
 }
