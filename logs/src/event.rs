@@ -1,6 +1,6 @@
 //! What one log line is.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -139,8 +139,7 @@ impl Severity {
 }
 
 /// What one attribute says.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "as in JSON")]
 pub enum Value {
     Boolean(bool),
@@ -161,24 +160,38 @@ impl fmt::Display for Value {
 }
 
 /// The attributes of a line under dotted keys: `request.headers.host`. At most [`ATTRIBUTES_MAX`].
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Attributes(BTreeMap<String, Value>);
+///
+/// In the order of their keys. A list, as a line has few and they come in order more often than not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Attributes(Vec<(Key, Value)>);
+
+/// A dotted key. Most are known beforehand.
+pub type Key = Cow<'static, str>;
 
 impl Attributes {
     /// Adds one, unless there are too many. An empty text is kept: a key that is there is not one that is missing.
-    pub fn add(&mut self, key: impl Into<String>, value: Value) {
+    pub fn add(&mut self, key: impl Into<Key>, value: Value) {
+        let key = key.into();
         let value = match value {
             Value::Text(text) => Value::Text(cut(text)),
             other => other,
         };
-        if self.0.len() < ATTRIBUTES_MAX {
-            self.0.insert(key.into(), value);
+        let after_all = self.0.last().is_none_or(|(last, _)| *last < key);
+        match if after_all { Err(self.0.len()) } else { self.find(&key) } {
+            Ok(known) => self.0[known].1 = value,
+            Err(place) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(place, (key, value)),
+            Err(_) => {}
         }
+    }
+
+    /// Where a key is, or would be.
+    fn find(&self, key: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| (**known).cmp(key))
     }
 
     /// What stands under a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key)
+        self.find(key).ok().map(|at| &self.0[at].1)
     }
 
     /// The text under a key.
@@ -191,7 +204,7 @@ impl Attributes {
 
     /// All, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value))
+        self.0.iter().map(|(key, value)| (&**key, value))
     }
 
     /// The body of a line as JSON: `metadata` is lifted to the top, objects become dotted keys, and so do arrays of one object,
@@ -243,7 +256,7 @@ fn cut(mut text: String) -> String {
 }
 
 /// One line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// Its id, mostly a UUID.
     pub id: String,

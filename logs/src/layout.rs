@@ -6,12 +6,13 @@
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::{
-    array::{ArrayRef, Int64Builder, MapBuilder, RecordBatch, StringBuilder, StringViewBuilder, TimestampMicrosecondArray},
+    array::{ArrayBuilder, ArrayRef, Int64Builder, MapBuilder, RecordBatch, StringBuilder, StringViewBuilder, TimestampMicrosecondArray},
     datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit},
     error::ArrowError,
 };
+use hashbrown::HashMap;
 
-use crate::event::{Event, Value};
+use crate::event::{Event, Key, Value};
 
 /// What stands before a dotted key in the name of its column, so that `@timestamp` is not `timestamp`.
 pub const HOT: char = '@';
@@ -82,7 +83,18 @@ pub const COLUMNS: &[(&str, Kind)] = &[
 
 /// The column of a dotted key, if it has one.
 pub fn column(key: &str) -> Option<(String, Kind)> {
-    COLUMNS.iter().find(|(known, _)| *known == key).map(|(_, kind)| (format!("{HOT}{key}"), *kind))
+    place(key).map(|at| (format!("{HOT}{key}"), COLUMNS[at].1))
+}
+
+/// The place of a dotted key in [`COLUMNS`], if it is there.
+fn place(key: &str) -> Option<usize> {
+    static PLACES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| COLUMNS.iter().zip(0..).map(|((key, _), at)| (*key, at)).collect());
+    PLACES.get(key).copied()
+}
+
+/// A dotted key that was read: those that have a column need no memory of their own.
+pub fn known(key: &str) -> Key {
+    place(key).map_or_else(|| key.to_owned().into(), |at| COLUMNS[at].0.into())
 }
 
 /// The layout. `attributes` holds what has no column.
@@ -115,13 +127,9 @@ pub fn batch<'a>(events: impl IntoIterator<Item = &'a Event> + Clone) -> Result<
         text(rows().map(|event| Some(event.severity.as_str()))),
         text(rows().map(|event| Some(event.message.as_str()))),
     ];
-    for (key, kind) in COLUMNS {
-        columns.push(match kind {
-            Kind::Text => texts(rows().map(|event| event.attributes.get(key))),
-            Kind::Integer => integers(rows().map(|event| event.attributes.get(key))),
-        });
-    }
-    columns.push(rest(events.into_iter())?);
+    let (hot, rest) = attributes(events.into_iter())?;
+    columns.extend(hot);
+    columns.push(rest);
     RecordBatch::try_new(schema(), columns)
 }
 
@@ -131,22 +139,69 @@ fn text<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-fn texts<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> ArrayRef {
-    let mut builder = StringViewBuilder::new();
-    for value in values {
-        match value {
-            Some(Value::Text(text)) => builder.append_value(text),
-            Some(other) => builder.append_value(other.to_string()),
-            None => builder.append_null(),
+/// The columns of attributes, and the map of all others.
+fn attributes<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(Vec<ArrayRef>, ArrayRef), ArrowError> {
+    let mut hot: Vec<_> = COLUMNS.iter().map(|(_, kind)| Column::new(*kind)).collect();
+    let mut rest = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    for event in events {
+        let row = rest.len();
+        for (key, value) in event.attributes.iter() {
+            if !place(key).is_some_and(|at| hot[at].put(row, value)) {
+                rest.keys().append_value(key);
+                rest.values().append_value(value.to_string());
+            }
         }
+        rest.append(true)?;
     }
-    Arc::new(builder.finish())
+    let rows = rest.len();
+    Ok((hot.into_iter().map(|column| column.finish(rows)).collect(), Arc::new(rest.finish())))
 }
 
-fn integers<'a>(values: impl Iterator<Item = Option<&'a Value>>) -> ArrayRef {
-    let mut builder = Int64Builder::new();
-    values.for_each(|value| builder.append_option(value.and_then(whole)));
-    Arc::new(builder.finish())
+/// The column of one attribute, as far as lines had it.
+enum Column {
+    Texts(StringViewBuilder),
+    Integers(Int64Builder),
+}
+
+impl Column {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Text => Self::Texts(StringViewBuilder::new()),
+            Kind::Integer => Self::Integers(Int64Builder::new()),
+        }
+    }
+
+    /// Puts a value where a row has it. Tells whether it fits.
+    fn put(&mut self, row: usize, value: &Value) -> bool {
+        match self {
+            Self::Texts(texts) => {
+                (texts.len()..row).for_each(|_| texts.append_null());
+                match value {
+                    Value::Text(text) => texts.append_value(text),
+                    other => texts.append_value(other.to_string()),
+                }
+            }
+            Self::Integers(integers) => {
+                let Some(value) = whole(value) else { return false };
+                integers.append_nulls(row - integers.len());
+                integers.append_value(value);
+            }
+        }
+        true
+    }
+
+    fn finish(self, rows: usize) -> ArrayRef {
+        match self {
+            Self::Texts(mut texts) => {
+                (texts.len()..rows).for_each(|_| texts.append_null());
+                Arc::new(texts.finish())
+            }
+            Self::Integers(mut integers) => {
+                integers.append_nulls(rows - integers.len());
+                Arc::new(integers.finish())
+            }
+        }
+    }
 }
 
 /// A whole number, also where it was sent as text: what is read back is what was sent.
@@ -156,21 +211,6 @@ fn whole(value: &Value) -> Option<i64> {
         Value::Text(text) => text.parse().ok().filter(|it: &i64| it.to_string() == *text),
         Value::Float(_) | Value::Boolean(_) => None,
     }
-}
-
-fn rest<'a>(events: impl Iterator<Item = &'a Event>) -> Result<ArrayRef, ArrowError> {
-    let mut builder = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
-    for event in events {
-        for (key, value) in event.attributes.iter() {
-            let fits = COLUMNS.iter().any(|(known, kind)| *known == key && (*kind == Kind::Text || whole(value).is_some()));
-            if !fits {
-                builder.keys().append_value(key);
-                builder.values().append_value(value.to_string());
-            }
-        }
-        builder.append(true)?;
-    }
-    Ok(Arc::new(builder.finish()))
 }
 
 #[cfg(test)]

@@ -42,9 +42,9 @@ fn event(row: &Row) -> Event {
         took_millis: row.took_millis,
     };
     let mut all = Attributes::default();
-    request.describe(&mut all);
     let identifier = row.project.as_ref().map(ToString::to_string).unwrap_or_default();
     text(&mut all, "identifier", identifier.clone());
+    let line = request.describe(&mut all);
     for (key, value) in [("request.headers.referer", &row.referer), ("request.headers.x_client_info", &row.client_info)] {
         if let Some(value) = value {
             text(&mut all, key, value);
@@ -59,7 +59,7 @@ fn event(row: &Row) -> Event {
     } else {
         Source::Edge
     };
-    Event::new(row.id.to_string(), row.at.timestamp_micros(), source, request.message(), all)
+    Event::new(row.id.to_string(), row.at.timestamp_micros(), source, line, all)
 }
 
 /// The name of a function: `hello` of `/functions/v1/hello/there`.

@@ -67,11 +67,11 @@ fn event(id: Uuid, answered: &Answered) -> Event {
         took_millis: answered.took_millis,
     };
     let mut all = Attributes::default();
-    request.describe(&mut all);
     text(&mut all, "identifier", answered.project.as_str());
+    let line = request.describe(&mut all);
     text(&mut all, "operation", answered.operation);
     if let Some(user) = answered.user {
         text(&mut all, "user_id", user.to_string());
     }
-    Event::new(id.to_string(), answered.at.timestamp_micros(), Source::Management, request.message(), all)
+    Event::new(id.to_string(), answered.at.timestamp_micros(), Source::Management, line, all)
 }

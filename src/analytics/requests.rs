@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use gantry_logs::event::{Attributes, Value};
+use gantry_logs::event::{Attributes, Key, Value};
 use hyper::{Method, StatusCode, Version};
 
 /// What is known of a request and its answer.
@@ -28,45 +28,44 @@ impl Request<'_> {
         format!("{origin}{}{search}", self.path)
     }
 
-    /// The line itself.
-    pub(super) fn message(&self) -> String {
-        let agent = self.user_agent.unwrap_or("-");
-        format!("{} | {} | {} | {} | {agent}", self.method, self.status.as_u16(), self.client, self.url())
-    }
-
-    /// Adds what is asked for by key.
-    pub(super) fn describe(&self, all: &mut Attributes) {
+    /// Adds what is asked for by key, and gives the line itself.
+    pub(super) fn describe(&self, all: &mut Attributes) -> String {
+        let (url, client) = (self.url(), self.client.to_string());
+        let line = format!("{} | {} | {client} | {url} | {}", self.method, self.status.as_u16(), self.user_agent.unwrap_or("-"));
+        if let Some(version) = self.version {
+            text(all, "request.cf.httpProtocol", format!("{version:?}"));
+        }
+        text(all, "request.headers.cf_connecting_ip", client.clone());
+        if !self.host.is_empty() {
+            text(all, "request.headers.host", self.host);
+        }
+        if let Some(agent) = self.user_agent {
+            text(all, "request.headers.user_agent", agent);
+        }
+        text(all, "request.headers.x_forwarded_proto", self.scheme);
+        text(all, "request.headers.x_real_ip", client);
+        if !self.host.is_empty() {
+            text(all, "request.host", self.host);
+        }
         text(all, "request.method", self.method.as_str());
         text(all, "request.path", self.path);
-        text(all, "request.url", self.url());
         text(all, "request.protocol", format!("{}:", self.scheme));
         if let Some(search) = self.search {
             text(all, "request.search", format!("?{search}"));
         }
-        if let Some(version) = self.version {
-            text(all, "request.cf.httpProtocol", format!("{version:?}"));
-        }
-        if !self.host.is_empty() {
-            text(all, "request.host", self.host);
-            text(all, "request.headers.host", self.host);
-        }
-        text(all, "request.headers.x_forwarded_proto", self.scheme);
-        text(all, "request.headers.x_real_ip", self.client.to_string());
-        text(all, "request.headers.cf_connecting_ip", self.client.to_string());
-        if let Some(agent) = self.user_agent {
-            text(all, "request.headers.user_agent", agent);
-        }
-        number(all, "response.status_code", self.status.as_u16().into());
+        text(all, "request.url", url);
         number(all, "response.origin_time", i64::try_from(self.took_millis).unwrap_or(i64::MAX));
+        number(all, "response.status_code", self.status.as_u16().into());
+        line
     }
 }
 
 /// Adds a text.
-pub(super) fn text(all: &mut Attributes, key: &str, value: impl Into<String>) {
+pub(super) fn text(all: &mut Attributes, key: impl Into<Key>, value: impl Into<String>) {
     all.add(key, Value::Text(value.into()));
 }
 
 /// Adds a number.
-pub(super) fn number(all: &mut Attributes, key: &str, value: i64) {
+pub(super) fn number(all: &mut Attributes, key: impl Into<Key>, value: i64) {
     all.add(key, Value::Integer(value));
 }

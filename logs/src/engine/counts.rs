@@ -119,7 +119,7 @@ impl ExecutionPlan for CountExec {
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let keys = Keys::of(self.schema().field(0).data_type()).unwrap_or_default();
-        let counts = Counts { key: Arc::clone(&self.key), counted: self.counted.clone(), schema: self.schema(), keys, counts: Vec::new() };
+        let counts = Counts { key: Arc::clone(&self.key), counted: self.counted.clone(), schema: self.schema(), keys, lines: Vec::new() };
         let state = (self.input.execute(partition, context)?, Some(counts));
         let counted = stream::try_unfold(state, |(mut input, counts)| async move {
             let Some(mut counts) = counts else { return Ok(None) };
@@ -142,7 +142,7 @@ struct Counts {
     schema: SchemaRef,
     keys: Keys,
     /// Of one key after the other, as many as there are conditions.
-    counts: Vec<i64>,
+    lines: Vec<i64>,
 }
 
 impl Counts {
@@ -150,7 +150,7 @@ impl Counts {
         let held = |condition: &Condition| condition.as_ref().map(|it| held(it.as_ref(), batch)).transpose();
         let held: Vec<_> = self.counted.iter().map(held).collect::<Result<_>>()?;
         let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
-        let counts = &mut self.counts;
+        let counts = &mut self.lines;
         // The usual case, and much less to do.
         if let [None] = held.as_slice() {
             self.keys.tell_apart(&keys, |key, rows| match counts.get_mut(key) {
@@ -177,7 +177,7 @@ impl Counts {
 
     /// Keys and their counts, as the engine's other half takes them. All begins anew.
     fn told(&mut self) -> Result<RecordBatch> {
-        let (all, each) = (std::mem::take(&mut self.counts), self.counted.len());
+        let (all, each) = (std::mem::take(&mut self.lines), self.counted.len());
         let counts = |nth| Arc::new(all.iter().skip(nth).step_by(each).copied().collect::<Int64Array>()) as ArrayRef;
         let columns = std::iter::once(self.keys.told()).chain((0..each).map(counts)).collect();
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)

@@ -1,11 +1,13 @@
 //! How lines are written in the log: in the order given, without repeating keys, so that writing them costs little.
 
-use std::collections::{HashMap, hash_map::Entry};
-
+use hashbrown::hash_map::{Entry, HashMap};
 use serde::{Deserialize, de::IntoDeserializer};
 
 use super::Mark;
-use crate::event::{Attributes, Event, Severity, Source, TEXT_BYTES_MAX, Value};
+use crate::{
+    event::{Attributes, Event, Severity, Source, TEXT_BYTES_MAX, Value},
+    layout,
+};
 
 /// Bytes of the attributes of one line at most; the rest of them are dropped.
 pub const ROW_BYTES_MAX: usize = 1024 * 1024;
@@ -143,7 +145,7 @@ fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>
     let message = from.text()?.to_owned();
     let mut attributes = Attributes::default();
     for _ in 0..from.varint()? {
-        let key = from.word(words)?.to_owned();
+        let key = layout::known(from.word(words)?);
         let value = match from.byte()? {
             0 => Value::Boolean(false),
             1 => Value::Boolean(true),

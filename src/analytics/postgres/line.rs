@@ -46,9 +46,9 @@ pub(super) fn event(id: String, project: &ProjectRef, bytes: &[u8], now: DateTim
     };
     for (name, key) in KEYS {
         match line.get(*name) {
-            Some(Json::String(value)) => text(&mut all, key, value),
+            Some(Json::String(value)) => text(&mut all, *key, value),
             Some(Json::Number(value)) => match value.as_i64() {
-                Some(value) => number(&mut all, key, value),
+                Some(value) => number(&mut all, *key, value),
                 None => all.add(*key, Value::Text(value.to_string())),
             },
             _ => {}
