@@ -35,7 +35,7 @@ use tokio_rustls::TlsConnector;
 
 const ROUNDS: usize = 7;
 /// Requests of one run, over so many connections.
-const REQUESTS: u32 = 20_000;
+const REQUESTS: u32 = 60_000;
 const CONNECTIONS: usize = 32;
 /// In a second, as `/proc` tells them.
 const TICKS: f64 = 100.0;

@@ -17,6 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     forward,
     framing::{Ambiguous, Watched},
+    request::Client,
     tls::{self, ACME_ALPN, Tls},
 };
 use crate::{accepting, app::App};
@@ -40,8 +41,16 @@ pub(super) struct Visit {
     pub(super) peer: SocketAddr,
     /// The name it asked for with TLS, in lower case.
     pub(super) name: SmolStr,
+    /// What services are told of it.
+    pub(super) told: Client,
     /// Whether it sent a request that can be read in two ways.
     pub(super) ambiguous: Ambiguous,
+}
+
+impl Visit {
+    fn new(app: &App, peer: SocketAddr, name: SmolStr, ambiguous: Ambiguous) -> Self {
+        Self { app: app.clone(), peer, told: Client::new(peer.ip().to_canonical(), &name), name, ambiguous }
+    }
 }
 
 /// Serves one connection to its end.
@@ -55,11 +64,10 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &
     };
     tally.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        let visit = Visit { app: app.clone(), peer, name, ambiguous: Ambiguous::default() };
-        requests_2(visit, stream).await;
+        requests_2(Visit::new(app, peer, name, Ambiguous::default()), stream).await;
     } else {
         let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit { app: app.clone(), peer, name, ambiguous }, stream).await;
+        requests_1(Visit::new(app, peer, name, ambiguous), stream).await;
     }
 }
 

@@ -1,12 +1,12 @@
 //! One request: whose it is, where it goes, what came back.
 
-use std::{error::Error as StdError, sync::Arc, time::Duration};
+use std::{error::Error as StdError, pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::{Either, Empty, LengthLimitError, Limited};
 use hyper::{
     Method, Request, Response, StatusCode, Uri, Version,
     body::{Body, Incoming},
-    header::{self, HeaderName, HeaderValue},
+    header::{self, HeaderName},
     http::request::Parts,
 };
 use tokio::{
@@ -40,7 +40,7 @@ pub(super) type Answer = Response<Download>;
 pub(super) struct Passed<'a> {
     pub(super) site: Arc<Site>,
     pub(super) service: Service,
-    pub(super) upstream: Upstream,
+    pub(super) upstream: Arc<Upstream>,
     /// The path behind the service's prefix.
     pub(super) rest: &'a str,
     pub(super) held: super::InFlight,
@@ -59,7 +59,7 @@ pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answ
     let outcome = async {
         let passed = admit(visit, &parts, &uri, &mut about).await?;
         if request::is_websocket(&parts) {
-            tunnel::open(visit, passed, parts, tunnel).await
+            Box::pin(tunnel::open(visit, passed, parts, tunnel)).await
         } else {
             forward(visit, passed, parts, body).await
         }
@@ -86,14 +86,13 @@ async fn admit<'a>(
     if visit.ambiguous.is_set() {
         return Err(Refusal::Malformed);
     }
-    let host = request::host(parts)?;
-    if host != visit.name {
+    if !request::is_for(parts, &visit.name)? {
         return Err(Refusal::Misdirected);
     }
     request::check(parts)?;
     let edge = &visit.app.edge;
     // Again for each request: connections outlive what they were made for.
-    let site = edge.names.find(&host).await.ok_or(Refusal::NoProject)?;
+    let site = edge.names.find(&visit.name).await.ok_or(Refusal::NoProject)?;
     *project = Some(site.clone());
     match site.serving {
         Serving::Yes => {}
@@ -124,7 +123,7 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
         Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max))
     };
     let request = outgoing(visit, &passed, parts, upload)?;
-    let asked = visit.app.edge.links.ask(passed.upstream.authority(), request);
+    let asked = pin!(visit.app.edge.links.ask(passed.upstream.authority(), request));
     let response = in_time(passed.service, &sent, asked).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Refusal::Unreachable(passed.service));
@@ -134,18 +133,11 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
 
 /// The request as the service gets it.
 pub(super) fn outgoing(visit: &Visit, passed: &Passed<'_>, mut parts: Parts, body: Upload) -> Result<Request<Upload>, Refusal> {
-    let told = Told {
-        client: visit.peer.ip().to_canonical(),
-        host: &visit.name,
-        project: &passed.site.reference,
-        prefix: passed.service.prefix(),
-    };
+    let told = Told { client: &visit.told, project: &passed.site.told, prefix: passed.service.prefix() };
     request::rewrite(&mut parts.headers, &told);
     parts.uri = passed.upstream.path(passed.rest, parts.uri.query()).ok_or(Refusal::Malformed)?;
     parts.version = Version::HTTP_11;
-    if let Ok(host) = HeaderValue::from_str(passed.upstream.authority().as_str()) {
-        parts.headers.insert(header::HOST, host);
-    }
+    parts.headers.insert(header::HOST, passed.upstream.host().clone());
     let mut request = Request::new(body);
     (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (parts.method, parts.uri, parts.headers);
     Ok(request)

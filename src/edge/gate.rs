@@ -52,7 +52,8 @@ impl Gate {
         {
             return Ok(accepted.clone());
         }
-        match keys::accepted(app, site.project, &site.reference).await {
+        // Boxed, so that who finds them known does not carry the future of a query around.
+        match Box::pin(keys::accepted(app, site.project, &site.reference)).await {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
                 self.accepted.insert(site.project, (now, accepted.clone()));

@@ -161,7 +161,7 @@ impl Links {
                     }
                     (kept, false)
                 }
-                None => (Box::new(Link::new(service).await?), true),
+                None => (Box::new(Box::pin(Link::new(service)).await?), true),
             };
             match link.exchange(request).await {
                 Ok(response) => {

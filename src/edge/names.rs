@@ -59,6 +59,8 @@ pub(super) enum Serving {
 pub(super) struct Site {
     pub(super) project: ProjectId,
     pub(super) reference: ProjectRef,
+    /// The same for services.
+    pub(super) told: Option<HeaderValue>,
     pub(super) serving: Serving,
     /// Where services of this project answer, instead of where those of all do.
     pub(super) upstreams: Option<Arc<Upstreams>>,
@@ -98,6 +100,7 @@ impl Table {
             let site = |serving, certificate: Option<Arc<CertifiedKey>>, own_domain, hsts_secs: Option<i32>| Site {
                 project: one.project,
                 reference: one.reference.clone(),
+                told: HeaderValue::from_str(one.reference.as_str()).ok(),
                 serving: if one.paused && serving == Serving::Yes { Serving::Paused } else { serving },
                 upstreams: overrides.get(&one.project).cloned(),
                 certificate,
@@ -183,8 +186,9 @@ impl Names {
     async fn caught_up(&self) {
         let wanted = self.wanted.load(Ordering::Acquire);
         if *self.read.borrow() < wanted {
+            let mut read = self.read.subscribe();
             // The sender is ours. Late is better than never: the old table is served then.
-            let _ = timeout(PATIENCE, self.read.subscribe().wait_for(|read| *read >= wanted)).await;
+            let _ = Box::pin(timeout(PATIENCE, read.wait_for(|read| *read >= wanted))).await;
         }
     }
 

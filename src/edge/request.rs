@@ -10,7 +10,6 @@ use hyper::{
 use smol_str::SmolStr;
 
 use super::answer::Refusal;
-use crate::ids::ProjectRef;
 
 /// Of one connection only (RFC 9110, 7.6.1), besides those that `Connection` names.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -24,13 +23,23 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 /// What services believe because it comes from us.
-const OURS: [HeaderName; 3] = [header::FORWARDED, HeaderName::from_static("x-real-ip"), HeaderName::from_static("x-project-ref")];
+const OURS: [HeaderName; 3] = [header::FORWARDED, REAL_IP, PROJECT_REF];
 const OURS_PREFIX: &str = "x-forwarded-";
 
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const PROJECT_REF: HeaderName = HeaderName::from_static("x-project-ref");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
+
+/// Whether a request is for this host, which is in lower case.
+pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, Refusal> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    // Most say it once, and as it is.
+    let as_it_is = hosts.next().is_some_and(|named| named == host) && hosts.next().is_none() && parts.uri.authority().is_none();
+    if as_it_is { Ok(true) } else { self::host(parts).map(|named| named == host) }
+}
 
 /// The host a request is for: lower case, without its port.
 pub(super) fn host(parts: &Parts) -> Result<SmolStr, Refusal> {
@@ -110,11 +119,24 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// What services are told of a client.
+pub(super) struct Client {
+    address: Option<HeaderValue>,
+    host: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client at this address, who asks for this host.
+    pub(super) fn new(address: IpAddr, host: &str) -> Self {
+        // Addresses and names of hosts are all ASCII.
+        Self { address: HeaderValue::try_from(address.to_string()).ok(), host: HeaderValue::from_str(host).ok() }
+    }
+}
+
 /// Who a request is from and what it is for, as a service is told.
 pub(super) struct Told<'a> {
-    pub(super) client: IpAddr,
-    pub(super) host: &'a str,
-    pub(super) project: &'a ProjectRef,
+    pub(super) client: &'a Client,
+    pub(super) project: &'a Option<HeaderValue>,
     pub(super) prefix: &'static str,
 }
 
@@ -132,17 +154,10 @@ pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
     headers.remove(header::EXPECT);
     // The client's upstream address says it.
     headers.remove(header::HOST);
-    let client = told.client.to_string();
-    let values = [
-        (FORWARDED_FOR, client.as_str()),
-        (OURS[1].clone(), client.as_str()),
-        (FORWARDED_HOST, told.host),
-        (OURS[2].clone(), told.project.as_str()),
-    ];
-    for (name, value) in values {
-        // Addresses, hosts and references are all ASCII.
-        if let Ok(value) = HeaderValue::from_str(value) {
-            headers.insert(name, value);
+    let Client { address, host } = told.client;
+    for (name, value) in [(FORWARDED_FOR, address), (REAL_IP, address), (FORWARDED_HOST, host), (PROJECT_REF, told.project)] {
+        if let Some(value) = value {
+            headers.insert(name, value.clone());
         }
     }
     headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
@@ -179,7 +194,10 @@ mod tests {
             (two, "https://a.test/", vec![("host", "b.test")], Err(Refusal::Malformed)),
         ];
         for (version, uri, headers, expected) in cases {
-            assert_eq!(host(&parts(version, uri, &headers)).as_deref().map_err(|refusal| *refusal), expected, "{uri} {headers:?}");
+            let parts = parts(version, uri, &headers);
+            assert_eq!(host(&parts).as_deref().map_err(|refusal| *refusal), expected, "{uri} {headers:?}");
+            assert_eq!(is_for(&parts, "a.test"), expected.map(|_| true), "{uri} {headers:?}");
+            assert_eq!(is_for(&parts, "b.test"), expected.map(|_| false), "{uri} {headers:?}");
         }
     }
 
@@ -221,8 +239,8 @@ mod tests {
             ("host", "a.test"),
         ];
         let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
-        let project = "abcdefghijklmnopqrst".parse().unwrap();
-        rewrite(&mut headers, &Told { client: [192, 0, 2, 1].into(), host: "a.test", project: &project, prefix: "/rest/v1" });
+        let (client, project) = (Client::new([192, 0, 2, 1].into(), "a.test"), Some(HeaderValue::from_static("abcdefghijklmnopqrst")));
+        rewrite(&mut headers, &Told { client: &client, project: &project, prefix: "/rest/v1" });
         let mut told: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         told.sort_unstable();
         let expected = [

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use hyper::http::uri::{Authority, PathAndQuery, Uri};
+use hyper::{
+    header::HeaderValue,
+    http::uri::{Authority, PathAndQuery, Uri},
+};
 
 use crate::ids::{Malformed, ProjectRef};
 
@@ -88,13 +91,14 @@ impl FromStr for Service {
 pub struct Template {
     text: Arc<str>,
     /// Read beforehand, where it is the same for all projects.
-    fixed: Option<Upstream>,
+    fixed: Option<Arc<Upstream>>,
 }
 
 /// Where a project's service answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     authority: Authority,
+    host: HeaderValue,
     /// Begins with a slash or is empty; does not end with one.
     base: Arc<str>,
 }
@@ -107,7 +111,7 @@ impl FromStr for Template {
         let tried = tried.filter(|_| text.len() <= BYTES_MAX).ok_or(Malformed(
             "an address such as http://127.0.0.1:3000 or http://{ref}.internal:3000/base, without user, query or fragment",
         ))?;
-        Ok(Self { text: text.into(), fixed: (!text.contains(REF)).then_some(tried) })
+        Ok(Self { text: text.into(), fixed: (!text.contains(REF)).then(|| tried.into()) })
     }
 }
 
@@ -119,8 +123,8 @@ impl fmt::Display for Template {
 
 impl Template {
     /// Where it leads for a project.
-    pub fn fill(&self, project: &ProjectRef) -> Option<Upstream> {
-        self.fixed.clone().or_else(|| Upstream::parse(&self.text.replace(REF, project.as_str())))
+    pub fn fill(&self, project: &ProjectRef) -> Option<Arc<Upstream>> {
+        self.fixed.clone().or_else(|| Upstream::parse(&self.text.replace(REF, project.as_str())).map(Arc::new))
     }
 }
 
@@ -130,12 +134,18 @@ impl Upstream {
         let uri: Uri = (!text.contains(['#', '{', '}', '@'])).then(|| text.parse().ok())??;
         let authority = uri.authority().filter(|authority| !authority.host().is_empty())?;
         let plain = uri.scheme_str() == Some("http") && uri.query().is_none();
-        plain.then(|| Self { authority: authority.clone(), base: uri.path().trim_end_matches('/').into() })
+        let host = HeaderValue::from_str(authority.as_str()).ok()?;
+        plain.then(|| Self { authority: authority.clone(), host, base: uri.path().trim_end_matches('/').into() })
     }
 
     /// Its host and port.
     pub fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    /// The same for the header field `Host`.
+    pub fn host(&self) -> &HeaderValue {
+        &self.host
     }
 
     /// The path of `rest` there, with its query.
