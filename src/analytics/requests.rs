@@ -30,6 +30,7 @@ impl Request<'_> {
 
     /// Adds what is asked for by key, and gives the line itself.
     pub(super) fn describe(&self, all: &mut Attributes) -> String {
+        // By key, as a line has them: so none has to be moved for another.
         let (url, client) = (self.url(), self.client.to_string());
         let line = format!("{} | {} | {client} | {url} | {}", self.method, self.status.as_u16(), self.user_agent.unwrap_or("-"));
         if let Some(version) = self.version {
