@@ -32,6 +32,8 @@ use super::only;
 /// Keys that are counted before the counts are passed on, and bytes of their texts, more or less.
 const KEYS_MAX: usize = 16 * 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Counts of one key: what is held here is not in the query's budget, so it is little.
+const COUNTS_MAX: usize = 16;
 
 /// The plan, with what counts lines by one key in the place of the engine's own first half of that.
 pub(super) fn by_key(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -62,6 +64,7 @@ impl CountExec {
         let fits = *aggregate.mode() == AggregateMode::Partial
             && aggregate.group_expr().is_single()
             && aggregate.limit_options().is_none()
+            && aggregate.aggr_expr().len() <= COUNTS_MAX
             && aggregate.aggr_expr().iter().all(|it| counts_lines(it))
             && Keys::of(&key.data_type(&aggregate.input().schema()).ok()?).is_some();
         fits.then(|| Self {
@@ -380,7 +383,11 @@ mod tests {
     async fn counts_are_those_of_the_engine() {
         let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
         context.register_table("lines", Arc::new(table())).unwrap();
+        let counts = |many: i32| (0..many).map(|n| format!("count(*) filter (where n <> {n}) as c{n}")).collect::<Vec<_>>().join(", ");
+        let [most, more] = [16, 17].map(|many| format!("select m, {} from lines group by m order by m limit 9", counts(many)));
         for (sql, ours) in [
+            (most.as_str(), true),
+            (more.as_str(), false),
             ("select t, count(*) as c from lines group by t order by c desc, t", true),
             ("select coalesce(t, '') as k, count(*) as c from lines where n > 0 group by k order by c desc, k", true),
             ("select count(*) as c from (select t from lines group by t having count(*) > 1)", true),
