@@ -23,7 +23,11 @@ use datafusion::{
     sql::{parser::Statement, planner::SqlToRel},
 };
 
-use super::{TABLE, functions, parts::Parts, parts::Span, table};
+use super::{
+    TABLE, functions,
+    parts::{Parts, Span},
+    table,
+};
 
 /// Levels of a statement that a dialect wrote.
 const STATEMENT_DEPTH_MAX: usize = 2_000;
@@ -35,7 +39,7 @@ pub(super) fn shared(threads: usize) -> Result<SessionState> {
     options.execution.parquet.pushdown_filters = true;
     options.execution.parquet.reorder_filters = true;
     options.sql_parser.recursion_limit = ConfigNonZeroUsize::try_new(STATEMENT_DEPTH_MAX)?;
-    // The second time the rules find next to nothing, and take as long.
+    // A second round of the rules would take as long as the first, for statements that are small.
     options.optimizer.max_passes = 1;
     // Without table functions, file formats and table factories: a statement reads the one table.
     let state = SessionStateBuilder::new()
