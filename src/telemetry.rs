@@ -1,5 +1,7 @@
 //! Logs and metrics.
 
+mod operations;
+
 use std::{io::IsTerminal, time::Duration};
 
 use axum::http::StatusCode;
@@ -8,6 +10,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
+use self::operations::Operations;
 use crate::{
     config::LogFormat,
     edge::{self, upstreams::Service},
@@ -33,12 +36,10 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
     .context("starting the log")
 }
 
-/// Counters and durations of every operation, in Prometheus' form.
-///
-/// Handles are made once, so a request pays two atomic additions.
+/// All that is counted, in Prometheus' form. Handles are made once.
 pub struct Metrics {
     handle: PrometheusHandle,
-    operations: Vec<Operation>,
+    operations: Operations,
     tally: Tally,
     clusters: Clusters,
     router: router::Tally,
@@ -146,12 +147,6 @@ fn edge_tally(recorder: &PrometheusRecorder) -> edge::Tally {
     }
 }
 
-struct Operation {
-    /// By hundreds of the status: 1xx to 5xx.
-    requests: [Counter; 5],
-    seconds: Histogram,
-}
-
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
 const SECONDS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 /// Observations are kept apart until somebody sums them up; this often keeps that short.
@@ -161,17 +156,6 @@ impl Metrics {
     /// Metrics for operations of these ids, numbered in this order.
     pub fn new(operations: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
         let recorder = PrometheusBuilder::new().set_buckets(&SECONDS).context("choosing histogram buckets")?.build_recorder();
-        let operations = operations
-            .map(|id| {
-                let labels = vec![Label::from_static_parts("operation", id)];
-                let requests = ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
-                    let labels = [labels.clone(), vec![Label::from_static_parts("status", class)]].concat();
-                    recorder.register_counter(&Key::from_parts("gantry_requests_total", labels), &METADATA)
-                });
-                let seconds = recorder.register_histogram(&Key::from_parts("gantry_request_seconds", labels), &METADATA);
-                Operation { requests, seconds }
-            })
-            .collect();
         let decisions = |by| {
             let labels = vec![Label::from_static_parts("by", by)];
             recorder.register_counter(&Key::from_parts("gantry_limits_shared_total", labels), &METADATA)
@@ -192,7 +176,7 @@ impl Metrics {
         };
         let edge = edge_tally(&recorder);
         let unlogged = recorder.register_counter(&Key::from_static_name("gantry_management_log_dropped_total"), &METADATA);
-        Ok(Self { handle: recorder.handle(), operations, tally, clusters, router, edge, unlogged })
+        Ok(Self { handle: recorder.handle(), operations: Operations::new(operations), tally, clusters, router, edge, unlogged })
     }
 
     /// What is counted about connections to databases.
@@ -222,16 +206,14 @@ impl Metrics {
 
     /// One answered request.
     pub fn observe(&self, operation: u16, status: StatusCode, millis: u64) {
-        let Some(operation) = self.operations.get(usize::from(operation)) else { return };
-        if let Some(counter) = operation.requests.get(usize::from(status.as_u16() / 100).saturating_sub(1)) {
-            counter.increment(1);
-        }
-        operation.seconds.record(Duration::from_millis(millis).as_secs_f64());
+        self.operations.observe(operation, status.as_u16(), millis);
     }
 
     /// The page Prometheus scrapes.
     pub fn render(&self) -> String {
-        self.handle.render()
+        let mut page = self.handle.render();
+        self.operations.render(&mut page);
+        page
     }
 
     /// Sums up observations, so that memory stays bounded when nobody scrapes.
