@@ -1,10 +1,14 @@
 //! Listeners: every connection is begun with or turned away at once, and at the end they are seen out.
 
 use std::{
+    future::poll_fn,
     net::SocketAddr,
     pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -13,12 +17,50 @@ use hyper_util::server::graceful::GracefulConnection;
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Notify,
     task::JoinSet,
     time::{self, timeout},
 };
 
 /// The pause after a connection could not be taken: no file descriptor is left, as a rule.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Stops listeners and what they took, all together.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    already: AtomicBool,
+    told: Notify,
+}
+
+impl Stop {
+    /// No connection is taken any more, and none goes on after the requests it has begun.
+    pub fn stop(&self) {
+        self.0.already.store(true, Ordering::Release);
+        self.0.told.notify_waiters();
+    }
+
+    /// Until then.
+    ///
+    /// A connection asks again whenever something comes in. Asking costs one load as long as it is the same task that asks: what
+    /// wakes it is entered once.
+    pub async fn asked(&self) {
+        let (mut told, mut woken) = (pin!(self.0.told.notified()), None::<Waker>);
+        poll_fn(|cx| {
+            if self.0.already.load(Ordering::Acquire) {
+                return Poll::Ready(());
+            }
+            if woken.as_ref().is_some_and(|woken| woken.will_wake(cx.waker())) {
+                return Poll::Pending;
+            }
+            woken = Some(cx.waker().clone());
+            told.as_mut().poll(cx)
+        })
+        .await;
+    }
+}
 
 /// Takes connections until `stopping`, and returns when they have ended, or when `drain` is over.
 ///
@@ -124,6 +166,28 @@ mod tests {
     use futures_util::poll;
 
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_asks_hears_of_a_stop() {
+        let stop = Stop::default();
+        let (mut before, mut moved) = (Box::pin(stop.asked()), Box::pin(stop.asked()));
+        assert!(poll!(&mut before).is_pending() && poll!(&mut moved).is_pending());
+        let elsewhere = tokio::spawn({
+            let stop = stop.clone();
+            async move { stop.asked().await }
+        });
+        tokio::task::yield_now().await;
+        // First asked by this task, now by another: that one is woken.
+        let handed_on = async { tokio::join!(before, stop.asked()) };
+        let stops = async {
+            tokio::task::yield_now().await;
+            stop.stop();
+        };
+        tokio::join!(handed_on, stops);
+        elsewhere.await.unwrap();
+        moved.await;
+        stop.asked().await;
+    }
 
     #[tokio::test]
     async fn each_deadline_is_met_over_one_entry() {

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{
@@ -27,7 +28,7 @@ pub enum Caller {
         credential: Credential,
     },
     /// A user, through a personal access token, an application they let act for them, or signed in on the pages.
-    User(User),
+    User(Arc<User>),
 }
 
 /// A user who authenticated.
@@ -45,6 +46,24 @@ pub struct User {
     pub approval: Option<Arc<Approval>>,
     /// What the token was used for lately, where that is noted.
     pub calls: Option<Arc<Calls>>,
+}
+
+/// Whose a live credential is, and until when.
+#[derive(Debug, Clone)]
+pub struct Holder {
+    /// What a request with it may do. Requests share it.
+    pub user: Arc<User>,
+    /// When it is over by itself, if ever.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+impl Holder {
+    /// Whether it holds now, and where it is sent from if that is told.
+    pub fn holds(&self, now: DateTime<Utc>, address: Option<IpAddr>) -> bool {
+        let grant = self.user.grant.as_ref();
+        self.expires_at.is_none_or(|expiry| expiry > now)
+            && grant.is_none_or(|grant| grant.has_begun(now) && address.is_none_or(|address| grant.admits(address)))
+    }
 }
 
 impl User {
@@ -79,6 +98,11 @@ impl User {
 impl Caller {
     /// The user, if somebody authenticated.
     pub fn user(&self) -> Option<&User> {
+        self.shared().map(Arc::as_ref)
+    }
+
+    /// The same, to keep.
+    pub fn shared(&self) -> Option<&Arc<User>> {
         match self {
             Self::User(user) => Some(user),
             Self::Nobody { .. } => None,

@@ -3,21 +3,14 @@
 //! Only what exists is cached, so a flood of guesses cannot push a live entry out. Each node clears what a
 //! notification names.
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{net::IpAddr, sync::Arc};
 
-use chrono::{DateTime, Utc};
 use tokio::sync::mpsc;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    caller::User,
+    caller::{Holder, User},
     role::{Held, Role},
 };
 use crate::{
@@ -26,14 +19,12 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
-    oauth::approvals::{self, Issued},
+    oauth::approvals,
     tokens::{self, Digest, last_used::Use, usage::Noted},
 };
 
 /// Entries of each kind; the least used go first.
 const ENTRIES_MAX: usize = 100_000;
-/// How often, at most, the last use of a token is written, in milliseconds.
-const USE_RESOLUTION: Ticks = 60_000;
 
 /// An organization that a request named and that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,13 +66,6 @@ pub enum Subject {
     Project(Project),
 }
 
-struct Token {
-    user: User,
-    expires_at: Option<DateTime<Utc>>,
-    /// When its last use was last written.
-    used: AtomicU64,
-}
-
 macro_rules! token {
     ($condition:literal) => {
         concat!(
@@ -92,29 +76,17 @@ macro_rules! token {
     };
 }
 
-impl Token {
-    fn read(row: &Row) -> Result<Self, Error> {
-        let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
-        let user = User {
-            token: Some(TokenId(row.get(0))),
-            id: UserId(row.get(1)),
-            gotrue_id: row.get::<_, Uuid>(2),
-            grant,
-            approval: None,
-            calls: None,
-        };
-        Ok(Self { user, expires_at: row.get(3), used: AtomicU64::new(0) })
-    }
-
-    /// Whether it is in its time, and where it may be sent from.
-    fn holds(&self, clock: &Clock, address: Option<IpAddr>) -> bool {
-        self.expires_at.is_none_or(|expiry| expiry > clock.now())
-            && self
-                .user
-                .grant
-                .as_ref()
-                .is_none_or(|grant| grant.has_begun(clock.now()) && address.is_none_or(|address| grant.admits(address)))
-    }
+fn read_token(row: &Row) -> Result<Holder, Error> {
+    let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
+    let user = User {
+        token: Some(TokenId(row.get(0))),
+        id: UserId(row.get(1)),
+        gotrue_id: row.get::<_, Uuid>(2),
+        grant,
+        approval: None,
+        calls: Some(Arc::default()),
+    };
+    Ok(Holder { user: Arc::new(user), expires_at: row.get(3) })
 }
 
 fn role(name: &str) -> Result<Role, Error> {
@@ -125,9 +97,9 @@ fn role(name: &str) -> Result<Role, Error> {
 pub struct Directory {
     db: Db,
     clock: Clock,
-    tokens: Shelf<Digest, Arc<Token>>,
+    tokens: Shelf<Digest, Holder>,
     /// What applications send, with what was approved for them.
-    issued: Shelf<Digest, Arc<Issued>>,
+    issued: Shelf<Digest, Holder>,
     /// Organizations as their members name them, with what each may do there.
     organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
     projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
@@ -152,49 +124,49 @@ impl Directory {
     }
 
     /// The user whose live token has this digest, sent from `address`.
-    pub async fn user(&self, digest: &Digest, address: IpAddr, now: Ticks) -> Result<Option<User>, Error> {
-        let token = match self.tokens.get(digest, now) {
-            Some(token) => token,
+    pub async fn user(&self, digest: &Digest, address: IpAddr, now: Ticks) -> Result<Option<Arc<User>>, Error> {
+        let holder = match self.tokens.get(digest, now) {
+            Some(holder) => holder,
             // Boxed, so that whoever finds it cached does not carry the future of a query around.
             None => match Box::pin(self.load_token(digest, now)).await? {
-                Some(token) => token,
+                Some(holder) => holder,
                 None => return Ok(None),
             },
         };
-        if !token.holds(&self.clock, Some(address)) {
+        if !holder.holds(self.clock.now(), Some(address)) {
             return Ok(None);
         }
-        self.note_use(&token, address, now);
-        Ok(Some(token.user.clone()))
+        self.note_use(&holder.user, address, now);
+        Ok(Some(holder.user))
     }
 
     /// The user for whom the application calls that sent the live access token with this digest.
-    pub async fn approved(&self, digest: &Digest, now: Ticks) -> Result<Option<User>, Error> {
-        let issued = match self.issued.get(digest, now) {
-            Some(issued) => issued,
+    pub async fn approved(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<User>>, Error> {
+        let holder = match self.issued.get(digest, now) {
+            Some(holder) => holder,
             None => match Box::pin(self.load_issued(digest, now)).await? {
-                Some(issued) => issued,
+                Some(holder) => holder,
                 None => return Ok(None),
             },
         };
-        Ok((issued.expires_at > self.clock.now()).then(|| issued.user.clone()))
+        Ok(holder.holds(self.clock.now(), None).then_some(holder.user))
     }
 
-    async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Issued>>, Error> {
+    async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
         let epoch = self.issued.epoch();
-        let Some(issued) = approvals::find(&self.db, digest, self.clock.now()).await?.map(Arc::new) else { return Ok(None) };
-        self.issued.put(*digest, issued.clone(), now, epoch);
-        Ok(Some(issued))
+        let Some(holder) = approvals::find(&self.db, digest, self.clock.now()).await? else { return Ok(None) };
+        self.issued.put(*digest, holder.clone(), now, epoch);
+        Ok(Some(holder))
     }
 
     /// What the holder of this token of `owner` would be, were it sent now. `None` if it is not the owner's or was revoked;
     /// without a user if it does not hold, which depends on the address only if one is given.
-    pub async fn holder(&self, owner: UserId, token: TokenId, address: Option<IpAddr>) -> Result<Option<Option<User>>, Error> {
+    pub async fn holder(&self, owner: UserId, token: TokenId, address: Option<IpAddr>) -> Result<Option<Option<Arc<User>>>, Error> {
         let sql = token!("t.id = $1 and t.user_id = $2");
         let rows = self.db.query(sql, &[&token.0, &owner.0]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let token = Token::read(row)?;
-        Ok(Some(token.holds(&self.clock, address).then_some(token.user)))
+        let holder = read_token(row)?;
+        Ok(Some(holder.holds(self.clock.now(), address).then_some(holder.user)))
     }
 
     /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.
@@ -280,15 +252,13 @@ impl Directory {
         self.projects.believe(believe);
     }
 
-    async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<Token>>, Error> {
+    async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
         let epoch = self.tokens.epoch();
         let rows = self.db.query(token!("t.digest = $1"), &[&digest.as_bytes()]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let mut token = Token::read(row)?;
-        token.user.calls = Some(Arc::default());
-        let token = Arc::new(token);
-        self.tokens.put(*digest, token.clone(), now, epoch);
-        Ok(Some(token))
+        let holder = read_token(row)?;
+        self.tokens.put(*digest, holder.clone(), now, epoch);
+        Ok(Some(holder))
     }
 
     /// Notes what a token was let in to, without making the request wait.
@@ -301,13 +271,9 @@ impl Directory {
     }
 
     /// Notes that a token was used, without making the request wait.
-    fn note_use(&self, token: &Token, address: IpAddr, now: Ticks) {
-        let last = token.used.load(Ordering::Relaxed);
-        let due = last == 0 || now.saturating_sub(last) >= USE_RESOLUTION;
-        // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
-        if due && token.used.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            // A dropped note costs a coarser "last used", never a request.
-            let _ = token.user.token.map(|token| self.uses.try_send(Use { token, address }));
-        }
+    fn note_use(&self, user: &User, address: IpAddr, now: Ticks) {
+        let due = user.calls.as_ref().is_some_and(|calls| calls.due(now));
+        // A dropped note costs a coarser "last used", never a request.
+        let _ = user.token.filter(|_| due).map(|token| self.uses.try_send(Use { token, address }));
     }
 }

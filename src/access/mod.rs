@@ -9,7 +9,7 @@ pub mod permission;
 pub mod role;
 
 pub use approval::{Approval, Scopes};
-pub use caller::{Caller, User};
+pub use caller::{Caller, Holder, User};
 pub use decide::{Standing, decide};
 pub use directory::{Directory, Organization, Project, Reference, Subject};
 pub use grant::{Grant, Permissions, Reach};

@@ -1,9 +1,6 @@
 //! Operations on a project's logs and usage.
 
-use axum::{
-    http::{HeaderName, HeaderValue, StatusCode},
-    response::Response,
-};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
 use gantry_logs::{Answer, Dialect, QueryError};
 use schemars::JsonSchema;
@@ -19,7 +16,7 @@ use crate::{
     access::{OauthScope as S, Permission as P, Project},
     app::App,
     error::{Context, Error},
-    http::{Described, Endpoint, Json, Output, Query, Tag, Verb, mount, needs, output::with_type, pat_only},
+    http::{Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, needs, output::with_type, pat_only},
     limits::{ANALYTICS, Limit, LimitKey, STANDARD, per},
 };
 

@@ -11,8 +11,7 @@ use std::{
 
 use anyhow::Context;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
-use futures_util::FutureExt;
-use hyper_util::service::TowerToHyperService;
+use futures_util::{FutureExt, TryFutureExt};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -23,6 +22,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
 };
+use tower::ServiceExt;
 use uuid::Uuid;
 
 use super::{
@@ -42,7 +42,7 @@ use crate::{
         zone::{self, Zone},
     },
     edge,
-    http::{Links, Transport, server},
+    http::{Body, Links, Transport, server},
     limits::{Capacity, snapshot},
     oauth,
     projects::{lease, pool},
@@ -210,7 +210,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     listeners.spawn(server::serve(listener, tls, move |peer| api.connection(peer), stop.clone()));
     if let Some(admin) = admin {
         let router = admin_router(app.clone(), &warnings);
-        listeners.spawn(server::serve(admin, None, move |_| TowerToHyperService::new(router.clone()), stop.clone()));
+        listeners.spawn(server::serve(admin, None, move |_| admin_service(router.clone()), stop.clone()));
     }
     Ok(Running {
         app,
@@ -424,6 +424,10 @@ fn warnings(sandbox: bool, root: bool) -> Vec<&'static str> {
 }
 
 /// For the operator's own tools: not counted, not authenticated, on a listener of its own.
+fn admin_service(router: Router) -> impl server::Service {
+    hyper::service::service_fn(move |request| router.clone().oneshot(request).map_ok(|answer| answer.map(Body::new)))
+}
+
 fn admin_router(app: App, warnings: &[&str]) -> Router {
     let health: String = once("ok\n".to_owned()).chain(warnings.iter().map(|warning| format!("warning: {warning}\n"))).collect();
     Router::new()

@@ -34,7 +34,7 @@ use ipnet::IpNet;
 use metrics::{Counter, Gauge};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::Semaphore,
     task::JoinSet,
 };
 
@@ -42,7 +42,7 @@ pub use self::tls::Wildcard;
 
 use self::{gate::Gate, links::Links, names::Names, tls::Tls, upstreams::Service};
 use crate::{
-    accepting,
+    accepting::{self, Stop},
     app::App,
     ids::ProjectId,
     network::bans,
@@ -100,7 +100,7 @@ pub struct Edge {
     /// One row for each request.
     pub log: log::Log,
     https_port: OnceLock<u16>,
-    stop: watch::Sender<bool>,
+    stop: Stop,
 }
 
 impl Default for Edge {
@@ -115,7 +115,7 @@ impl Default for Edge {
             tunnels: Places::new(PROJECT_TUNNELS_MAX),
             log: log::Log::default(),
             https_port: OnceLock::new(),
-            stop: watch::channel(false).0,
+            stop: Stop::default(),
         }
     }
 }
@@ -149,12 +149,11 @@ impl Edge {
 
     /// Takes no new connections, and ends those that do nothing.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
+        self.stop.stop();
     }
 
     async fn stopping(&self) {
-        // The sender lives as long as the application.
-        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+        self.stop.asked().await;
     }
 }
 

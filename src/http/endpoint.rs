@@ -2,10 +2,9 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use axum::response::Response;
-
 use super::{
     asked::{Asked, Case},
+    body::Response,
     input::{Call, Input},
     openapi::Described,
     output::Output,
@@ -262,12 +261,20 @@ impl Mounted {
 }
 
 /// Runs a handler on an admitted call.
-pub(super) type Handle = Arc<dyn Fn(Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>> + Send + Sync>;
+pub(super) type Handle = Arc<dyn for<'a> Fn(Call<'a>) -> Answering<'a> + Send + Sync>;
+
+/// A handler that runs.
+pub(super) type Answering<'a> = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send + 'a>>;
+
+/// The compiler sees that what runs may borrow from the call only where a signature says so.
+fn handle(run: impl for<'a> Fn(Call<'a>) -> Answering<'a> + Send + Sync + 'static) -> Handle {
+    Arc::new(run)
+}
 
 /// Mounts a handler: an async function of [`Input`]s that answers `Result<impl Output, Error>`.
 pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
     Mounted {
-        handle: Arc::new(move |call| handler.clone().run(call)),
+        handle: handle(move |call| handler.clone().run(call)),
         describe: H::describe,
         effect: Effect::Usual,
         sample: Sample::default(),
@@ -278,7 +285,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
 /// Mounts the answer of an operation that is not built: 501 naming it, after every check of a built one.
 pub fn not_built(title: &'static str) -> Mounted {
     Mounted {
-        handle: Arc::new(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })),
+        handle: handle(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })),
         describe: |_| (),
         effect: Effect::Usual,
         sample: Sample::default(),
@@ -291,7 +298,7 @@ pub trait Handler<A>: Clone + Send + Sync + 'static {
     /// What the signature says about the operation.
     fn describe(described: &mut Described);
     /// Takes the arguments from the call, in order, and runs.
-    fn run(self, call: Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>>;
+    fn run(self, call: Call<'_>) -> Answering<'_>;
 }
 
 macro_rules! handler {
@@ -308,7 +315,7 @@ macro_rules! handler {
                 R::describe(described);
             }
 
-            fn run(self, call: Call) -> Pin<Box<dyn Future<Output = Result<Response, Error>> + Send>> {
+            fn run(self, call: Call<'_>) -> Answering<'_> {
                 Box::pin(async move {
                     let call = &mut { call };
                     $(let $name = $arg::take(call).await?;)*

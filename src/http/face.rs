@@ -1,11 +1,10 @@
 //! How operations meet those who ask: programs bring a token and read JSON, browsers bring a session and read pages.
 
-use axum::{
-    http::{HeaderMap, Method, Uri},
-    response::Response,
-};
+use std::sync::Arc;
 
-use super::{Api, Peer};
+use axum::http::{HeaderMap, Method, Uri};
+
+use super::{Api, Peer, Response};
 use crate::{
     access::User,
     error::{Credential, Error},
@@ -52,7 +51,7 @@ pub struct Refused<'a> {
 #[derive(Debug, Clone)]
 pub struct OnBehalf {
     /// The user, whose credential was looked at when the other operation was asked.
-    pub user: User,
+    pub user: Arc<User>,
     /// Where that came from.
     pub peer: Peer,
 }

@@ -32,7 +32,10 @@ static BLANK: LazyLock<HeaderMap> = LazyLock::new(|| {
 /// The head of an answer of this content type, with places for what [`write()`] writes.
 pub(super) fn head(content_type: HeaderValue) -> HeaderMap {
     let mut head = BLANK.clone();
-    head.insert(header::CONTENT_TYPE, content_type);
+    // It stands first.
+    if let Some(place) = head.values_mut().next() {
+        *place = content_type;
+    }
     head
 }
 

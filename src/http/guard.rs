@@ -4,32 +4,31 @@ use std::{
     future::{Future, poll_fn},
     net::IpAddr,
     panic::AssertUnwindSafe,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use axum::{
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
-    response::Response,
-};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::OptionFuture};
 use uuid::Uuid;
 
 use super::{
     asked::Asked,
+    body::Response,
     endpoint::{Access, Effect, Endpoint, Handle, Mounted, Verb},
-    face::{Asking, Face, OnBehalf, Presented, Refused},
+    face::{Face, OnBehalf, Presented, Refused},
     fields::{self, RequestId, Told},
     input::{Basic, Call, Payload},
     named::{self, Named},
     respond,
+    router::Api,
     transport::{Peer, Transport},
 };
 use crate::{
-    access::{AnyOf, Caller, Standing, Subject, decide},
+    access::{AnyOf, Caller, Reference, Standing, Subject, User, decide},
     accounts::sessions,
     analytics::management::Answered,
     app::App,
@@ -106,8 +105,8 @@ pub(super) struct Arrival {
     pub(super) payload: Payload,
     /// For whom another operation asks.
     pub(super) on_behalf: Option<OnBehalf>,
-    /// For a handler that asks others.
-    pub(super) asking: Option<Asking>,
+    /// Whom a handler asks that asks others.
+    pub(super) asks: Option<Api>,
 }
 
 /// What became known on the way, for the headers.
@@ -118,7 +117,6 @@ struct Trail {
     user: Option<Uuid>,
     /// The caller's project that the request names.
     project: Option<ProjectRef>,
-    user_agent: Option<HeaderValue>,
     /// Which permissions would have done, where they did not.
     accepted: Option<AnyOf>,
     /// Writes the audit log, if the request may change something.
@@ -137,19 +135,7 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     let peer = peer.unwrap_or_else(|| app.settings.transport.peer(arrival.socket, &arrival.headers));
     let mut trail = Trail::default();
 
-    let outcome = {
-        let mut run = pin!(AssertUnwindSafe(admit(guarded, arrival, peer, started, &request_id, &mut trail)).catch_unwind());
-        // Most need no timer: they never wait.
-        match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
-            Poll::Ready(outcome) => Ok(outcome),
-            Poll::Pending => Box::pin(tokio::time::timeout(TIMEOUT, run)).await,
-        }
-    };
-    let outcome = match outcome {
-        Ok(Ok(outcome)) => outcome,
-        Ok(Err(panic)) => Err(panicked(panic.as_ref())),
-        Err(_) => Err(Error::TimedOut(TIMEOUT)),
-    };
+    let outcome = in_time(pin!(AssertUnwindSafe(admit(guarded, arrival, peer, started, &request_id, &mut trail)).catch_unwind())).await;
     let mut response = outcome.unwrap_or_else(|error| guarded.refuse(error, arrival, request_id.as_str()));
 
     if let Some(recorder) = trail.recorder.take()
@@ -159,14 +145,8 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     }
 
     // Failed before it could be counted: the address pays, and the headers are there all the same.
-    let (policy, quotas) = if let Some(standing) = trail.standing.take() {
-        standing
-    } else {
-        let policy = app.limits.policy(*operation, Place::default());
-        let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation: *operation };
-        let verdict = app.limits.take(key, policy.windows(), started).await;
-        (policy, verdict.quotas)
-    };
+    let (policy, quotas) =
+        if let Some(standing) = trail.standing.take() { standing } else { Box::pin(charge(app, peer, *operation, started)).await };
     let told = Told { policy: &policy, quotas: &quotas, refused: trail.refused, user: trail.user, request_id: &request_id };
     fields::write(response.headers_mut(), &told);
     if let Some(accepted) = trail.accepted.and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok()) {
@@ -182,7 +162,7 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
             uri: arrival.uri.clone(),
             client: peer.address,
             user: trail.user,
-            user_agent: trail.user_agent.take().or_else(|| arrival.headers.get(header::USER_AGENT).cloned()),
+            user_agent: arrival.headers.get(header::USER_AGENT).cloned(),
             status: response.status(),
             took_millis,
         };
@@ -192,6 +172,28 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     }
     app.metrics.observe(*operation, response.status(), took_millis);
     response
+}
+
+/// Lets it run as long as an operation may. That it panics is an error like others.
+async fn in_time<F: Future<Output = std::thread::Result<Result<Response, Error>>>>(mut run: Pin<&mut F>) -> Result<Response, Error> {
+    // Most need no timer: they never wait.
+    let outcome = match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
+        Poll::Ready(outcome) => Ok(outcome),
+        Poll::Pending => Box::pin(tokio::time::timeout(TIMEOUT, run)).await,
+    };
+    match outcome {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => Err(panicked(panic.as_ref())),
+        Err(_) => Err(Error::TimedOut(TIMEOUT)),
+    }
+}
+
+/// Counts a request of which no more is known than where it came from.
+async fn charge(app: &App, peer: Peer, operation: u16, now: Ticks) -> (Policy, Quotas) {
+    let policy = app.limits.policy(operation, Place::default());
+    let key = Key { identifier: Identifier::address(peer.address), scope: Scope::User, operation };
+    let verdict = app.limits.take(key, policy.windows(), now).await;
+    (policy, verdict.quotas)
 }
 
 async fn admit(
@@ -237,26 +239,8 @@ async fn admit(
     if let Some(recorder) = trail.recorder.as_ref().filter(|_| *effect == Effect::ChangesElsewhere) {
         Box::pin(recorder.announce(&app.db, app.clock.now())).await?;
     }
-    if trail.project.is_some() {
-        // The handler takes the headers.
-        trail.user_agent = arrival.headers.get(header::USER_AGENT).cloned();
-    }
-    handle(Call {
-        app: app.clone(),
-        asking: arrival.asking.take().map(|asking| Asking { request_id: request_id.as_str().into(), ..asking }),
-        peer,
-        caller,
-        subject,
-        standing,
-        recorder: trail.recorder.clone(),
-        endpoint,
-        method: arrival.method.clone(),
-        uri: arrival.uri.clone(),
-        headers: std::mem::take(&mut arrival.headers),
-        body: std::mem::take(&mut arrival.payload),
-        request_id: if endpoint.access == Access::Public { request_id.as_str().into() } else { Box::default() },
-    })
-    .await
+    let (caller, subject, recorder, request_id) = (&caller, &subject, trail.recorder.as_ref(), request_id.as_str());
+    handle(Call { app, arrival, peer, caller, subject, standing, recorder, endpoint, request_id }).await
 }
 
 /// Whether the request is one for the audit log: as the operation says, else if it is neither a GET nor permitted by permissions
@@ -283,7 +267,7 @@ async fn identify(guarded: &Guarded, headers: &HeaderMap, peer: Peer, now: Ticks
         Err(credential) => return Ok(nobody(credential)),
         Ok(Presented::Token(digest)) => app.directory.user(&digest, peer.address, now).await?,
         Ok(Presented::Approval(digest)) => app.directory.approved(&digest, now).await?,
-        Ok(Presented::Session(digest)) => Box::pin(sessions::user(&app.db, &digest, app.clock.now())).await?,
+        Ok(Presented::Session(digest)) => Box::pin(sessions::user(&app.db, &digest, app.clock.now())).await?.map(Arc::new),
     };
     Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
 }
@@ -323,14 +307,7 @@ async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, tra
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(held)));
     }
-    let unresolved = meter.take(Scope::Unresolved, Place::default()).await?;
-    let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-    let Some((subject, held)) = Box::pin(app.directory.own(user, &reference)).await? else {
-        return Ok((Subject::Account, Standing::Stranger));
-    };
-    meter.give_back(&unresolved).await;
-    meter.take_own(&subject).await?;
-    Ok((subject, Standing::Member(held)))
+    Box::pin(meter.look_up(own)).await
 }
 
 /// Counts one request, at one moment.
@@ -344,13 +321,24 @@ struct Meter<'a> {
 /// What was taken, from which counter.
 struct Taken {
     key: Key,
-    policy: Policy,
     verdict: Verdict,
 }
 
 impl Meter<'_> {
+    /// For what is not known to be the caller's.
+    async fn look_up(&mut self, own: Option<(&User, Reference)>) -> Result<(Subject, Standing), Error> {
+        let unresolved = self.take(Scope::Unresolved, Place::default()).await?;
+        let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
+        let Some((subject, held)) = self.guarded.app.directory.own(user, &reference).await? else {
+            return Ok((Subject::Account, Standing::Stranger));
+        };
+        self.give_back(&unresolved).await;
+        self.take_own(&subject).await?;
+        Ok((subject, Standing::Member(held)))
+    }
+
     /// Takes from the counter of something the caller belongs to, unless the operation is not counted.
-    async fn take_own(&mut self, subject: &Subject) -> Result<(), Error> {
+    fn take_own(&mut self, subject: &Subject) -> impl Future<Output = Result<(), Error>> {
         if let Subject::Project(project) = subject {
             self.trail.project = Some(project.reference.clone());
         }
@@ -361,32 +349,37 @@ impl Meter<'_> {
         };
         let application = self.caller.user().and_then(|user| user.approval.as_ref()).map(|approval| approval.client_id);
         let place = Place { organization, application };
-        if self.guarded.endpoint.limit.key == LimitKey::Uncounted && self.caller.user().is_some() {
+        let counted = self.guarded.endpoint.limit.key != LimitKey::Uncounted || self.caller.user().is_none();
+        if !counted {
             let policy = self.guarded.app.limits.policy(self.guarded.operation, place);
             let whole = Quotas::whole(policy.windows());
             self.trail.standing = Some((policy, whole));
-            return Ok(());
         }
-        self.take(scope, place).await.map(drop)
+        let taking = OptionFuture::from(counted.then(|| self.take(scope, place)));
+        taking.map(|taken| taken.map_or(Ok(()), |taken| taken.map(drop)))
     }
 
-    async fn take(&mut self, scope: Scope, place: Place) -> Result<Taken, Error> {
-        let Guarded { app, operation, .. } = self.guarded;
-        let identifier = match self.caller {
+    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<Taken, Error>> {
+        let Self { guarded: Guarded { app, operation, .. }, caller, now, trail } = self;
+        let identifier = match caller {
             Caller::User(user) => user.identifier(),
             Caller::Nobody { address, .. } => Identifier::address(*address),
         };
-        let key = Key { identifier, scope, operation: *operation };
-        let policy = app.limits.policy(*operation, place);
-        let verdict = app.limits.take(key, policy.windows(), self.now).await;
-        self.trail.standing = Some((policy.clone(), verdict.quotas));
-        self.trail.refused = !verdict.admitted;
-        if verdict.admitted { Ok(Taken { key, policy, verdict }) } else { Err(Error::LimitReached) }
+        let (key, policy) = (Key { identifier, scope, operation: *operation }, app.limits.policy(*operation, place));
+        async move {
+            let verdict = app.limits.take(key, policy.windows(), *now).await;
+            trail.standing = Some((policy, verdict.quotas));
+            trail.refused = !verdict.admitted;
+            if verdict.admitted { Ok(Taken { key, verdict }) } else { Err(Error::LimitReached) }
+        }
     }
 
+    /// Gives back what was taken last.
     async fn give_back(&self, taken: &Taken) {
         let app = &self.guarded.app;
-        app.limits.give_back(taken.key, taken.policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
+        if let Some((policy, _)) = &self.trail.standing {
+            app.limits.give_back(taken.key, policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
+        }
     }
 }
 

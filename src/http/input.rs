@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
-use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderName, Method, Uri},
-};
+use axum::http::{HeaderMap, HeaderName, Uri};
 use bytes::Bytes;
 use schemars::JsonSchema;
 use secrecy::SecretString;
@@ -13,10 +10,10 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::{
-    body,
+    body::{self, Body},
     endpoint::Endpoint,
     face::{Asking, OnBehalf},
-    guard::basic,
+    guard::{Arrival, basic},
     openapi::Described,
     router::placeholder,
     transport::Peer,
@@ -29,21 +26,18 @@ use crate::{
 };
 
 /// A request that the guard let through: the caller is known, counted and permitted.
-pub struct Call {
-    pub(super) app: App,
-    pub(super) asking: Option<Asking>,
+///
+/// It borrows what the guard found, so that nothing of it is moved or copied for an operation that does not look at it.
+pub struct Call<'a> {
+    pub(super) app: &'a App,
+    pub(super) arrival: &'a mut Arrival,
     pub(super) peer: Peer,
-    pub(super) caller: Caller,
-    pub(super) subject: Subject,
+    pub(super) caller: &'a Caller,
+    pub(super) subject: &'a Subject,
     pub(super) standing: Standing,
-    pub(super) recorder: Option<Arc<Recorder>>,
+    pub(super) recorder: Option<&'a Arc<Recorder>>,
     pub(super) endpoint: &'static Endpoint,
-    pub(super) method: Method,
-    pub(super) uri: Uri,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Payload,
-    /// For who writes the audit log without a recorder of the guard's.
-    pub(super) request_id: Box<str>,
+    pub(super) request_id: &'a str,
 }
 
 /// What HTTP Basic said.
@@ -74,10 +68,10 @@ impl Default for Payload {
     }
 }
 
-impl Call {
+impl Call<'_> {
     /// What the path has in the place of `{name}`.
     pub fn placeholder(&self, name: &str) -> Option<&str> {
-        placeholder(self.endpoint, self.uri.path(), name)
+        placeholder(self.endpoint, self.arrival.uri.path(), name)
     }
 
     /// Where it came from.
@@ -87,32 +81,32 @@ impl Call {
 
     /// What was asked for.
     pub fn uri(&self) -> &Uri {
-        &self.uri
+        &self.arrival.uri
     }
 
     /// As they were sent.
     pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+        &self.arrival.headers
     }
 
     /// Who asked.
     pub fn caller(&self) -> &Caller {
-        &self.caller
+        self.caller
     }
 
-    /// Ties it to its lines in the log. Empty for an operation that asks no others and is not open to all.
+    /// Ties it to its lines in the log.
     pub fn request_id(&self) -> &str {
-        self.asking.as_ref().map_or(&self.request_id, |asking| &asking.request_id)
+        self.request_id
     }
 
     /// Writes the audit log, if it may change something.
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
-        self.recorder.clone()
+        self.recorder.cloned()
     }
 
     /// What a client of the OAuth protocol presents by HTTP Basic.
     pub fn client_credentials(&self) -> Basic {
-        basic(&self.headers)
+        basic(&self.arrival.headers)
     }
 
     /// The operation that was asked for.
@@ -122,19 +116,19 @@ impl Call {
 
     /// The whole body, within its bound.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
-        self.body.read().await
+        self.arrival.payload.read().await
     }
 
     /// The same for an operation that takes more at once, or less.
     pub async fn body_within(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
-        self.body.read_within(bytes_max).await
+        self.arrival.payload.read_within(bytes_max).await
     }
 
     /// A way to ask other operations as who asked this one.
     pub fn asking(&self) -> Result<Asking, Error> {
-        let asking = self.asking.clone().ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
-        let on_behalf = self.caller.user().map(|user| OnBehalf { user: user.clone(), peer: self.peer });
-        Ok(Asking { on_behalf, ..asking })
+        let api = self.arrival.asks.clone().ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
+        let on_behalf = self.caller.shared().map(|user| OnBehalf { user: user.clone(), peer: self.peer });
+        Ok(Asking { api, request_id: self.request_id.into(), on_behalf })
     }
 }
 
@@ -175,13 +169,13 @@ pub trait Input: Sized + Send {
     /// Adds itself to the document.
     fn describe(described: &mut Described);
     /// Takes itself from the call.
-    fn take(call: &mut Call) -> impl Future<Output = Result<Self, Error>> + Send;
+    fn take(call: &mut Call<'_>) -> impl Future<Output = Result<Self, Error>> + Send;
 }
 
 impl Input for App {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.app.clone())
     }
 }
@@ -189,8 +183,8 @@ impl Input for App {
 impl Input for RequestLine {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        Ok(Self { method: call.method.to_string(), path: call.uri.path().to_owned() })
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        Ok(Self { method: call.arrival.method.to_string(), path: call.uri().path().to_owned() })
     }
 }
 
@@ -198,7 +192,7 @@ impl Input for RequestLine {
 impl Input for Peer {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.peer)
     }
 }
@@ -207,9 +201,9 @@ impl Input for Peer {
 impl Input for User {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        match &call.caller {
-            Caller::User(user) => Ok(user.clone()),
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        match call.caller {
+            Caller::User(user) => Ok(User::clone(user)),
             Caller::Nobody { credential, .. } => Err(Error::Unauthenticated(*credential)),
         }
     }
@@ -221,8 +215,8 @@ impl Input for Organization {
         described.names("slug");
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        match &call.subject {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        match call.subject {
             Subject::Organization(organization) => Ok(organization.clone()),
             // Only reached where the body should have named it.
             Subject::Account | Subject::Project(_) => {
@@ -238,8 +232,8 @@ impl Input for Project {
         described.names("ref");
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        match &call.subject {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        match call.subject {
             Subject::Project(project) => Ok(project.clone()),
             Subject::Account | Subject::Organization(_) => Err(Error::NotFound),
         }
@@ -250,7 +244,7 @@ impl Input for Project {
 impl Input for Subject {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.subject.clone())
     }
 }
@@ -262,7 +256,7 @@ pub struct PathId(pub Uuid);
 impl Input for PathId {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("id").and_then(|id| Uuid::try_parse(id).ok());
         id.map(Self).ok_or_else(|| Error::invalid("id", "expected a UUID"))
     }
@@ -272,8 +266,8 @@ impl Input for PathId {
 impl Input for Arc<Recorder> {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        call.recorder.clone().ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        call.recorder().ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
     }
 }
 
@@ -281,7 +275,7 @@ impl Input for Arc<Recorder> {
 impl Input for Standing {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.standing)
     }
 }
@@ -295,8 +289,8 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
         described.body_schema::<T>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        let bytes = call.body.read().await?;
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let bytes = call.body().await?;
         // Serde takes an array for a struct, field by field; the contract does not.
         if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
             return Err(Error::invalid("body", "Invalid input: expected an object"));
@@ -348,8 +342,8 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
         described.query_schema::<T>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        read_query(call.uri.query().unwrap_or_default()).map(Self)
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        read_query(call.uri().query().unwrap_or_default()).map(Self)
     }
 }
 
@@ -375,8 +369,8 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Lists<T> {
         described.query_schema::<T>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        read_query(&joined(call.uri.query().unwrap_or_default())).map(Self)
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        read_query(&joined(call.uri().query().unwrap_or_default())).map(Self)
     }
 }
 
@@ -405,8 +399,8 @@ impl Input for IdempotencyKey {
         described.header("Idempotency-Key", "Carries the request out once: the same key again answers the first outcome.");
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
-        let Some(value) = call.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let Some(value) = call.headers().get(IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
         match value.to_str() {
             Ok(key) if (1..=255).contains(&key.len()) => Ok(Self(Some(key.to_owned()))),
             _ => Err(Error::invalid("Idempotency-Key", "expected 1 to 255 printable characters")),

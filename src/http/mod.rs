@@ -17,6 +17,7 @@ pub mod server;
 mod transport;
 
 pub use asked::{Asked, Case};
+pub use body::{Body, Broken, Response, read};
 pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
 pub use face::{Asking, Face, OnBehalf, Presented, Refused};
 pub use guard::RESOURCE_METADATA;

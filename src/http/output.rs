@@ -2,16 +2,17 @@
 
 use std::marker::PhantomData;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
-};
+use axum::http::{HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{fields, input::Json, openapi::Described};
+use super::{
+    body::{Body, Response},
+    fields,
+    input::Json,
+    openapi::Described,
+};
 use crate::error::{Context, Error};
 
 /// Content type of our own JSON.
@@ -210,8 +211,8 @@ pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: im
 
 /// A JSON response. Our wire types always serialise; if one ever did not, the caller sees a 500 rather than half a body.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    // Most answers fit; growing from 128 bytes costs more than serialising (measured).
-    let mut body = Vec::with_capacity(2048);
+    // Most answers fit, and it is the most that the allocator has at hand; growing from 128 bytes costs more than serialising.
+    let mut body = Vec::with_capacity(1024);
     match serde_json::to_writer(&mut body, value) {
         Ok(()) => with_type(status, JSON, body),
         Err(error) => {

@@ -1,5 +1,7 @@
 //! What a request would get, found by the same steps as for a real one, but neither counted nor run.
 
+use std::sync::Arc;
+
 use super::{
     asked::Asked,
     endpoint::Endpoint,
@@ -42,7 +44,12 @@ pub struct Rehearsal {
 }
 
 /// What `request` would get if `user` sent it. `None` if no operation has this method and path.
-pub async fn rehearse(app: &App, endpoints: &[&'static Endpoint], user: User, request: Imagined<'_>) -> Result<Option<Rehearsal>, Error> {
+pub async fn rehearse(
+    app: &App,
+    endpoints: &[&'static Endpoint],
+    user: Arc<User>,
+    request: Imagined<'_>,
+) -> Result<Option<Rehearsal>, Error> {
     let Some(endpoint) = router::find(endpoints, request.method, request.path) else { return Ok(None) };
     let named = match endpoint.limit.key {
         LimitKey::OrganizationInBody { fields } => Named::in_body(fields, request.body),

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::{
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
-};
+use axum::http::{HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::{face::Refused, output};
+use super::{body::Response, face::Refused, output};
 use crate::error::{Denial, Error};
 
 /// Logs a fault of ours, once, with its request id.

@@ -10,16 +10,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{
-    BoxError,
-    body::{Body, HttpBody},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts},
-    response::Response,
-};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use bytes::Bytes;
+use hyper::body::Body as HttpBody;
 use tower::Service;
 
 use super::{
+    body::{Body, Broken, Response},
     endpoint::{Endpoint, Verb},
     face::{Asking, Face, OnBehalf},
     fields,
@@ -117,11 +114,11 @@ impl Api {
     /// Sends a request from one operation to another, on behalf of who asked the first.
     fn serve(&self, request: Request<Body>, on_behalf: Option<OnBehalf>) -> impl Future<Output = Response> + Send + use<> {
         let guarded = self.routes.find(request.method(), request.uri().path(), request.headers()).clone();
-        let asking = guarded.asks().then(|| Asking { api: self.clone(), request_id: Box::default(), on_behalf: None });
+        let asks = guarded.asks().then(|| self.clone());
         let (Parts { method, uri, headers, .. }, body) = request.into_parts();
         let head = method == Method::HEAD;
         let payload = Payload::Pending(body);
-        let mut arrival = Arrival { socket: self.client, method, uri, headers, payload, on_behalf, asking };
+        let mut arrival = Arrival { socket: self.client, method, uri, headers, payload, on_behalf, asks };
         async move {
             let response = guard::serve(&guarded, &mut arrival).await;
             if head { without_body(response) } else { response }
@@ -137,7 +134,7 @@ impl Api {
     /// What answers the requests of one connection.
     pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
         let api = self.of(client.ip());
-        server::answering(move |request| api.serve(request.map(body), None))
+        server::answering(move |request| api.serve(request.map(Body::new), None))
     }
 }
 
@@ -203,7 +200,7 @@ impl Verb {
 
 impl<B> Service<Request<B>> for Api
 where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<Broken>> + Send + 'static,
 {
     type Response = Response;
     type Error = Infallible;
@@ -214,13 +211,9 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let answer = self.serve(request.map(body), None);
+        let answer = self.serve(request.map(Body::new), None);
         Box::pin(async move { Ok(answer.await) })
     }
-}
-
-fn body<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(body: B) -> Body {
-    if body.is_end_stream() { Body::empty() } else { Body::new(body) }
 }
 
 impl Asking {

@@ -4,7 +4,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{body::Body, http::Request, response::Response};
+use axum::http::Request;
 use hyper::{
     body::Incoming,
     rt::{Read, Write},
@@ -15,13 +15,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::Semaphore,
     task::JoinSet,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
 
+use super::body::{Body, Response};
 use crate::accepting;
+pub use crate::accepting::Stop;
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -36,28 +38,6 @@ const DRAIN: Duration = Duration::from_secs(30);
 pub trait Service: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static {}
 
 impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static> Service for S {}
-
-/// Stops listeners, all together.
-#[derive(Debug, Clone)]
-pub struct Stop(Arc<watch::Sender<bool>>);
-
-impl Default for Stop {
-    fn default() -> Self {
-        Self(Arc::new(watch::channel(false).0))
-    }
-}
-
-impl Stop {
-    /// No connection is taken any more, and none goes on after the requests it has begun.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
-
-    async fn asked(&self) {
-        // The sender lives as long as this.
-        let _ = self.0.subscribe().wait_for(|stop| *stop).await;
-    }
-}
 
 /// An answer to every request, from the function that gives it.
 pub fn answering<F: Future<Output = Response> + Send>(answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> impl Service {

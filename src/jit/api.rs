@@ -322,7 +322,7 @@ struct Member(Uuid);
 impl Input for Member {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").unwrap_or_default();
         id.parse().map(Self).map_err(|_| Error::invalid("user_id", "Invalid input: expected a UUID"))
     }
@@ -504,7 +504,7 @@ struct Reference(ProjectRef);
 impl Input for Reference {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("ref").unwrap_or_default().parse().map(Self).map_err(|_| Error::NotFound)
     }
 }
@@ -527,7 +527,7 @@ struct Invite(Uuid);
 impl Input for Invite {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("invite_id").unwrap_or_default();
         id.parse().map(Self).map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
     }

@@ -1,9 +1,17 @@
 //! The counters, wherever they are.
 
-use std::sync::Arc;
+use std::{
+    future::{Ready, ready},
+    sync::Arc,
+};
+
+use futures_util::future::{BoxFuture, Either};
 
 use super::{Counted, Key, Limit, Memory, Place, Policies, Policy, Quotas, Shared, Verdict, Window, overrides::Changed};
 use crate::clock::Ticks;
+
+/// A decision that is there already, or is waited for.
+pub type Deciding<'a> = Either<Ready<Verdict>, BoxFuture<'a, Verdict>>;
 
 /// Counts requests: in this process, or together with others.
 pub struct Limits {
@@ -21,11 +29,11 @@ impl Limits {
 
     /// Counts one request of `key` at `now`, if every window admits it; counts nothing otherwise. Waits for nothing
     /// unless counters are shared, and then at most for the deadline.
-    pub async fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    pub fn take<'a>(&'a self, key: Key, windows: &'a [Window], now: Ticks) -> Deciding<'a> {
         match &self.shared {
-            None => self.memory.take(key, windows, now),
+            None => Either::Left(ready(self.memory.take(key, windows, now))),
             // Boxed, so that who counts in memory does not carry the future of a statement around.
-            Some(shared) => Box::pin(shared.take(&self.memory, self.policies.id(key.operation), key, windows, now)).await,
+            Some(shared) => Either::Right(Box::pin(shared.take(&self.memory, self.policies.id(key.operation), key, windows, now))),
         }
     }
 

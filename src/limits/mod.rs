@@ -20,7 +20,7 @@ mod store;
 
 use std::net::IpAddr;
 
-pub use facade::Limits;
+pub use facade::{Deciding, Limits};
 pub use memory::{Capacity, Cell, Kind, Memory};
 pub use policy::{Place, Policies, Policy};
 pub use postgres::{DECISION, reclaim};

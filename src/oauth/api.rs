@@ -74,7 +74,7 @@ struct Issuer(String);
 impl Input for Issuer {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
         Ok(Self(app.settings.oauth.issuer(call.peer().origin(call.uri(), call.headers()))))
     }
@@ -107,7 +107,7 @@ impl Input for Asked {
         described.query_schema::<AuthorizeQuery>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let fields = Fields::parse(call.uri().query().unwrap_or_default().as_bytes());
         Ok(Self { fields, navigates: call.headers().get(FETCH_MODE).is_some_and(|mode| mode == "navigate") })
     }
@@ -175,7 +175,7 @@ impl Input for AskedForProject {
         described.query_schema::<ProjectQuery>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let asked = Asked::take(call).await?;
         let Ok(fields) = &asked.fields else { return Err(fault("invalid_request", "A field is there more than once.")) };
         let project = fields.get("project_ref").and_then(|text| text.parse().ok());
@@ -221,7 +221,7 @@ struct TokenForm {
 
 impl Form {
     /// The fields of the body alone: what is in an address ends up in logs.
-    async fn read(call: &mut Call, origin: Origin) -> Result<Self, Error> {
+    async fn read(call: &mut Call<'_>, origin: Origin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
             return Err(fault("invalid_request", "Fields belong into the body, not into the query."));
         }
@@ -234,7 +234,7 @@ impl Form {
 }
 
 /// Whether the body is of this kind.
-fn is(call: &Call, kind: &str) -> bool {
+fn is(call: &Call<'_>, kind: &str) -> bool {
     let given = call.headers().get(header::CONTENT_TYPE).and_then(|given| given.to_str().ok()).unwrap_or_default();
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
 }
@@ -242,7 +242,7 @@ fn is(call: &Call, kind: &str) -> bool {
 impl Input for Origin {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self { address: call.peer().address, request_id: call.request_id().to_owned(), operation: call.endpoint().id })
     }
 }
@@ -252,7 +252,7 @@ impl Input for Form {
         described.form_schema::<TokenForm>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let origin = Origin::take(call).await?;
         Self::read(call, origin).await
     }
@@ -308,7 +308,7 @@ impl Input for Given {
         described.body_schema::<RevokeBody>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let origin = Origin::take(call).await?;
         if is(call, FORM) {
             return Ok(Self { form: Form::read(call, origin).await? });

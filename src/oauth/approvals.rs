@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio_postgres::Row;
 
 use crate::{
-    access::{Approval, Reach, Role, Scopes, User},
+    access::{Approval, Holder, Reach, Role, Scopes, User},
     db::Db,
     error::{Context, Error},
     ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, UserId},
@@ -16,18 +16,9 @@ use crate::{
 /// How often, at most, the last use of what was approved is written.
 const USE_RESOLUTION: TimeDelta = TimeDelta::minutes(1);
 
-/// A live access token.
-#[derive(Debug)]
-pub struct Issued {
-    /// For whom the application calls, and what it may.
-    pub user: User,
-    /// When it is over by itself.
-    pub expires_at: DateTime<Utc>,
-}
-
-/// The live token with this digest. Notes that it is used: before the first request with it is answered, so that a pair of
+/// Whose the live token with this digest is. Notes that it is used: before the first request with it is answered, so that a pair of
 /// tokens that nobody used is one that nobody received.
-pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option<Issued>, Error> {
+pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option<Holder>, Error> {
     let doing = "looking up an OAuth access token";
     let sql = "select a.id, a.expires_at, a.scopes, g.scopes, p.scopes, g.id, p.id, p.client_id, g.organization_id, g.projects, \
                case when p.bind_to_authorizing_user then null else g.acts_as end, u.id, u.gotrue_id, a.first_used_at, g.last_used_at \
@@ -50,7 +41,7 @@ pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option
     read(row).map(Some)
 }
 
-fn read(row: &Row) -> Result<Issued, Error> {
+fn read(row: &Row) -> Result<Holder, Error> {
     let scopes = |column| Scopes::named(row.get::<_, Vec<&str>>(column));
     let acts_as = row.get::<_, Option<&str>>(10).map(str::parse::<Role>).transpose().context("reading an approval's role")?;
     let approval = Approval {
@@ -64,7 +55,7 @@ fn read(row: &Row) -> Result<Issued, Error> {
     };
     let user =
         User { id: UserId(row.get(11)), gotrue_id: row.get(12), token: None, grant: None, approval: Some(Arc::new(approval)), calls: None };
-    Ok(Issued { user, expires_at: row.get(1) })
+    Ok(Holder { user: Arc::new(user), expires_at: row.get(1) })
 }
 
 fn reach(organization: OrganizationId, projects: Option<Vec<i64>>) -> Reach {

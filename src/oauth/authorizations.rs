@@ -55,7 +55,7 @@ struct Which(ApprovalId);
 impl Input for Which {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id").and_then(|id| id.parse().ok()).map(|id| Self(ApprovalId(id))).ok_or(Error::NotFound)
     }
 }

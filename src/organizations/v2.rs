@@ -188,7 +188,7 @@ struct MemberId(Uuid);
 impl Input for MemberId {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
         id.map(Self).ok_or_else(|| Error::invalid("user_id", "expected a UUID"))
     }

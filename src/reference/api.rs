@@ -80,7 +80,7 @@ struct FileName(String);
 impl Input for FileName {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("file").map(|name| Self(name.to_owned())).ok_or(Error::NotFound)
     }
 }

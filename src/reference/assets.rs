@@ -4,17 +4,16 @@ use std::sync::LazyLock;
 
 use axum::{
     Router,
-    body::{Body, to_bytes},
+    body::Body as AxumBody,
     extract::Request,
     http::{HeaderValue, StatusCode, header},
-    response::Response,
 };
 use swagger_ui_dist::{ApiDefinition, OpenApiSource, generate_routes};
 use tower::ServiceExt;
 
 use crate::{
     error::{Context, Error},
-    http::{Described, Output},
+    http::{Body, Described, Output, Response, read},
 };
 
 /// Only our own scripts and styles; nothing inline, nothing framed.
@@ -64,11 +63,11 @@ pub(super) async fn file(name: &str) -> Result<Asset, Error> {
     match name {
         "docs.js" => Ok(Asset { content_type: HeaderValue::from_static("text/javascript; charset=utf-8"), body: SCRIPT.into() }),
         "swagger-ui.css" | "swagger-ui-bundle.js" => {
-            let request = Request::get(format!("/docs/{name}")).body(Body::empty()).context("asking the viewer for a file")?;
+            let request = Request::get(format!("/docs/{name}")).body(AxumBody::empty()).context("asking the viewer for a file")?;
             let answer = VIEWER.clone().oneshot(request).await.context("asking the viewer for a file")?;
             let content_type =
                 HeaderValue::from_static(if name.ends_with("css") { "text/css; charset=utf-8" } else { "text/javascript; charset=utf-8" });
-            let body = to_bytes(answer.into_body(), FILE_BYTES_MAX).await.context("reading a file of the viewer")?;
+            let body = read(Body::new(answer.into_body()), FILE_BYTES_MAX).await.context("reading a file of the viewer")?;
             Ok(Asset { content_type, body: body.into() })
         }
         _ => Err(Error::NotFound),

@@ -36,7 +36,7 @@ struct Named(TokenId);
 impl Input for Named {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id").and_then(|id| id.parse().ok()).map(|id| Self(TokenId(id))).ok_or(Error::NotFound)
     }
 }
@@ -283,7 +283,7 @@ struct Session(Uuid);
 impl Input for Session {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("session_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

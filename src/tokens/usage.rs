@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     access::{AnyOf, Permission, Permissions},
-    clock::Clock,
+    clock::{Clock, Ticks},
     db::Db,
     endpoints,
     error::{Context, Error},
@@ -25,6 +25,8 @@ use crate::{
 pub const QUEUE_MAX: usize = 10_000;
 /// How long calls are gathered.
 const PAUSE: Duration = Duration::from_secs(5);
+/// How often, at most, the last use of a token is written, in milliseconds.
+const LAST_USE_RESOLUTION: Ticks = 60_000;
 /// Days that are kept.
 pub const DAYS_MAX: u32 = 90;
 /// Cases of one operation that are told apart.
@@ -42,7 +44,11 @@ pub struct Noted {
 
 /// What a cached token was used for since it was cached, which is half a minute at most: a bit each, so that of many calls
 /// one is written.
-pub struct Calls([AtomicU64; OPERATIONS_MAX * CASES_MAX / 64]);
+pub struct Calls {
+    /// When its last use was last written.
+    last: AtomicU64,
+    noted: [AtomicU64; OPERATIONS_MAX * CASES_MAX / 64],
+}
 
 impl std::fmt::Debug for Calls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,7 +58,7 @@ impl std::fmt::Debug for Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64])
+        Self { last: AtomicU64::new(0), noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64] }
     }
 }
 
@@ -61,11 +67,19 @@ impl Calls {
     pub fn note(&self, token: TokenId, operation: u16, case: Option<usize>) -> Option<Noted> {
         let case = case.map_or(0, |case| case.min(CASES_MAX - 1));
         let place = usize::from(operation) * CASES_MAX + case;
-        let (word, bit) = (self.0.get(place / 64)?, 1 << (place % 64));
+        let (word, bit) = (self.noted.get(place / 64)?, 1 << (place % 64));
         if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return None;
         }
         Some(Noted { token, operation, case: u8::try_from(case).unwrap_or_default() })
+    }
+
+    /// Whether the last use is to be written, which it is from then on.
+    pub fn due(&self, now: Ticks) -> bool {
+        let last = self.last.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_sub(last) >= LAST_USE_RESOLUTION;
+        // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
+        due && self.last.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -1,17 +1,13 @@
 //! What pages answer: a page, or the way to one; always with the headers that keep it safe.
 
 use askama::Template;
-use axum::{
-    body::Body,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
-    response::Response,
-};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use serde::Serialize;
 
 use crate::{
     error::{Context, Error},
-    http::{Described, Output},
+    http::{Body, Described, Output, Response},
 };
 
 /// Only our own files; nothing inline, nothing framed, and forms lead nowhere else.

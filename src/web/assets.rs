@@ -2,17 +2,13 @@
 
 use std::sync::LazyLock;
 
-use axum::{
-    body::Body,
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
-};
+use axum::http::{HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 
 use super::page;
 use crate::{
     error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Output, Verb, mount},
+    http::{Access, Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
     limits::{Limit, LimitKey, per},
 };
 
@@ -62,7 +58,7 @@ struct FileName(String);
 impl Input for FileName {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("file").map(|name| Self(name.to_owned())).ok_or(Error::NotFound)
     }
 }

@@ -1,15 +1,12 @@
 //! Errors as pages: what happened, and what to do next.
 
 use askama::Template;
-use axum::{
-    http::{HeaderValue, Method, StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 
 use super::{Answer, Frame, next};
 use crate::{
     error::{Denial, Error},
-    http::{Output, Refused, respond},
+    http::{Body, Output, Refused, Response, respond},
 };
 
 #[derive(Template)]
@@ -31,7 +28,11 @@ pub(super) fn refuse(error: &Error, refused: &Refused<'_>) -> Response {
         _ => shown(error, refused),
     };
     // A page that cannot be written is not worth another.
-    let Ok(answer) = answer else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let Ok(answer) = answer else {
+        let mut nothing = Response::new(Body::empty());
+        *nothing.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        return nothing;
+    };
     let answer = match error {
         Error::Unavailable { retry, .. } => answer.with(header::RETRY_AFTER, HeaderValue::from(retry.as_secs().max(1))),
         _ => answer,

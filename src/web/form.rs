@@ -23,7 +23,7 @@ pub struct OpenForm<T>(pub T);
 impl<T: DeserializeOwned + Send> Input for Form<T> {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let OpenForm(fields) = OpenForm::<Vec<(String, String)>>::take(call).await?;
         let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Forbidden(Denial::ForeignForm))?;
         let (ours, wanted) = (fields.iter().find(|(name, _)| name == TOKEN), secret.form_token());
@@ -39,7 +39,7 @@ impl<T: DeserializeOwned + Send> Input for Form<T> {
 impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         if !from_here(call.headers(), call.uri()) {
             return Err(Error::Forbidden(Denial::ForeignForm));
         }

@@ -43,7 +43,7 @@ impl Visitor {
     }
 
     async fn may_request(&self, request: Imagined<'_>) -> Result<May, Error> {
-        let rehearsal = rehearse(&self.app, endpoints::all(), self.user.clone(), request).await?;
+        let rehearsal = rehearse(&self.app, endpoints::all(), self.user.clone().into(), request).await?;
         let rehearsal = rehearsal.ok_or_else(|| Error::internal("asking what may be done", "no operation is there"))?;
         let role = match rehearsal.standing {
             Standing::Member(held) if about_organization(rehearsal.required) => held.organization,

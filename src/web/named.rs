@@ -12,7 +12,7 @@ pub(super) struct InOrganization(pub(super) OrgSlug);
 impl Input for InOrganization {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("organization").and_then(|slug| slug.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }
@@ -23,7 +23,7 @@ pub(super) struct InProject(pub(super) ProjectRef);
 impl Input for InProject {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("project").and_then(|reference| reference.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

@@ -73,7 +73,7 @@ pub(super) struct Newcomer {
 impl Input for Newcomer {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
         let user_agent = call.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
         Ok(Self {

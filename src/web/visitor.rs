@@ -1,9 +1,6 @@
 //! Who looks at a page, and how pages ask the API on their behalf.
 
-use axum::{
-    body::{Body, to_bytes},
-    http::{Method, Request, header},
-};
+use axum::http::{Method, Request, header};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -17,7 +14,7 @@ use crate::{
     accounts::{self, Account, sessions::Secret},
     app::App,
     error::{Context, Credential, Error},
-    http::{Asking, Call, Described, Input, Peer},
+    http::{Asking, Body, Call, Described, Input, Peer, read},
 };
 
 /// Largest answer of an operation that a page reads, in bytes.
@@ -46,7 +43,7 @@ pub struct Visitor {
 impl Input for Visitor {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (user, app) = (User::take(call).await?, App::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Unauthenticated(Credential::Missing))?;
         let account = accounts::by_id(&app.db, user.id).await?;
@@ -101,7 +98,7 @@ impl Visitor {
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
         let answer = self.asking.ask(request.body(body).context("asking an operation")?).await?;
-        to_bytes(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")
+        read(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")
     }
 }
 

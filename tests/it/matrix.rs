@@ -137,7 +137,7 @@ fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
 fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Result<(), Error> {
     let user = user(grant);
     let standing = standing(&user, &subject(question.endpoint), role);
-    decide(&Caller::User(user), &question.endpoint.access, &question.asked(), standing)
+    decide(&Caller::User(user.into()), &question.endpoint.access, &question.asked(), standing)
 }
 
 /// One letter for what came of it.
@@ -230,7 +230,7 @@ fn a_session_is_let_in_exactly_where_a_classic_token_is() {
         for role in ROLES {
             let session = User { token: None, ..user(None) };
             let standing = standing(&session, &subject(endpoint), role);
-            let session = decide(&Caller::User(session), &endpoint.access, &question.asked(), standing);
+            let session = decide(&Caller::User(session.into()), &endpoint.access, &question.asked(), standing);
             assert_eq!(letter(&session), letter(&outcome(&question, None, role)), "{} {role:?}", endpoint.id);
         }
     }

@@ -1,10 +1,6 @@
 //! Where stacks and collectors send lines. Who sends them shows an ingest key: it says whose lines they are.
 
-use axum::{
-    body::Body,
-    http::{HeaderMap, StatusCode, header},
-    response::Response,
-};
+use axum::http::{HeaderMap, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -14,7 +10,7 @@ use crate::{
     analytics::keys,
     app::App,
     error::{Credential, Error},
-    http::{Access, Call, Described, Endpoint, Input, Json, Output, Tag, Verb, mount, output::with_type},
+    http::{Access, Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount, output::with_type},
     ids::ProjectRef,
     limits::{Limit, LimitKey, per},
 };
@@ -83,7 +79,7 @@ impl Input for Sent {
         described.body_schema::<Lines>();
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
         let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
@@ -95,7 +91,7 @@ impl Input for Sent {
 }
 
 /// The source, the key, the content's type and how it is packed, as far as they are said.
-fn said(call: &Call) -> [Option<String>; 4] {
+fn said(call: &Call<'_>) -> [Option<String>; 4] {
     let mut asked = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
     let named = asked.find(|(name, _)| name == "source_name" || name == "source").map(|(_, value)| value.into_owned());
     let [source, key, content_type, encoding] =

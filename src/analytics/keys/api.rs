@@ -95,7 +95,7 @@ struct KeyId(i64);
 impl Input for KeyId {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("key_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

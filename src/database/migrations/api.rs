@@ -224,7 +224,7 @@ struct Version(String);
 impl Input for Version {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         digits("version", call.placeholder("version").unwrap_or_default()).map(Self)
     }
 }

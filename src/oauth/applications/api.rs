@@ -92,7 +92,7 @@ impl Input for Named {
         Organization::describe(described);
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (organization, app) = (Organization::take(call).await?, App::take(call).await?);
         let PathId(id) = PathId::take(call).await.map_err(|_| Error::NotFound)?;
         applications::of_organization(&app.db, organization.id, id).await.map(Self)
@@ -233,7 +233,7 @@ struct SecretId(i64);
 impl Input for SecretId {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("secret_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

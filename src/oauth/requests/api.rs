@@ -141,7 +141,7 @@ impl Input for Named {
         Organization::describe(described);
     }
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self { organization: Organization::take(call).await?, standing: Standing::take(call).await? })
     }
 }

@@ -100,7 +100,7 @@ impl Named {
 impl Input for Named {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let InOrganization(slug) = InOrganization::take(call).await?;
         Ok(Self { slug, application: call.placeholder("application").and_then(|id| Uuid::try_parse(id).ok()) })
     }

@@ -26,7 +26,7 @@ struct Shown(String);
 impl Input for Shown {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("invitation").map(|token| Self(token.to_owned())).ok_or(Error::NotFound)
     }
 }

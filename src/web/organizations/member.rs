@@ -54,7 +54,7 @@ struct Named(Uuid);
 impl Input for Named {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("member").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

@@ -130,7 +130,7 @@ struct Named(i64);
 impl Input for Named {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("token").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

@@ -199,7 +199,7 @@ struct Draft(Uuid);
 impl Input for Draft {
     fn describe(_: &mut Described) {}
 
-    async fn take(call: &mut Call) -> Result<Self, Error> {
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("draft").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
     }
 }

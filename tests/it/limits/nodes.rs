@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use axum::{http::StatusCode, response::Response};
+use axum::http::StatusCode;
 use gantry::{
     access::Role,
     accounts,
     app::App,
     clusters::Account,
     db::Db,
+    http::Response,
     ids::OrganizationId,
     limits::{
         Options, Place,

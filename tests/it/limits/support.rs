@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{body::Body, http::Request, response::Response};
+use axum::{body::Body, http::Request};
 use gantry::{
     app::{App, Background, Settings},
     clock::{Clock, Entropy},
     clusters::Embedded,
     db::Db,
-    http::{Api, Transport},
+    http::{Api, Response, Transport},
     limits::{Memory, Options},
 };
 use rustix::process::{Pid, Signal, kill_process};

@@ -26,7 +26,7 @@ fn approved() -> impl Iterator<Item = Reach> {
 
 fn cell(question: &Question, user: User, role: Option<Role>) -> char {
     let standing = standing(&user, &subject(question.endpoint), role);
-    letter(&decide(&Caller::User(user), &question.endpoint.access, &question.asked(), standing))
+    letter(&decide(&Caller::User(user.into()), &question.endpoint.access, &question.asked(), standing))
 }
 
 fn words(question: &Question, scopes: Scopes, acts_as: Option<Role>) -> Vec<String> {
@@ -155,7 +155,7 @@ async fn an_application_gets_what_the_decision_says() {
             }
             cells += 1;
             let standing: Standing = standing(user, &subject, Some(*role));
-            let decided = letter(&decide(&Caller::User(user.clone()), &question.endpoint.access, &question.asked(), standing));
+            let decided = letter(&decide(&Caller::User(user.clone().into()), &question.endpoint.access, &question.asked(), standing));
             let answer = world.ask(question, token).await;
             let head = question.endpoint.method.name() == "HEAD";
             let live = told(&answer, head);

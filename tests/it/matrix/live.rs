@@ -84,7 +84,7 @@ impl World {
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
         let (path, body) = self.spelled(question);
         let imagined = Imagined { method: question.endpoint.method.name(), path: &path, query: question.query, body: body.as_bytes() };
-        let rehearsal = rehearse(&self.app.app, endpoints::all(), user.clone(), imagined).await.unwrap().unwrap();
+        let rehearsal = rehearse(&self.app.app, endpoints::all(), user.clone().into(), imagined).await.unwrap().unwrap();
         assert_eq!((rehearsal.endpoint.id, rehearsal.case.unwrap_or("-")), (question.endpoint.id, question.case));
         letter(&rehearsal.outcome)
     }
@@ -201,7 +201,7 @@ async fn a_request_gets_what_the_decision_says() {
             }
             cells += 1;
             let standing: Standing = standing(&holder.user, &subject, holder.role);
-            let letter = letter(&decide(&Caller::User(holder.user.clone()), &question.endpoint.access, &question.asked(), standing));
+            let letter = letter(&decide(&Caller::User(holder.user.clone().into()), &question.endpoint.access, &question.asked(), standing));
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
             let (live, decided) = (told(&answer, head), if head && "rpucso".contains(letter) { '3' } else { letter });
