@@ -170,23 +170,19 @@ mod tests {
     #[tokio::test]
     async fn whoever_asks_hears_of_a_stop() {
         let stop = Stop::default();
-        let (mut before, mut moved) = (Box::pin(stop.asked()), Box::pin(stop.asked()));
-        assert!(poll!(&mut before).is_pending() && poll!(&mut moved).is_pending());
-        let elsewhere = tokio::spawn({
+        let asked = || {
             let stop = stop.clone();
-            async move { stop.asked().await }
-        });
-        tokio::task::yield_now().await;
-        // First asked by this task, now by another: that one is woken.
-        let handed_on = async { tokio::join!(before, stop.asked()) };
-        let stops = async {
-            tokio::task::yield_now().await;
-            stop.stop();
+            Box::pin(async move { stop.asked().await })
         };
-        tokio::join!(handed_on, stops);
-        elsewhere.await.unwrap();
-        moved.await;
-        stop.asked().await;
+        let (mut moves, mut stays) = (asked(), asked());
+        assert!(poll!(&mut moves).is_pending() && poll!(&mut stays).is_pending());
+        // First asked by this task, now by another, which is the one to be woken.
+        let elsewhere = tokio::spawn(moves);
+        tokio::task::yield_now().await;
+        assert!(!elsewhere.is_finished());
+        stop.stop();
+        timeout(Duration::from_secs(10), elsewhere).await.unwrap().unwrap();
+        assert!(poll!(stays).is_ready() && poll!(asked()).is_ready());
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use self::operations::Operations;
+use self::operations::{CLASSES, MILLIS, Operations};
 use crate::{
     config::LogFormat,
     edge::{self, upstreams::Service},
@@ -132,7 +132,7 @@ impl Clusters {
 fn edge_tally(recorder: &PrometheusRecorder) -> edge::Tally {
     let counter = |name: &'static str, labels| recorder.register_counter(&Key::from_parts(name, labels), &METADATA);
     let requests = |service| {
-        ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|class| {
+        CLASSES.map(|class| {
             let labels = vec![Label::from_static_parts("service", service), Label::from_static_parts("status", class)];
             counter("gantry_edge_requests_total", labels)
         })
@@ -148,14 +148,14 @@ fn edge_tally(recorder: &PrometheusRecorder) -> edge::Tally {
 }
 
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
-const SECONDS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 /// Observations are kept apart until somebody sums them up; this often keeps that short.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
 impl Metrics {
     /// Metrics for operations of these ids, numbered in this order.
     pub fn new(operations: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
-        let recorder = PrometheusBuilder::new().set_buckets(&SECONDS).context("choosing histogram buckets")?.build_recorder();
+        let buckets = MILLIS.map(|millis| Duration::from_millis(millis).as_secs_f64());
+        let recorder = PrometheusBuilder::new().set_buckets(&buckets).context("choosing histogram buckets")?.build_recorder();
         let decisions = |by| {
             let labels = vec![Label::from_static_parts("by", by)];
             recorder.register_counter(&Key::from_parts("gantry_limits_shared_total", labels), &METADATA)

@@ -133,7 +133,7 @@ impl Directory {
                 None => return Ok(None),
             },
         };
-        if !holder.holds(self.clock.now(), Some(address)) {
+        if !holder.holds(&self.clock, Some(address)) {
             return Ok(None);
         }
         self.note_use(&holder.user, address, now);
@@ -149,7 +149,7 @@ impl Directory {
                 None => return Ok(None),
             },
         };
-        Ok(holder.holds(self.clock.now(), None).then_some(holder.user))
+        Ok(holder.holds(&self.clock, None).then_some(holder.user))
     }
 
     async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
@@ -166,7 +166,7 @@ impl Directory {
         let rows = self.db.query(sql, &[&token.0, &owner.0]).await.context("looking up a token")?;
         let Some(row) = rows.first() else { return Ok(None) };
         let holder = read_token(row)?;
-        Ok(Some(holder.holds(self.clock.now(), address).then_some(holder.user)))
+        Ok(Some(holder.holds(&self.clock, address).then_some(holder.user)))
     }
 
     /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.

@@ -70,7 +70,7 @@ impl Output for Done {
     }
 
     fn respond(self) -> Response {
-        Response::new(Body::empty())
+        empty(StatusCode::OK)
     }
 }
 
@@ -83,9 +83,7 @@ impl Output for Begun {
     }
 
     fn respond(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::CREATED;
-        response
+        empty(StatusCode::CREATED)
     }
 }
 
@@ -98,9 +96,7 @@ impl Output for Nothing {
     }
 
     fn respond(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        response
+        empty(StatusCode::NO_CONTENT)
     }
 }
 
@@ -113,8 +109,7 @@ impl Output for Onward {
     }
 
     fn respond(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::SEE_OTHER;
+        let mut response = empty(StatusCode::SEE_OTHER);
         for (name, value) in [(header::REFERRER_POLICY, "no-referrer"), (header::CACHE_CONTROL, "no-store")] {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
@@ -199,6 +194,13 @@ impl Output for Lines {
     fn respond(self) -> Response {
         with_type(StatusCode::OK, "application/x-ndjson", self.0)
     }
+}
+
+/// A response without a body.
+pub(crate) fn empty(status: StatusCode) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
 }
 
 /// A response of a given content type.

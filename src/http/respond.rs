@@ -22,8 +22,7 @@ pub(crate) fn status(error: &Error) -> StatusCode {
 
 /// The answer to an operation of this process, which reads the error itself.
 pub(super) fn within(error: Error) -> Response {
-    let mut response = Response::default();
-    *response.status_mut() = status(&error);
+    let mut response = output::empty(status(&error));
     response.extensions_mut().insert(Arc::new(error));
     response
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use super::{Answer, Frame, next};
 use crate::{
     error::{Denial, Error},
-    http::{Body, Output, Refused, Response, respond},
+    http::{Output, Refused, Response, output::empty, respond},
 };
 
 #[derive(Template)]
@@ -28,11 +28,7 @@ pub(super) fn refuse(error: &Error, refused: &Refused<'_>) -> Response {
         _ => shown(error, refused),
     };
     // A page that cannot be written is not worth another.
-    let Ok(answer) = answer else {
-        let mut nothing = Response::new(Body::empty());
-        *nothing.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        return nothing;
-    };
+    let Ok(answer) = answer else { return empty(StatusCode::INTERNAL_SERVER_ERROR) };
     let answer = match error {
         Error::Unavailable { retry, .. } => answer.with(header::RETRY_AFTER, HeaderValue::from(retry.as_secs().max(1))),
         _ => answer,
