@@ -1,44 +1,115 @@
 //! What many note and one takes: a bounded queue that nobody waits for.
 
+use std::mem;
+
 use parking_lot::Mutex;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::Notify;
 
 /// Room for `MOST` items. What comes when it is full is dropped.
+///
+/// Items are taken all at once. Whoever takes them is woken by the first, and again when half of the room is filled, but not by
+/// each: to wake a thread costs more than to note a request.
 pub struct Queue<T, const MOST: usize> {
-    sender: Sender<T>,
-    receiver: Mutex<Option<Receiver<T>>>,
+    waiting: Mutex<Vec<T>>,
+    taker: Notify,
 }
 
 impl<T, const MOST: usize> Default for Queue<T, MOST> {
     fn default() -> Self {
-        let (sender, receiver) = channel(MOST);
-        Self { sender, receiver: Mutex::new(Some(receiver)) }
+        Self { waiting: Mutex::default(), taker: Notify::new() }
     }
 }
 
 impl<T, const MOST: usize> Queue<T, MOST> {
+    const MANY: usize = MOST.div_ceil(2);
+
     /// Adds an item. Tells whether there was room.
     pub fn add(&self, item: T) -> bool {
-        self.sender.try_send(item).is_ok()
+        let count = {
+            let mut waiting = self.waiting.lock();
+            if waiting.len() >= MOST {
+                return false;
+            }
+            waiting.push(item);
+            waiting.len()
+        };
+        if count == 1 || count == Self::MANY {
+            self.taker.notify_one();
+        }
+        true
     }
 
-    /// The end to take items from. Only the first who asks gets it.
-    pub fn take(&self) -> Option<Receiver<T>> {
-        self.receiver.lock().take()
+    /// Waits for an item. Only one may wait at a time.
+    pub async fn any(&self) {
+        self.reach(1).await;
+    }
+
+    /// Waits until half of the room is filled. Only one may wait at a time.
+    pub async fn many(&self) {
+        self.reach(Self::MANY).await;
+    }
+
+    async fn reach(&self, count: usize) {
+        while self.waiting.lock().len() < count {
+            self.taker.notified().await;
+        }
+    }
+
+    /// Takes all items, in their order. `items` is empty before; the room it has is that of the next ones.
+    pub fn take(&self, items: &mut Vec<T>) {
+        mem::swap(items, &mut *self.waiting.lock());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
+        task::{Context, Wake},
+    };
+
     use super::*;
 
     #[tokio::test]
     async fn what_finds_no_room_is_dropped_and_told() {
-        let queue = Queue::<_, 2>::default();
+        let (queue, mut items) = (Queue::<_, 2>::default(), Vec::new());
         assert_eq!([1, 2, 3].map(|item| queue.add(item)), [true, true, false]);
-        let mut items = queue.take().unwrap();
-        assert!(queue.take().is_none());
-        assert_eq!((items.recv().await, items.recv().await), (Some(1), Some(2)));
-        assert!(queue.add(4));
+        queue.any().await;
+        queue.take(&mut items);
+        assert_eq!(items, [1, 2]);
+        items.clear();
+        queue.take(&mut items);
+        assert!(items.is_empty() && queue.add(4));
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn the_first_wakes_and_many_do_but_not_each() {
+        let (queue, woken) = (Queue::<_, 8>::default(), Arc::new(Woken::default()));
+        let (waker, count) = (woken.clone().into(), || woken.0.load(Ordering::Relaxed));
+        let mut cx = Context::from_waker(&waker);
+        let (mut any, mut many) = (pin!(queue.any()), pin!(queue.many()));
+        assert!(any.as_mut().poll(&mut cx).is_pending());
+        queue.add(1);
+        assert_eq!(count(), 1);
+        assert!(any.poll(&mut cx).is_ready() && many.as_mut().poll(&mut cx).is_pending());
+        queue.add(2);
+        queue.add(3);
+        assert_eq!(count(), 1);
+        queue.add(4);
+        assert_eq!(count(), 2);
+        assert!(many.poll(&mut cx).is_ready());
     }
 }

@@ -14,15 +14,15 @@ use crate::{
     },
 };
 
-/// Takes rows until the edge has ended and none is left.
+/// Takes rows until the edge has ended and none is left. There is one of it.
 pub(super) async fn run(app: App, mut ending: Ending) {
-    let Some(mut rows) = app.edge.log.take() else { return };
-    while let Some(batch) = queue::next(&mut rows, &mut ending).await {
+    let mut batch = Vec::new();
+    while queue::next(&app.edge.log, &mut batch, &mut ending).await {
         for row in &batch {
             log::tell(row);
         }
         // What reached no project is nobody's line.
-        let rows = batch.into_iter().filter_map(|row| Some((row.project.clone()?, row)));
+        let rows = batch.drain(..).filter_map(|row| Some((row.project.clone()?, row)));
         app.analytics.keep_all(&queue::by_project(rows), event, &ending).await;
     }
 }

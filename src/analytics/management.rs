@@ -40,11 +40,11 @@ pub struct Answered {
 /// The requests that wait.
 pub type Waiting = Queue<Answered, QUEUE_MAX>;
 
-/// Takes requests until the server has ended and none is left.
+/// Takes requests until the server has ended and none is left. There is one of it.
 pub(super) async fn run(app: App, mut ending: Ending) {
-    let Some(mut requests) = app.analytics.management.take() else { return };
-    while let Some(batch) = queue::next(&mut requests, &mut ending).await {
-        let rows = batch.into_iter().map(|answered| (answered.project.clone(), (app.entropy.uuid(), answered)));
+    let mut batch = Vec::new();
+    while queue::next(&app.analytics.management, &mut batch, &mut ending).await {
+        let rows = batch.drain(..).map(|answered| (answered.project.clone(), (app.entropy.uuid(), answered)));
         app.analytics.keep_all(&queue::by_project(rows), |(id, answered)| event(*id, answered), &ending).await;
     }
 }

@@ -2,44 +2,30 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tokio::{
-    sync::mpsc::Receiver,
-    time::{Instant, timeout_at},
-};
+use tokio::time::timeout;
 
 use super::Ending;
-use crate::ids::ProjectRef;
+use crate::{ids::ProjectRef, queue::Queue};
 
-/// Rows of one batch.
-const BATCH_MAX: usize = 4096;
 /// How long rows are gathered: each write to disk costs the same, for one or for thousands.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Waits for rows and gathers more for a moment. After the end has begun it takes what is left. None: nothing is.
-pub(super) async fn next<T>(rows: &mut Receiver<T>, ending: &mut Ending) -> Option<Vec<T>> {
-    let mut batch = Vec::new();
-    if !ending.begun() {
-        tokio::select! {
-            count = rows.recv_many(&mut batch, BATCH_MAX) => if count == 0 { return None },
-            // The sender lives as long as the application.
-            _ = ending.stop.wait_for(|stop| *stop) => {}
-        }
-        let until = Instant::now() + GATHER;
-        while !ending.begun() && batch.len() < BATCH_MAX {
-            let room = BATCH_MAX - batch.len();
-            if !matches!(timeout_at(until, rows.recv_many(&mut batch, room)).await, Ok(1..)) {
-                break;
-            }
-        }
+/// Waits for rows, gathers more for a moment, and puts them into `batch`, which is empty before. After the end has begun it takes
+/// what is left. False: nothing is.
+pub(super) async fn next<T, const MOST: usize>(queue: &Queue<T, MOST>, batch: &mut Vec<T>, ending: &mut Ending) -> bool {
+    let gathered = async {
+        queue.any().await;
+        // Over when many are there or the time is.
+        let _ = timeout(GATHER, queue.many()).await;
+    };
+    tokio::select! {
+        biased;
+        // The sender lives as long as the application.
+        _ = ending.stop.wait_for(|stop| *stop) => {}
+        () = gathered => {}
     }
-    if ending.begun() {
-        while batch.len() < BATCH_MAX
-            && let Ok(row) = rows.try_recv()
-        {
-            batch.push(row);
-        }
-    }
-    (!batch.is_empty() || !ending.begun()).then_some(batch)
+    queue.take(batch);
+    !batch.is_empty() || !ending.begun()
 }
 
 /// The rows of each project, in their order.
@@ -53,21 +39,23 @@ pub(super) fn by_project<T>(rows: impl Iterator<Item = (ProjectRef, T)>) -> Vec<
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::{mpsc::channel, watch};
+    use tokio::sync::watch;
 
     use super::*;
 
     #[tokio::test]
     async fn what_waits_is_taken_before_the_end_and_nothing_after() {
-        let (stop, (sender, mut rows)) = (watch::channel(false).0, channel(3 * BATCH_MAX));
+        let (stop, queue, mut batch) = (watch::channel(false).0, Queue::<_, 8>::default(), Vec::new());
         let mut ending = Ending { stop: stop.subscribe(), _at_work: None };
-        for row in 0..2 * BATCH_MAX + 7 {
-            sender.try_send(row).unwrap();
+        for rows in [1, 8] {
+            (0..rows).for_each(|row| assert!(queue.add(row)));
+            assert!(next(&queue, &mut batch, &mut ending).await);
+            assert_eq!(batch.drain(..).count(), rows);
         }
-        assert_eq!(next(&mut rows, &mut ending).await.map(|batch| batch.len()), Some(BATCH_MAX));
+        queue.add(9);
         stop.send_replace(true);
-        assert_eq!(next(&mut rows, &mut ending).await.map(|batch| batch.len()), Some(BATCH_MAX));
-        assert_eq!(next(&mut rows, &mut ending).await.map(|batch| batch[6]), Some(2 * BATCH_MAX + 6));
-        assert_eq!(next(&mut rows, &mut ending).await, None);
+        assert!(next(&queue, &mut batch, &mut ending).await);
+        assert_eq!(std::mem::take(&mut batch), [9]);
+        assert!(!next(&queue, &mut batch, &mut ending).await);
     }
 }
