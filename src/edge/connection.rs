@@ -17,6 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     forward,
     framing::{Ambiguous, Watched},
+    links::Links,
     request::Client,
     tls::{self, ACME_ALPN, Tls},
 };
@@ -41,6 +42,8 @@ pub(super) struct Visit {
     pub(super) peer: SocketAddr,
     /// The name it asked for with TLS, in lower case.
     pub(super) name: SmolStr,
+    /// What leads to services from here.
+    pub(super) links: Arc<Links>,
     /// What services are told of it.
     pub(super) told: Client,
     /// Whether it sent a request that can be read in two ways.
@@ -48,13 +51,13 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    fn new(app: &App, peer: SocketAddr, name: SmolStr, ambiguous: Ambiguous) -> Self {
-        Self { app: app.clone(), peer, told: Client::new(peer.ip().to_canonical(), &name), name, ambiguous }
+    fn new(app: &App, peer: SocketAddr, links: Arc<Links>, name: SmolStr, ambiguous: Ambiguous) -> Self {
+        Self { app: app.clone(), peer, links, told: Client::new(peer.ip().to_canonical(), &name), name, ambiguous }
     }
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &Tls) {
+pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &Tls, links: Arc<Links>) {
     let opened = timeout(HANDSHAKE, Box::pin(open(app, stream, tls))).await;
     let tally = app.metrics.edge();
     let (stream, name) = match opened {
@@ -64,10 +67,10 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &
     };
     tally.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        requests_2(Visit::new(app, peer, name, Ambiguous::default()), stream).await;
+        requests_2(Visit::new(app, peer, links, name, Ambiguous::default()), stream).await;
     } else {
         let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit::new(app, peer, name, ambiguous), stream).await;
+        requests_1(Visit::new(app, peer, links, name, ambiguous), stream).await;
     }
 }
 

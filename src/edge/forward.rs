@@ -123,7 +123,7 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
         Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max))
     };
     let request = outgoing(visit, &passed, parts, upload)?;
-    let asked = pin!(visit.app.edge.links.ask(passed.upstream.authority(), request));
+    let asked = pin!(visit.links.ask(passed.upstream.authority(), request));
     let response = in_time(passed.service, &sent, asked).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Refusal::Unreachable(passed.service));

@@ -29,10 +29,10 @@ use tokio::{
 
 use super::body::{Error, Upload};
 
-/// Connections to one service that are kept,
+/// Connections to one service that a lane keeps,
 const SERVICE_IDLE_MAX: usize = 64;
-/// and to all services.
-const IDLE_MAX: usize = 1024;
+/// and all lanes to all services.
+pub(super) const IDLE_MAX: usize = 1024;
 /// How long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_mins(1);
 /// What a service gets to take a connection.
@@ -40,15 +40,14 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Addresses of one service that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// The connections that nobody uses.
-#[derive(Default)]
+/// The connections of one lane that nobody uses.
 pub(super) struct Links(Mutex<Idle>);
 
-#[derive(Default)]
 struct Idle {
     /// The one that was used last is the last one.
     of: HashMap<Authority, VecDeque<(Instant, Box<Link>)>>,
     count: usize,
+    max: usize,
 }
 
 impl Idle {
@@ -66,7 +65,7 @@ impl Idle {
     }
 
     fn keep(&mut self, link: Box<Link>) {
-        if self.count >= IDLE_MAX {
+        if self.count >= self.max {
             return;
         }
         let links = match self.of.get_mut(&link.service) {
@@ -149,6 +148,11 @@ async fn connect(service: &Authority) -> Result<TcpStream, Error> {
 }
 
 impl Links {
+    /// Keeps at most so many.
+    pub(super) fn new(max: usize) -> Self {
+        Self(Mutex::new(Idle { of: HashMap::new(), count: 0, max }))
+    }
+
     /// A service's answer. A request that a kept connection did not take goes over another one.
     pub(super) async fn ask(self: &Arc<Self>, service: &Authority, mut request: Request<Upload>) -> Result<Response<Arriving>, Error> {
         loop {

@@ -3,6 +3,7 @@
 //! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
 //! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
 //! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `links` keeps connections to them.
+//! All that happens to one connection happens on one of the `lanes`.
 //!
 //! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
 
@@ -13,6 +14,7 @@ mod connection;
 mod forward;
 mod framing;
 mod gate;
+mod lanes;
 mod links;
 pub mod log;
 mod names;
@@ -24,6 +26,7 @@ mod tunnel;
 pub mod upstreams;
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -40,7 +43,7 @@ use tokio::{
 
 pub use self::tls::Wildcard;
 
-use self::{gate::Gate, links::Links, names::Names, tls::Tls, upstreams::Service};
+use self::{gate::Gate, lanes::Lanes, names::Names, tls::Tls, upstreams::Service};
 use crate::{
     accepting::{self, Stop},
     app::App,
@@ -92,7 +95,8 @@ impl Default for Ports {
 pub struct Edge {
     names: Names,
     gate: Gate,
-    links: Arc<Links>,
+    /// Since there are listeners. Connections to the database that requests open are theirs: they stay until the end.
+    lanes: OnceLock<Lanes>,
     connections: Arc<Semaphore>,
     addresses: Arc<Places<IpNet>>,
     in_flight: Arc<Places<ProjectId>>,
@@ -108,7 +112,7 @@ impl Default for Edge {
         Self {
             names: Names::default(),
             gate: Gate::default(),
-            links: Arc::default(),
+            lanes: OnceLock::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
             in_flight: Places::new(PROJECT_REQUESTS_MAX),
@@ -215,21 +219,34 @@ pub struct Listeners {
     pub ask: Vec<TcpListener>,
 }
 
+/// Why no connections are taken. A complete line, fit for a terminal.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// There is no TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// There are no threads to serve them.
+    #[error("starting threads for connections: {0}")]
+    Lanes(io::Error),
+}
+
 /// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
-pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, TlsError> {
+pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, ListenError> {
     let Listeners { https, http, ask } = listeners;
     let tls = Arc::new(Tls::new(app, wildcard)?);
     if let Some(port) = https.first().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()) {
         // A second call, which no server makes, would leave the first port standing.
         let _ = app.edge.https_port.set(port);
     }
+    let lanes = Lanes::start().map_err(ListenError::Lanes)?;
+    // The same.
+    let _ = app.edge.lanes.set(lanes);
     let mut tasks = JoinSet::new();
     let stopping = |app: App| async move { app.edge.stopping().await };
     let upkeep = app.clone();
     tasks.spawn(async move {
         tokio::select! {
             () = names::run(upkeep.clone()) => {}
-            () = upkeep.edge.links.clone().run() => {}
             () = stopping(upkeep.clone()) => {}
         }
     });
@@ -251,16 +268,26 @@ async fn run(app: App, listener: TcpListener, purpose: Purpose) {
 /// Begins with a connection, unless there are too many.
 fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, purpose: Purpose) {
     let place = app.edge.connections.clone().try_acquire_owned().ok().zip(app.edge.addresses.take(bans::block(peer.ip())));
-    let Some(place) = place else {
+    let (Some(place), Some(lanes)) = (place, app.edge.lanes.get()) else {
         return app.metrics.edge().connection("full");
     };
     let app = app.clone();
-    connections.spawn(async move {
-        match purpose {
-            Purpose::Https(tls) => connection::serve(&app, stream, peer, &tls).await,
-            Purpose::Http => plain::serve(stream, |request| plain::answer(&app, request)).await,
-            Purpose::Ask => plain::serve(stream, |request| ask::answer(&app, request)).await,
+    match purpose {
+        Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
+            connection::serve(&app, stream, peer, &tls, links).await;
+            drop(place);
+        }),
+        Purpose::Http => {
+            connections.spawn(async move {
+                plain::serve(stream, |request| plain::answer(&app, request)).await;
+                drop(place);
+            });
         }
-        drop(place);
-    });
+        Purpose::Ask => {
+            connections.spawn(async move {
+                plain::serve(stream, |request| ask::answer(&app, request)).await;
+                drop(place);
+            });
+        }
+    }
 }

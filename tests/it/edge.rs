@@ -105,9 +105,7 @@ impl Gate {
 
     /// A GET of this path over a connection of its own.
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        let mut client = self.client().await;
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.host())).await;
-        client.answer().await
+        self.client().await.get(&self.host(), path).await
     }
 
     /// What is counted under this name.
@@ -115,6 +113,16 @@ impl Gate {
         let page = self.node.app.metrics.render();
         let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {page}"));
         line.trim().parse().unwrap()
+    }
+
+    /// Waits until so many are counted under this name: connections are counted when they have ended.
+    async fn counts_to(&self, name: &str, count: u64) {
+        let counted = async {
+            while self.counted(name) != count {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, counted).await.unwrap_or_else(|_| panic!("{name} is {}, not {count}", self.counted(name)));
     }
 }
 
@@ -165,6 +173,11 @@ impl Client {
         let _ = self.0.flush().await;
     }
 
+    async fn get(&mut self, host: &str, path: &str) -> Answer {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        self.answer().await
+    }
+
     /// The next answer, whose length is told.
     async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read()).await.expect("no answer").expect("closed without an answer")
@@ -181,6 +194,15 @@ impl Client {
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
         Some(Answer { status, head, body: body.into() })
+    }
+
+    /// The next answer, which comes in chunks, as it comes.
+    async fn chunks(&mut self) -> String {
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n0\r\n\r\n") {
+            answer.push(self.0.read_u8().await.unwrap());
+        }
+        String::from_utf8(answer).unwrap()
     }
 
     /// Whether nothing comes any more.

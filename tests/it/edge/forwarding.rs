@@ -104,17 +104,17 @@ async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
             ended.send(()).await.unwrap();
         }
     });
+    // What one client's requests left is there for the next of the same lane: its own are.
+    let (mut client, host) = (gate.client().await, gate.host());
     for connection in 0..2 {
-        assert_eq!(gate.get("/functions/v1/").await.body, format!("{connection} 0"));
-        let mut client = gate.client().await;
-        client.send(&format!("GET /functions/v1/ HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", gate.host())).await;
-        let mut answer = String::new();
-        client.0.read_to_string(&mut answer).await.unwrap();
+        assert_eq!(client.get(&host, "/functions/v1/").await.body, format!("{connection} 0"));
+        client.send(&format!("GET /functions/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        let answer = client.chunks().await;
         assert!(answer.contains(&format!("{connection} 1")), "{answer}");
-        assert_eq!(gate.get("/functions/v1/").await.body, format!("{connection} 2"));
+        assert_eq!(client.get(&host, "/functions/v1/").await.body, format!("{connection} 2"));
         ends.recv().await.unwrap();
         // By its answer the end, which came before, was heard too.
-        gate.get("/rest/v1/").await;
+        client.get(&host, "/rest/v1/").await;
     }
 }
 

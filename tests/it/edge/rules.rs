@@ -20,10 +20,10 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
     for name in ["example.test", "shop.example.test", &other, &beyond, "api.customer.test"] {
         assert!(gate.connect(name, &[]).await.is_err(), "{name}");
     }
-    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"unknown name\"}"), 5);
+    gate.counts_to("gantry_edge_connections_total{outcome=\"unknown name\"}", 5).await;
     // An address is no name: nothing is said about it in the handshake.
     assert!(gate.connect("127.0.0.1", &[]).await.is_err());
-    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"no name\"}"), 1);
+    gate.counts_to("gantry_edge_connections_total{outcome=\"no name\"}", 1).await;
     // What an authority asks is not answered unless it was asked for.
     assert!(gate.connect(&gate.host(), &["acme-tls/1"]).await.is_err());
     let mut stream = TcpStream::connect(gate.https).await.unwrap();
@@ -32,7 +32,7 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
     // An alert at most, however the connection ends.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.unwrap();
     assert!(!said.starts_with(b"HTTP"), "{said:?}");
-    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"malformed\"}"), 1);
+    gate.counts_to("gantry_edge_connections_total{outcome=\"malformed\"}", 1).await;
     assert_eq!(gate.get("/rest/v1/").await.status, 200, "and all is well");
 }
 
@@ -141,7 +141,7 @@ async fn who_says_nothing_is_let_go() {
         let ended = timeout(2 * SHORTLY + PATIENCE, stream.read(&mut [0; 1])).await.unwrap();
         assert!(!matches!(ended, Ok(1..)));
     }
-    assert_eq!(gate.counted("gantry_edge_connections_total{outcome=\"late\"}"), 2);
+    gate.counts_to("gantry_edge_connections_total{outcome=\"late\"}", 2).await;
 }
 
 /// What is answered in clear, in lower case.
