@@ -5,7 +5,10 @@ use uuid::Uuid;
 
 use crate::{
     app::App,
-    domains::zone::{Change, Zone},
+    domains::{
+        hostnames::dns::Told,
+        zone::{Change, Zone},
+    },
     error::{Context, Error},
 };
 
@@ -13,10 +16,12 @@ use crate::{
 const BATCH: i64 = 16;
 const PAUSE: TimeDelta = TimeDelta::minutes(10);
 const GIVEN_UP: TimeDelta = TimeDelta::days(14);
+/// How long a name server that says nothing is waited for. Authorities ask another one, as everybody does.
+const SILENCE: TimeDelta = TimeDelta::minutes(5);
 
 /// How far a record is.
 pub(super) enum Standing {
-    /// All name servers of the zone tell it.
+    /// All name servers of the zone tell it, but for those that have been silent for long.
     Everywhere,
     /// Not all of them tell it yet, as far as is known.
     OnItsWay,
@@ -32,18 +37,23 @@ fn stamp(app: &App) -> (DateTime<Utc>, u16) {
 pub(super) async fn stand(app: &App, zone: &Zone, id: Uuid, name: &str, value: &str) -> Result<Standing, Error> {
     let (doing, now) = ("writing an answer into DNS", app.clock.now());
     let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) values ($1, $2, $3, $4, $4) \
-               on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written";
+               on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written, created_at";
     let rows = app.db.query(sql, &[&name, &value, &id, &now]).await.context(doing)?;
-    if !rows.first().is_some_and(|row| row.get(0)) {
+    let (written, since) = rows.first().map_or((false, now), |row| (row.get(0), row.get(1)));
+    if !written {
         if let Err(why) = zone.write(Change::Present, name, value, stamp(app)).await {
             tracing::warn!(name, why, "an answer to the authority could not be written into DNS");
             return Ok(Standing::Unwritten);
         }
         app.db.query("update acme_answers set written = true where name = $1 and value = $2", &[&name, &value]).await.context(doing)?;
     }
-    match app.settings.dns.everywhere(name, value).await {
-        Ok(true) => Ok(Standing::Everywhere),
-        Ok(false) => Ok(Standing::OnItsWay),
+    match app.settings.dns.told(name, value).await {
+        Ok(Told::ByAll) => Ok(Standing::Everywhere),
+        Ok(Told::ButBySilent(servers)) if now - since >= SILENCE => {
+            tracing::warn!(name, ?servers, "name servers do not answer; the authority is told to look without them");
+            Ok(Standing::Everywhere)
+        }
+        Ok(Told::ButBySilent(_) | Told::NotYet) => Ok(Standing::OnItsWay),
         Err(why) => {
             tracing::info!(name, why, "whether an answer is in DNS could not be found out");
             Ok(Standing::OnItsWay)

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
@@ -34,6 +35,17 @@ const PORT: u16 = 53;
 /// What an asking of DNS comes to: what was seen, or why nothing was.
 pub type Looking<'a, T = Seen> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
+/// Which name servers of a zone tell a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// All of them.
+    ByAll,
+    /// All that answer. These do not.
+    ButBySilent(Vec<IpAddr>),
+    /// There are some that say otherwise, or none answers.
+    NotYet,
+}
+
 /// Tells what DNS says of hostnames.
 pub trait Dns: fmt::Debug + Send + Sync {
     /// What it says of `host`, and what stands at `proof_name`.
@@ -42,8 +54,8 @@ pub trait Dns: fmt::Debug + Send + Sync {
     /// Where a name leads, as its zone says.
     fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>>;
 
-    /// Whether every name server of its zone says that this text stands at a name.
-    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool>;
+    /// Which name servers of its zone say that this text stands at a name.
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told>;
 
     /// The addresses of a name, as clients find them.
     fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>>;
@@ -120,16 +132,18 @@ impl Resolver {
         Ok(alias_at(&self.asking(&addresses)?, name).await?.map(|alias| alias.to_ascii_lowercase()))
     }
 
-    async fn told_by_all(&self, name: &str, text: &str) -> Result<bool, String> {
+    async fn told_by(&self, name: &str, text: &str) -> Result<Told, String> {
         let (addresses, _) = self.servers_of(name).await?;
         let name = fqdn(name)?;
-        for address in addresses {
-            let said = texts_at(&self.asking(&[address])?, &name).await.map_err(|why| format!("{address}: {why}"))?;
-            if !said.iter().any(|said| said == text) {
-                return Ok(false);
-            }
+        // At the same time: one that is silent takes as long as all that are.
+        let asked = addresses.iter().map(async |address| texts_at(&self.asking(&[*address])?, &name).await);
+        let said = join_all(asked).await;
+        let told = |texts: &Vec<String>| texts.iter().any(|said| said == text);
+        if !said.iter().flatten().all(told) || said.iter().all(Result::is_err) {
+            return Ok(Told::NotYet);
         }
-        Ok(true)
+        let silent: Vec<_> = addresses.into_iter().zip(said).filter_map(|(address, said)| said.is_err().then_some(address)).collect();
+        Ok(if silent.is_empty() { Told::ByAll } else { Told::ButBySilent(silent) })
     }
 
     /// Who may certify a name: what stands at it, or else at the nearest name above it (RFC 8659).
@@ -193,8 +207,8 @@ impl Dns for Resolver {
         Box::pin(self.leads(name))
     }
 
-    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool> {
-        Box::pin(self.told_by_all(name, text))
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
+        Box::pin(self.told_by(name, text))
     }
 
     fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>> {

@@ -186,6 +186,17 @@ async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
 }
 
 #[tokio::test]
+async fn a_silent_name_server_is_waited_for_but_not_for_ever() {
+    let (town, _knot) = town(By::Update, false, |place| delegated(place) + "@ NS silent\nsilent A 127.0.0.2\n").await;
+    town.prove().await;
+    until(&town, &town.node, "written", async || answers(&town).await == 1).await;
+    assert_eq!(town.pebble.said("set VALID by completed challenge"), 0);
+    town.app.advance(5 * 60);
+    certified(&town, &town.node).await;
+    assert_eq!((town.pebble.said("set VALID by completed challenge"), town.pebble.said("set INVALID")), (1, 0));
+}
+
+#[tokio::test]
 async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
     let (town, knot) = town(By::Update, true, |_| String::new()).await;
     let host = format!("{}.example.test", town.app.home.project);

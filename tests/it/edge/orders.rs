@@ -14,7 +14,7 @@ use gantry::{
         Host,
         acme::Authority,
         check::Seen,
-        dns::{Dns, Looking, Resolver},
+        dns::{Dns, Looking, Resolver, Told},
         keeper,
     },
     edge::{self, Listeners},
@@ -60,9 +60,9 @@ impl Dns for Said {
         Box::pin(async move { if let Some(zone) = zone { zone.alias(name).await } else { Ok(None) } })
     }
 
-    fn everywhere<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, bool> {
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
         let zone = self.zone.lock().clone();
-        Box::pin(async move { if let Some(zone) = zone { zone.everywhere(name, text).await } else { Ok(false) } })
+        Box::pin(async move { if let Some(zone) = zone { zone.told(name, text).await } else { Ok(Told::NotYet) } })
     }
 
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {

@@ -23,7 +23,7 @@ use gantry::{
     domains::hostnames::{
         Host,
         check::Seen,
-        dns::{Dns, Looking},
+        dns::{Dns, Looking, Told},
     },
     edge::upstreams::Upstreams,
     http::{Api, Links, Transport},
@@ -64,8 +64,8 @@ impl Dns for Said {
         Box::pin(async { Ok(None) })
     }
 
-    fn everywhere<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, bool> {
-        Box::pin(async { Ok(false) })
+    fn told<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, Told> {
+        Box::pin(async { Ok(Told::NotYet) })
     }
 
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
