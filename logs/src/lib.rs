@@ -63,7 +63,7 @@ pub enum QueryError {
 impl QueryError {
     /// What keeps from an answer, told apart by whether files could be read.
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        let causes: Vec<_> = std::iter::successors(Some(error), |error| error.source()).collect();
+        let causes: Vec<_> = causes(error).collect();
         let mut text = String::new();
         for cause in causes.iter().map(ToString::to_string) {
             // Many say what they come from as well.
@@ -73,6 +73,11 @@ impl QueryError {
         }
         if causes.iter().any(|cause| cause.is::<object_store::Error>()) { Self::Away(text) } else { Self::Backend(text) }
     }
+}
+
+/// An error, what it comes from, and so on.
+pub(crate) fn causes<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// What is asked of the lines of a project.

@@ -40,7 +40,7 @@ use self::{
     parts::{Parts, Span},
     session::Session,
 };
-use crate::{Answer, QueryError, store::View};
+use crate::{Answer, QueryError, causes, store::View};
 
 /// The one table there is.
 pub(crate) const TABLE: &str = "logs";
@@ -273,24 +273,73 @@ fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
     answer.scanned_rows += (metrics.output_rows().unwrap_or(0) + pruned) as u64;
 }
 
+/// Asked for too much.
+const NARROW: &str = "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
+const BY_ZERO: &str = "Division by zero.";
+
+fn refused(text: &str) -> QueryError {
+    QueryError::Refused(text.lines().next().unwrap_or_default().chars().take(300).collect())
+}
+
 /// Whose fault it was.
 fn refusal(error: &DataFusionError) -> QueryError {
-    const NARROW: &str = "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
-    let first_line = |text: &str| QueryError::Refused(text.lines().next().unwrap_or_default().chars().take(300).collect());
     match error.find_root() {
-        DataFusionError::ResourcesExhausted(_) => QueryError::Refused(NARROW.into()),
+        DataFusionError::ResourcesExhausted(_) => refused(NARROW),
         DataFusionError::ArrowError(error, _) => match error.as_ref() {
-            ArrowError::DivideByZero => QueryError::Refused("Division by zero.".into()),
+            ArrowError::DivideByZero => refused(BY_ZERO),
             ArrowError::CastError(text)
             | ArrowError::ParseError(text)
             | ArrowError::ArithmeticOverflow(text)
             | ArrowError::ComputeError(text)
-            | ArrowError::InvalidArgumentError(text) => first_line(text),
+            | ArrowError::InvalidArgumentError(text) => refused(text),
             _ => QueryError::of(error),
         },
-        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::NotImplemented(text) => first_line(text),
-        DataFusionError::SQL(error, _) => first_line(&error.to_string()),
-        DataFusionError::SchemaError(error, _) => first_line(&error.to_string()),
-        _ => QueryError::of(error),
+        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::NotImplemented(text) => refused(text),
+        DataFusionError::SQL(error, _) => refused(&error.to_string()),
+        DataFusionError::SchemaError(error, _) => refused(&error.to_string()),
+        error => of_condition(error).unwrap_or_else(|| QueryError::of(error)),
+    }
+}
+
+/// What a condition failed with that was looked at while a file was read. The reader passes it on as text, in the form for developers.
+fn of_condition(error: &DataFusionError) -> Option<QueryError> {
+    let said = causes(error).find_map(|cause| match cause.downcast_ref()? {
+        ArrowError::ComputeError(text) => text.strip_prefix("Error evaluating filter predicate: "),
+        _ => None,
+    })?;
+    if said.contains("ResourcesExhausted(") {
+        return Some(refused(NARROW));
+    }
+    if said.contains("DivideByZero") {
+        return Some(refused(BY_ZERO));
+    }
+    let quoted = said.rsplit_once("(\"").and_then(|(_, rest)| rest.rsplit_once("\")")).map_or("The condition fails.", |(text, _)| text);
+    Some(refused(&quoted.replace("\\n", "\n").replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\")))
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::parquet::errors::ParquetError;
+
+    use super::*;
+
+    #[test]
+    fn a_condition_that_fails_in_a_file_is_the_statements_fault() {
+        let seen = |error: &dyn std::fmt::Debug| {
+            let text = format!("Error evaluating filter predicate: {error:?}");
+            let error = ParquetError::External(Box::new(ArrowError::ComputeError(text)));
+            match refusal(&DataFusionError::ParquetError(Box::new(error))) {
+                QueryError::Refused(text) => text,
+                other => panic!("{other:?}"),
+            }
+        };
+        let execution = DataFusionError::Execution("Invalid \"x\\\" in 'y'\nmore".into());
+        assert_eq!(seen(&execution), "Invalid \"x\\\" in 'y'");
+        assert_eq!(seen(&DataFusionError::ArrowError(Box::new(ArrowError::DivideByZero), None)), BY_ZERO);
+        assert_eq!(seen(&DataFusionError::ArrowError(Box::new(ArrowError::CastError("no number".into())), None)), "no number");
+        assert_eq!(seen(&execution.context("looking")), "Invalid \"x\\\" in 'y'");
+        assert_eq!(seen(&DataFusionError::ResourcesExhausted("much".into())), NARROW);
+        let broken = DataFusionError::ParquetError(Box::new(ParquetError::EOF("short".into())));
+        assert!(matches!(refusal(&broken), QueryError::Backend(_)));
     }
 }

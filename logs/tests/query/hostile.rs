@@ -297,6 +297,21 @@ async fn what_grows_has_its_end() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Whether it is looked at first in a file or in what is in no file yet.
+#[tokio::test]
+async fn a_condition_that_fails_is_the_statements_fault() {
+    let logs = Asked::open(Bounds::default()).await;
+    for (condition, why) in [
+        ("match(event_message, '((((a{100}){100}){100}){100})')", "Invalid regular expression"),
+        ("intDiv(1, length(id) - length(id)) = 1", "Division by zero"),
+    ] {
+        for _ in 0..12 {
+            let answer = logs.ask(Dialect::ClickHouse, &format!("select count() as n from logs where {condition}")).await;
+            assert!(matches!(&answer, Err(QueryError::Refused(text)) if text.contains(why)), "{condition}: {answer:?}");
+        }
+    }
+}
+
 /// Words of both dialects in any order never break anything.
 #[tokio::test]
 async fn a_soup_of_tokens_breaks_nothing() {
