@@ -1,8 +1,9 @@
 //! The one place that turns an error into a response.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{body::Response, face::Refused, output};
@@ -52,23 +53,33 @@ pub(super) fn error(error: &Error, refused: &Refused<'_>) -> Response {
 }
 
 /// v1 answers `{message}`; v2 answers `{error: {code, message}}` and keeps `message`, which clients of either read.
-fn body(error: &Error, v2: bool, request_id: &str) -> Value {
-    let message = error.message();
-    let mut body = json!({ "message": message });
-    if let Error::Forbidden(Denial::Permissions(missing)) = error {
-        let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
-        body["error"]["missing_permissions"] = missing.into();
+#[derive(Serialize)]
+struct Body<'a> {
+    message: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_description: Option<&'a str>,
+    #[serde(rename = "errorEventId", skip_serializing_if = "Option::is_none")]
+    event: Option<&'a str>,
+}
+
+fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
+    let mut body = Body { message: error.message(), error: None, error_description: None, event: None };
+    match error {
+        Error::Forbidden(Denial::Permissions(missing)) => {
+            let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
+            body.error = Some(json!({ "missing_permissions": missing }));
+        }
+        Error::Oauth(fault) => (body.error, body.error_description) = (Some(fault.error.into()), Some(fault.description.as_ref())),
+        Error::Internal(_) => body.event = Some(request_id),
+        _ => {}
     }
-    if let Error::Oauth(fault) = error {
-        body["error"] = fault.error.into();
-        body["error_description"] = fault.description.as_ref().into();
-    }
-    if v2 {
-        body["error"]["code"] = error.code().name.into();
-        body["error"]["message"] = message.into();
-    }
-    if matches!(error, Error::Internal(_)) {
-        body["errorEventId"] = request_id.into();
+    // An error of OAuth is as its specifications have it.
+    if v2 && body.error_description.is_none() {
+        let details = body.error.get_or_insert_default();
+        details["code"] = error.code().name.into();
+        details["message"] = body.message.as_ref().into();
     }
     body
 }
@@ -77,6 +88,10 @@ fn body(error: &Error, v2: bool, request_id: &str) -> Value {
 mod tests {
     use super::*;
     use crate::{access::Permission, error::Context};
+
+    fn body(error: &Error, v2: bool, request_id: &str) -> Value {
+        serde_json::to_value(super::body(error, v2, request_id)).unwrap()
+    }
 
     #[test]
     fn v1_and_v2_bodies() {
