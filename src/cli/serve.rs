@@ -423,11 +423,11 @@ fn warnings(sandbox: bool, root: bool) -> Vec<&'static str> {
     [(sandbox, unsafe_sandbox), (root, shared_uid)].into_iter().filter(|(holds, _)| !holds).map(|(_, warning)| warning).collect()
 }
 
-/// For the operator's own tools: not counted, not authenticated, on a listener of its own.
 fn admin_service(router: Router) -> impl server::Service {
     hyper::service::service_fn(move |request| router.clone().oneshot(request).map_ok(|answer| answer.map(Body::new)))
 }
 
+/// For the operator's own tools: not counted, not authenticated, on a listener of its own.
 fn admin_router(app: App, warnings: &[&str]) -> Router {
     let health: String = once("ok\n".to_owned()).chain(warnings.iter().map(|warning| format!("warning: {warning}\n"))).collect();
     Router::new()

@@ -42,7 +42,7 @@ pub enum Told {
     ByAll,
     /// All that answer. These do not.
     ButBySilent(Vec<IpAddr>),
-    /// There are some that say otherwise, or none answers.
+    /// There are some that say otherwise.
     NotYet,
 }
 
@@ -138,12 +138,23 @@ impl Resolver {
         // At the same time: one that is silent takes as long as all that are.
         let asked = addresses.iter().map(async |address| texts_at(&self.asking(&[*address])?, &name).await);
         let said = join_all(asked).await;
-        let told = |texts: &Vec<String>| texts.iter().any(|said| said == text);
-        if !said.iter().flatten().all(told) || said.iter().all(Result::is_err) {
-            return Ok(Told::NotYet);
+        let (mut silent, mut reasons) = (Vec::new(), Vec::new());
+        for (address, said) in addresses.iter().zip(said) {
+            match said {
+                Ok(texts) if texts.iter().any(|said| said == text) => {}
+                Ok(_) => return Ok(Told::NotYet),
+                Err(why) => {
+                    silent.push(*address);
+                    reasons.push(format!("{address}: {why}"));
+                }
+            }
         }
-        let silent: Vec<_> = addresses.into_iter().zip(said).filter_map(|(address, said)| said.is_err().then_some(address)).collect();
-        Ok(if silent.is_empty() { Told::ByAll } else { Told::ButBySilent(silent) })
+        match silent.len() {
+            0 => Ok(Told::ByAll),
+            // Nobody can be asked.
+            all if all == addresses.len() => Err(reasons.join("; ")),
+            _ => Ok(Told::ButBySilent(silent)),
+        }
     }
 
     /// Who may certify a name: what stands at it, or else at the nearest name above it (RFC 8659).
