@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use uuid::Uuid;
 
 use super::{
     admin::{Common, about},
@@ -15,6 +16,7 @@ use crate::{
     endpoints,
     ids::OrgSlug,
     limits::overrides::{self, About},
+    oauth::applications,
     organizations,
 };
 
@@ -24,12 +26,12 @@ pub(super) enum Limits {
     /// within a second.
     ///
     /// If several apply to a request, the most specific wins: one that names the operation before one that does not, then
-    /// one that names the organization.
+    /// one that names the application, then one that names the organization.
     Set {
         #[command(flatten)]
         about: AboutArgs,
         /// Requests in a window, 1 to 1000000.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         requests: u32,
         #[command(flatten)]
         common: Common,
@@ -57,6 +59,9 @@ pub(super) struct AboutArgs {
     /// Slug of the organization whose requests, and whose projects' requests, are meant. Without it: everybody's.
     #[arg(long, value_name = "SLUG")]
     org: Option<OrgSlug>,
+    /// Client id of the OAuth application whose requests are meant, as in `gantry application list`. Without it: everybody's.
+    #[arg(long, value_name = "ID")]
+    application: Option<Uuid>,
 }
 
 /// An operation there is: a typing error should not pass for a limit that is set.
@@ -68,7 +73,16 @@ fn operation(id: &str) -> Result<String, String> {
 impl AboutArgs {
     fn named(&self) -> String {
         let operation = self.operation.as_deref().unwrap_or("every operation");
-        self.org.as_ref().map_or_else(|| operation.to_owned(), |org| format!("{operation} in {org}"))
+        let application = self.application.map(|id| format!(" by the application {id}")).unwrap_or_default();
+        let org = self.org.as_ref().map(|org| format!(" in {org}")).unwrap_or_default();
+        format!("{operation}{application}{org}")
+    }
+
+    /// As for operations: one that is not there should not pass for one that is limited.
+    async fn ensure_application(&self, db: &Db) -> anyhow::Result<()> {
+        let Some(id) = self.application else { return Ok(()) };
+        anyhow::ensure!(applications::by_client_id(db, id).await?.is_some(), "there is no application {id}");
+        Ok(())
     }
 
     /// In the organization's log, if there is one.
@@ -81,7 +95,7 @@ impl AboutArgs {
 
 impl From<&AboutArgs> for About {
     fn from(args: &AboutArgs) -> Self {
-        Self { operation: args.operation.clone(), application: None, organization: args.org.clone() }
+        Self { operation: args.operation.clone(), application: args.application, organization: args.org.clone() }
     }
 }
 
@@ -90,13 +104,17 @@ impl Limits {
         match self {
             Self::Set { about: args, requests, common } => {
                 let old = OpenControl::with(&common.control, async |db| {
+                    args.ensure_application(db).await?;
                     let audit = args.concerning(db, operator("gantry limits set")?).await?;
                     overrides::set(db, &About::from(&args), requests, &actor()?, Clock::system().now(), Some(&audit))
                         .await
                         .map_err(|error| about("organization", args.org.as_ref().map_or("", OrgSlug::as_str), error))
                 })
                 .await?;
-                let value = json!({ "operation": args.operation, "organization": args.org, "requests": requests, "before": old });
+                let About { operation, application, organization } = About::from(&args);
+                let value = json!({
+                    "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
+                });
                 common.output.print(&value, || format!("{requests} requests a window: {}.", args.named()))
             }
             Self::Unset { about: args, common } => {
@@ -106,7 +124,8 @@ impl Limits {
                     unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
-                let value = json!({ "operation": args.operation, "organization": args.org, "before": old });
+                let About { operation, application, organization } = About::from(&args);
+                let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
                 common.output.print(&value, || format!("No longer {old} requests a window: {}.", args.named()))
             }
             Self::List { common } => {

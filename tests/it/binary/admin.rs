@@ -130,9 +130,16 @@ fn an_application_is_vouched_for_and_the_server_says_so_at_once() {
         assert_eq!(machine.json(&["application", command, &id])["verified"], verified);
         assert_eq!(gantry.get(&one).expect(200)["verified"], verified);
     }
-    let refused = machine.run(&["application", "verify", "00000000-0000-4000-8000-000000000000"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && said.contains("there is no application 00000000"), "{said}");
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    for command in [&["application", "verify", nobody][..], &["limits", "set", "--application", nobody, "--requests", "7"]] {
+        let refused = machine.run(command);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && said.contains("there is no application 00000000"), "{command:?}: {said}");
+    }
+    let limited = machine.json(&["limits", "set", "--application", &id, "--requests", "7"]);
+    assert_eq!((&limited["application"], &limited["requests"], &limited["before"]), (&json!(id), &json!(7), &json!(null)));
+    assert_eq!(machine.json(&["limits", "list"])[0]["application"], id);
+    assert_eq!(machine.json(&["limits", "unset", "--application", &id])["before"], 7);
     let text = machine.run(&["application", "list"]);
     let line = format!("{id}  not verified  house-of-ada  Shop  https://shop.example/callback\n");
     assert_eq!(String::from_utf8_lossy(&text.stdout), line);

@@ -35,6 +35,8 @@ fn every_command_explains_itself() {
         &["audit"],
         &["audit", "export"],
         &["audit", "verify"],
+        &["limits"],
+        &["limits", "set"],
         &["upstream"],
         &["upstream", "set"],
         &["engine"],

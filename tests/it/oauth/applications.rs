@@ -4,6 +4,10 @@ use gantry::{
     audit::Recorder,
     clock::Entropy,
     error::Error,
+    limits::{
+        Place,
+        overrides::{self, About},
+    },
     oauth::applications::verify::{self, Candidate},
 };
 use serde_json::{Value, json};
@@ -237,4 +241,30 @@ async fn vouching_is_recorded_where_the_application_belongs() {
     assert_eq!(verify::list(&app.app.db, None).await.unwrap().len(), 1);
     app.delete(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200);
     assert!(matches!(vouch(&app, &client.id, true).await, Err(Error::NotFound)));
+}
+
+/// All that it does for one member counts together, whichever tokens it has.
+#[tokio::test]
+async fn the_operator_gives_an_application_a_limit_of_its_own() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({})).await;
+    let (first, second) = (client.tokens(&app, &app.owner).await, client.tokens(&app, &app.owner).await);
+    let application = Some(client.id.parse().unwrap());
+    let about = About { application, ..About::default() };
+    overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None).await.unwrap();
+    let reading = tokio::spawn(overrides::run(app.app.clone()));
+    let number = app.app.limits.policies().operation("v1-list-all-organizations").unwrap();
+    while app.app.limits.policy(number, Place { application, organization: None }).windows()[0].requests != 3 {
+        tokio::task::yield_now().await;
+    }
+    reading.abort();
+
+    let ask = async |token: &str| app.get("/v1/organizations").token(token).send().await;
+    for (token, left) in [(&first, "2"), (&second, "1"), (&first, "0")] {
+        let answer = ask(&token.access).await.expect(200);
+        assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), (Some("3"), Some(left)));
+    }
+    assert_eq!(ask(&second.access).await.status, 429);
+    let own = app.get("/v1/organizations").as_(&app.owner).send().await.expect(200);
+    assert_eq!(own.header("x-ratelimit-limit"), Some("120"), "the member's own requests are as before");
 }
