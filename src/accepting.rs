@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{
@@ -62,15 +63,35 @@ impl Stop {
     }
 }
 
+/// Where connections come from.
+pub trait Listen: Send {
+    /// A connection.
+    type Stream;
+    /// What is known of who makes it.
+    type Peer;
+
+    /// Waits for the next one.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+    type Peer = SocketAddr;
+
+    fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send {
+        self.accept()
+    }
+}
+
 /// Takes connections until `stopping`, and returns when they have ended, or when `drain` is over.
 ///
 /// `take` begins with a connection in the set, or turns it away: how many there are at a time is its to bound. `what` names
 /// the connections in the log.
-pub async fn run(
-    listener: TcpListener,
+pub async fn run<L: Listen>(
+    listener: L,
     stopping: impl Future<Output = ()>,
     (what, drain): (&'static str, Duration),
-    mut take: impl FnMut(&mut JoinSet<()>, TcpStream, SocketAddr),
+    mut take: impl FnMut(&mut JoinSet<()>, L::Stream, L::Peer),
 ) {
     let mut connections = JoinSet::new();
     let mut stopping = pin!(stopping);

@@ -62,6 +62,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_ADMIN_LISTEN", value_name = "ADDRESS:PORT")]
     pub admin_listen: Option<SocketAddr>,
 
+    /// Unix socket on which the operator's own API answers: where the services of single projects are. Only the account that
+    /// Gantry runs under may open the file, until its mode is changed. Not served without it.
+    #[arg(long, env = "GANTRY_OPERATOR_SOCKET", value_name = "FILE")]
+    pub operator_socket: Option<PathBuf>,
+
     /// Certificate chain (PEM) for HTTPS.
     #[arg(long, env = "GANTRY_TLS_CERT", requires = "tls_key", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,

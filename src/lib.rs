@@ -38,6 +38,7 @@ pub mod limits;
 pub mod listener;
 pub mod network;
 pub mod oauth;
+pub mod operator;
 pub mod organizations;
 pub mod places;
 pub mod planned;

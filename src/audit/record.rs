@@ -105,6 +105,11 @@ impl Recorder {
         }
     }
 
+    /// Ties entries to a request.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
     /// The same about an organization or one of its projects.
     #[must_use]
     pub fn about(self, organization: OrganizationId, subject: &impl ToString) -> Self {

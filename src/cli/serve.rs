@@ -44,7 +44,7 @@ use crate::{
     edge,
     http::{Body, Links, Transport, server},
     limits::{Capacity, snapshot},
-    oauth,
+    oauth, operator,
     projects::{lease, pool},
     router::Published,
     sealing::SealingKey,
@@ -140,6 +140,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     // Before anything is started: the commonest mistake should cost nothing.
     let listener = TcpListener::from_std(bind(config.listen, "--listen")?)?;
     let admin = config.admin_listen.map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?)).transpose()?;
+    let operator = config.operator_socket.as_deref().map(operator_socket).transpose()?;
     let mut databases = Databases::bind(&config, choice)?;
     let mut edges = Edges::bind(&config, choice)?;
     let tls = tls(&config)?;
@@ -212,6 +213,9 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         let router = admin_router(app.clone(), &warnings);
         listeners.spawn(server::serve(admin, None, move |_| admin_service(router.clone()), stop.clone()));
     }
+    if let Some(socket) = operator {
+        listeners.spawn(operator::serve(app.clone(), socket, stop.clone()));
+    }
     Ok(Running {
         app,
         address,
@@ -274,6 +278,16 @@ pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+fn operator_socket(file: &Path) -> anyhow::Result<operator::Socket> {
+    operator::Socket::bind(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "{} is in use: by another server, or by something that is no socket; choose another file with --operator-socket",
+            file.display()
+        ),
+        _ => anyhow::anyhow!("cannot listen at {}: {error}", file.display()),
+    })
 }
 
 fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {

@@ -23,7 +23,12 @@ impl Account {
     /// Only `/etc/passwd` is asked: it is also all that a sandboxed server can read when it looks the name up.
     pub fn current() -> Result<Self> {
         let uid = rustix::process::geteuid().as_raw();
-        find(|account| account.uid == uid)?.ok_or(ClusterError::NoAccount(uid))
+        Self::of(uid)?.ok_or(ClusterError::NoAccount(uid))
+    }
+
+    /// The account with this user id, if it has a name.
+    pub fn of(uid: u32) -> Result<Option<Self>> {
+        find(|account| account.uid == uid)
     }
 
     /// The account for `initdb` and the control cluster: `postgres`, else `nobody`, when root; ourselves otherwise.

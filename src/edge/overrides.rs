@@ -58,7 +58,24 @@ pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
     Ok(rows.iter().map(|row| Override { project: row.get(0), service: row.get(1), url: row.get(2) }).collect())
 }
 
-/// Says where a service of a project answers; `None` takes it back. Returns what was said before.
+/// Of one project.
+pub async fn of(db: &Db, project: &ProjectRef) -> Result<Upstreams, Error> {
+    let sql = "select p.id, u.service, u.url from projects p left join project_upstreams u on u.project_id = p.id \
+               where p.ref = $1 and p.desired <> 'removed'";
+    let rows = db.query(sql, &[&project.as_str()]).await.context("reading a project's upstreams")?;
+    if rows.is_empty() {
+        return Err(Error::NotFound);
+    }
+    let mut upstreams = Upstreams::default();
+    for row in rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_some()) {
+        let (service, template) = read(row)?;
+        upstreams.set(service, template);
+    }
+    Ok(upstreams)
+}
+
+/// Says where a service of a project answers; `None` takes it back. Returns what was said before. To say the same again changes
+/// nothing, and is in no log.
 pub async fn set(
     db: &Db,
     project: &ProjectRef,
@@ -75,13 +92,16 @@ pub async fn set(
     let (id, audit) = (found.get::<_, i64>(0), audit.about(OrganizationId(found.get(1)), project));
     let sql = "delete from project_upstreams where project_id = $1 and service = $2 returning url";
     let before: Option<String> = transaction.query_opt(sql, &[&id, &service.name()]).await.context(doing)?.map(|row| row.get(0));
-    if let Some(named) = named {
+    let after = named.map(|named| named.template.to_string());
+    if before == after {
+        return Ok(before);
+    }
+    if let Some(url) = &after {
         let sql = "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)";
-        transaction.execute(sql, &[&id, &service.name(), &named.template.to_string()]).await.context(doing)?;
+        transaction.execute(sql, &[&id, &service.name(), url]).await.context(doing)?;
     }
     let told = |url: String| json!({ "service": service.name(), "url": url });
-    let after = named.map(|named| told(named.template.to_string()));
-    audit.write_in(&transaction, 200, (before.clone().map(told), after), clock.now()).await?;
+    audit.write_in(&transaction, 200, (before.clone().map(told), after.map(told)), clock.now()).await?;
     transaction.commit().await.context(doing)?;
     Ok(before)
 }

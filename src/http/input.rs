@@ -290,19 +290,23 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let bytes = call.body().await?;
-        // Serde takes an array for a struct, field by field; the contract does not.
-        if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
-            return Err(Error::invalid("body", "Invalid input: expected an object"));
-        }
-        let mut reader = serde_json::Deserializer::from_slice(&bytes);
-        let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-            let path = error.path().to_string();
-            invalid_json(&path, error.inner())
-        })?;
-        reader.end().map_err(|error| invalid_json(".", &error))?;
-        Ok(Self(value))
+        parse(&call.body().await?).map(Self)
     }
+}
+
+/// Reads a body of JSON, and says which field is wrong.
+pub(crate) fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T, Error> {
+    // Serde takes an array for a struct, field by field; the contract does not.
+    if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
+        return Err(Error::invalid("body", "Invalid input: expected an object"));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        invalid_json(&path, error.inner())
+    })?;
+    reader.end().map_err(|error| invalid_json(".", &error))?;
+    Ok(value)
 }
 
 /// Whether the document describes `T` as an object.

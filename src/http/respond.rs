@@ -29,7 +29,7 @@ pub(super) fn within(error: Error) -> Response {
 }
 
 /// The answer to a program.
-pub(super) fn error(error: &Error, refused: &Refused<'_>) -> Response {
+pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     log(error, refused);
     let mut response = output::json(status(error), &body(error, refused.uri.path().starts_with("/v2/"), refused.request_id));
     match error {

@@ -14,7 +14,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixStream},
     sync::Semaphore,
     task::JoinSet,
     time::timeout,
@@ -22,8 +22,8 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::body::{Body, Response};
-use crate::accepting;
 pub use crate::accepting::Stop;
+use crate::accepting::{self, Listen};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -62,6 +62,24 @@ pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConf
         });
     };
     accepting::run(listener, stop.asked(), ("requests", DRAIN), take).await;
+}
+
+/// The same on this machine alone: HTTP/1 without TLS.
+pub async fn serve_local<L, S>(listener: L, service: impl Fn(L::Peer) -> S, stop: Stop)
+where
+    L: Listen<Stream = UnixStream>,
+    S: Service,
+{
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let take = |connections: &mut JoinSet<()>, stream, peer| {
+        let Ok(place) = places.clone().try_acquire_owned() else { return };
+        let (service, stop) = (service(peer), stop.clone());
+        connections.spawn(async move {
+            first(stream, service, stop).await;
+            drop(place);
+        });
+    };
+    accepting::run(listener, stop.asked(), ("requests of the operator", DRAIN), take).await;
 }
 
 /// HTTP/1, or with TLS what the client asks for.

@@ -8,6 +8,7 @@ mod dev;
 mod help;
 mod lease;
 mod machine;
+mod operator;
 mod orders;
 mod quota;
 mod refusals;

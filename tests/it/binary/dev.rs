@@ -124,7 +124,7 @@ fn databases_are_reached_where_the_greeting_says() {
 }
 
 /// A service that answers every request with the beginning of it.
-fn service() -> std::net::SocketAddr {
+pub(super) fn service() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -139,21 +139,24 @@ fn service() -> std::net::SocketAddr {
     address
 }
 
+/// What a project's service answers, as a stranger to the machine asks it.
+#[track_caller]
+pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
+    let port = field(&gantry.greeting, "Services").strip_prefix("https://<ref>.localhost:").unwrap().split('/').next().unwrap();
+    let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'');
+    let url = format!("https://{project}.localhost:{port}{path}");
+    let output = Command::new("curl").args(["-sS", "--cacert", authority, &url]).output().unwrap();
+    assert!(output.status.success(), "{url}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn services_are_reached_under_the_projects_own_name() {
     let machine = Machine::new();
     let (all, one) = (service(), service());
     let mut gantry = machine.dev(&["--upstream", &format!("rest=http://{all}")]);
-    let line = field(&gantry.greeting, "Services").to_owned();
-    let port = line.strip_prefix("https://<ref>.localhost:").unwrap().split('/').next().unwrap().to_owned();
     let project = gantry.create("served");
-    let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'').to_owned();
-    let curl = |path: &str| {
-        let url = format!("https://{project}.localhost:{port}{path}");
-        let output = Command::new("curl").args(["-sS", "--cacert"]).arg(&authority).arg(&url).output().unwrap();
-        assert!(output.status.success(), "{url}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let curl = |path: &str| reached(&gantry, &project, path);
     assert_eq!(curl("/rest/v1/todos?a=b"), "GET /todos?a=b HTTP/1.1\r\n");
     assert!(curl("/auth/v1/").contains("The auth service of this project is not configured."));
     let set = machine.json(&["upstream", "set", &project, &format!("auth=http://{one}/own")]);
