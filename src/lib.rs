@@ -52,3 +52,4 @@ pub mod telemetry;
 pub mod tls;
 pub mod tokens;
 pub mod web;
+pub mod wire;

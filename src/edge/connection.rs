@@ -21,7 +21,7 @@ use super::{
     request::Client,
     tls::{self, ACME_ALPN, Tls},
 };
-use crate::{accepting, app::App};
+use crate::{accepting, app::App, wire::Wire};
 
 /// What a client gets to say whom it wants, and to agree on keys.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -75,10 +75,10 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &
 }
 
 /// TLS, for a name that is known. Nobody else is answered at all.
-async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpStream>, SmolStr), &'static str> {
+async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
     // What broke off is nobody's fault here.
     let _ = stream.set_nodelay(true);
-    let start = LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|_| "malformed")?;
+    let start = LazyConfigAcceptor::new(Acceptor::default(), Wire::from(stream)).await.map_err(|_| "malformed")?;
     let hello = start.client_hello();
     let name: SmolStr = hello.server_name().ok_or("no name")?.to_ascii_lowercase().into();
     if hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN)) {
@@ -96,7 +96,7 @@ async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<TcpS
     Ok((stream, name))
 }
 
-async fn requests_1(visit: Visit, stream: Watched<TlsStream<TcpStream>>) {
+async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
     let (app, visit) = (visit.app.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http1::Builder::new()
@@ -119,7 +119,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<TcpStream>>) {
     note(ended);
 }
 
-async fn requests_2(visit: Visit, stream: TlsStream<TcpStream>) {
+async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
     let (app, visit) = (visit.app.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())

@@ -28,6 +28,7 @@ use tokio::{
 };
 
 use super::body::{Error, Upload};
+use crate::wire::Wire;
 
 /// Connections to one service that a lane keeps,
 const SERVICE_IDLE_MAX: usize = 64;
@@ -92,13 +93,13 @@ impl Idle {
 struct Link {
     service: Authority,
     sender: http1::SendRequest<Upload>,
-    connection: http1::Connection<TokioIo<TcpStream>, Upload>,
+    connection: http1::Connection<TokioIo<Wire>, Upload>,
     ended: bool,
 }
 
 impl Link {
     async fn new(service: &Authority) -> Result<Self, Error> {
-        let (sender, connection) = http1::handshake(TokioIo::new(connect(service).await?)).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
         Ok(Self { service: service.clone(), sender, connection, ended: false })
     }
 

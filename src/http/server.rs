@@ -2,9 +2,19 @@
 //!
 //! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    future::{poll_fn, ready},
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use axum::http::Request;
+use futures_util::{FutureExt, future::Either};
 use hyper::{
     body::Incoming,
     rt::{Read, Write},
@@ -23,7 +33,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{Body, Response};
 pub use crate::accepting::Stop;
-use crate::accepting::{self, Listen};
+use crate::{
+    accepting::{self, Listen},
+    wire::Wire,
+};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -40,10 +53,27 @@ pub trait Service: HttpService<Incoming, ResBody = Body, Error = Infallible, Fut
 impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static> Service for S {}
 
 /// An answer to every request, from the function that gives it.
-pub fn answering<F: Future<Output = Response> + Send>(answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> impl Service {
+///
+/// What needs not wait is answered within the call. What the request held is free then when the connection looks for more to
+/// read, which it does right after, and is read into again.
+pub fn answering<F: Future<Output = Response> + Send + 'static>(answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> impl Service {
+    // Where a request is worked on, for the next one.
+    let place = Cell::new(None::<Pin<Box<Option<F>>>>);
     hyper::service::service_fn(move |request| {
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let mut working = place.take().unwrap_or_else(|| Box::pin(None));
+        working.set(Some(answer(request)));
+        // If it has to wait, whoever will be woken asks again at once.
+        match working.as_mut().as_pin_mut().and_then(FutureExt::now_or_never) {
+            Some(response) => {
+                working.set(None);
+                place.set(Some(working));
+                Either::Left(ready(Ok::<_, Infallible>(response)))
+            }
+            None => Either::Right(poll_fn(move |cx| match working.as_mut().as_pin_mut() {
+                Some(answer) => answer.poll(cx).map(Ok),
+                None => Poll::Pending,
+            })),
+        }
     })
 }
 
@@ -57,7 +87,7 @@ pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConf
         connections.spawn(async move {
             // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
             let _ = stream.set_nodelay(true);
-            greet(stream, tls, service, stop).await;
+            greet(stream.into(), tls, service, stop).await;
             drop(place);
         });
     };
@@ -83,7 +113,7 @@ where
 }
 
 /// HTTP/1, or with TLS what the client asks for.
-async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
+async fn greet(stream: Wire, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
     let Some(tls) = tls else { return first(stream, service, stop).await };
     // Who does not speak TLS, or takes its time, learns nothing.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else { return };
@@ -105,4 +135,50 @@ where
     builder.timer(accepting::ConnectionTimer::default()).header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
     let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        sync::Notify,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_answered_when_it_may_and_what_follows_after_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (begun, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (says, waits, stop) = (begun.clone(), may.clone(), Stop::default());
+        let service = move |_| {
+            let (begun, may) = (says.clone(), waits.clone());
+            answering(move |request| {
+                let (path, begun, may) = (request.uri().path().to_owned(), begun.clone(), may.clone());
+                async move {
+                    if path.starts_with("/later") {
+                        begun.notify_one();
+                        may.notified().await;
+                    }
+                    Response::new(path.into())
+                }
+            })
+        };
+        let server = tokio::spawn(serve(listener, None, service, stop.clone()));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        for path in ["/now", "/later", "/now", "/later/again", "/later", "/now"] {
+            client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+            if path.starts_with("/later") {
+                begun.notified().await;
+                may.notify_one();
+            }
+            let mut answer = Vec::new();
+            while !answer.ends_with(format!("\r\n\r\n{path}").as_bytes()) {
+                assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+            }
+        }
+        stop.stop();
+        server.await.unwrap();
+    }
 }
