@@ -5,6 +5,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 
 use crate::clock::Ticks;
@@ -14,9 +15,27 @@ const LIFETIME: Ticks = 30_000;
 
 /// Values of one kind by key: bounded, aged, and safe against keeping a value that was read before it changed.
 pub struct Shelf<K, V> {
-    entries: Cache<K, (V, Ticks), Weight<V>>,
-    /// Grows with every clear: a value read in an older epoch is not put back. Odd while nothing may be kept.
+    entries: Cache<K, Entry<V>, Weight<V>>,
+    /// Grows with every clear: a value read in an older epoch is not believed. Odd while nothing may be kept.
     epoch: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Entry<V> {
+    value: V,
+    since: Ticks,
+    /// In which it was read.
+    epoch: u64,
+}
+
+/// What somebody was given last from a shelf, and is likely to ask for next. It is at hand with the one who asks: to look it up
+/// again would touch several cache lines more.
+pub struct Memo<V>(Mutex<Option<Entry<V>>>);
+
+impl<V> Default for Memo<V> {
+    fn default() -> Self {
+        Self(Mutex::new(None))
+    }
 }
 
 /// How much of a shelf a value takes.
@@ -28,9 +47,9 @@ impl<V> Clone for Weight<V> {
     }
 }
 
-impl<K, V> Weighter<K, (V, Ticks)> for Weight<V> {
-    fn weight(&self, _: &K, (value, _): &(V, Ticks)) -> u64 {
-        (self.0)(value)
+impl<K, V> Weighter<K, Entry<V>> for Weight<V> {
+    fn weight(&self, _: &K, entry: &Entry<V>) -> u64 {
+        (self.0)(&entry.value)
     }
 }
 
@@ -52,18 +71,33 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
 
     /// The value, unless it is too old to be believed.
     pub fn get(&self, key: &K, now: Ticks) -> Option<V> {
-        let (value, since) = self.entries.get(key)?;
-        (now.saturating_sub(since) < LIFETIME).then_some(value)
+        self.find(key, now).map(|entry| entry.value)
+    }
+
+    /// The same by way of a memo, if there is one: the value in it, if that `is` the one, else that of `key`, which is in it from
+    /// then on.
+    pub fn recall(&self, memo: Option<&Memo<V>>, is: impl FnOnce(&V) -> bool, key: impl FnOnce() -> K, now: Ticks) -> Option<V> {
+        // Who comes while somebody else looks does not wait.
+        let Some(mut last) = memo.and_then(|memo| memo.0.try_lock()) else { return self.get(&key(), now) };
+        if let Some(entry) = last.as_ref().filter(|entry| self.believes(entry, now) && is(&entry.value)) {
+            return Some(entry.value.clone());
+        }
+        let entry = self.find(&key(), now)?;
+        Some(last.insert(entry).value.clone())
+    }
+
+    fn find(&self, key: &K, now: Ticks) -> Option<Entry<V>> {
+        self.entries.get(key).filter(|entry| self.believes(entry, now))
+    }
+
+    fn believes(&self, entry: &Entry<V>, now: Ticks) -> bool {
+        entry.epoch == self.epoch() && now.saturating_sub(entry.since) < LIFETIME
     }
 
     /// Keeps a value that was read in `epoch`, unless everything was cleared since.
     pub fn put(&self, key: K, value: V, now: Ticks, epoch: u64) {
         if self.epoch() == epoch && epoch.is_multiple_of(2) {
-            self.entries.insert(key, (value, now));
-            // Cleared between the check and the insert: take everything back rather than keep a stale entry.
-            if self.epoch() != epoch {
-                self.entries.clear();
-            }
+            self.entries.insert(key, Entry { value, since: now, epoch });
         }
     }
 
@@ -84,6 +118,8 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -98,6 +134,44 @@ mod tests {
         shelf.clear();
         shelf.put(2, "read before the change", 0, before);
         assert_eq!(shelf.get(&2, 0), None);
+    }
+
+    #[test]
+    fn a_memo_knows_the_last_one_as_long_as_its_shelf_would() {
+        let (shelf, memo) = (Shelf::<u8, &str>::new(10), Memo::default());
+        let put = |now| {
+            shelf.put(1, "one", now, shelf.epoch());
+            shelf.put(2, "two", now, shelf.epoch());
+        };
+        put(0);
+        let looked_up = Cell::new(0);
+        let ask = |number: u8, name: &str, now| {
+            let key = || {
+                looked_up.set(looked_up.get() + 1);
+                number
+            };
+            shelf.recall(Some(&memo), |value| *value == name, key, now)
+        };
+        assert_eq!((ask(1, "one", 0), ask(1, "one", 29_999), looked_up.get()), (Some("one"), Some("one"), 1));
+        assert_eq!((ask(2, "two", 0), ask(2, "two", 0), looked_up.get()), (Some("two"), Some("two"), 2));
+        assert_eq!(ask(2, "two", 30_000), None, "too old");
+        put(30_000);
+        assert_eq!(ask(2, "two", 30_000), Some("two"));
+        shelf.clear();
+        assert_eq!(ask(2, "two", 30_000), None, "cleared");
+        put(30_000);
+        assert_eq!(ask(2, "two", 30_000), Some("two"));
+        shelf.believe(false);
+        assert_eq!(ask(2, "two", 30_000), None, "nothing is believed");
+        shelf.believe(true);
+        assert_eq!(ask(2, "two", 30_000), None);
+
+        put(30_000);
+        assert_eq!(ask(1, "one", 30_000), Some("one"));
+        let (before, held) = (looked_up.get(), memo.0.lock());
+        assert_eq!(ask(1, "one", 30_000), Some("one"), "not waited for");
+        assert_eq!(looked_up.get(), before + 1);
+        drop(held);
     }
 
     #[test]

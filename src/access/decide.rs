@@ -84,7 +84,7 @@ mod tests {
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 
     fn user() -> Caller {
-        let user = User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, approval: None, calls: None };
+        let user = User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, approval: None, lately: None };
         Caller::User(user.into())
     }
 

@@ -84,7 +84,7 @@ fn read_token(row: &Row) -> Result<Holder, Error> {
         gotrue_id: row.get::<_, Uuid>(2),
         grant,
         approval: None,
-        calls: Some(Arc::default()),
+        lately: Some(Arc::default()),
     };
     Ok(Holder { user: Arc::new(user), expires_at: row.get(3) })
 }
@@ -171,13 +171,16 @@ impl Directory {
 
     /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.
     pub fn own_cached(&self, user: &User, reference: &Reference, now: Ticks) -> Option<(Subject, Held)> {
+        let lately = user.lately.as_ref();
         let (subject, held) = match reference {
             Reference::Organization(slug) => {
-                let (organization, held) = self.organizations.get(&(user.id, slug.clone()), now)?;
+                let (memo, is) = (lately.map(|lately| &lately.organization), |(it, _): &(Organization, Held)| it.slug == *slug);
+                let (organization, held) = self.organizations.recall(memo, is, || (user.id, slug.clone()), now)?;
                 (Subject::Organization(organization), held)
             }
             Reference::Project(name) => {
-                let (project, held) = self.projects.get(&(user.id, name.clone()), now)?;
+                let (memo, is) = (lately.map(|lately| &lately.project), |(it, _): &(Project, Held)| it.reference == *name);
+                let (project, held) = self.projects.recall(memo, is, || (user.id, name.clone()), now)?;
                 (Subject::Project(project), held)
             }
         };
@@ -263,7 +266,7 @@ impl Directory {
 
     /// Notes what a token was let in to, without making the request wait.
     pub fn note_call(&self, user: &User, operation: u16, case: Option<usize>) {
-        let noted = user.calls.as_ref().zip(user.token).and_then(|(calls, token)| calls.note(token, operation, case));
+        let noted = user.lately.as_ref().zip(user.token).and_then(|(lately, token)| lately.calls.note(token, operation, case));
         if let Some(noted) = noted {
             // A dropped note is made again when the token is next read from the database.
             let _ = self.calls.try_send(noted);
@@ -272,7 +275,7 @@ impl Directory {
 
     /// Notes that a token was used, without making the request wait.
     fn note_use(&self, user: &User, address: IpAddr, now: Ticks) {
-        let due = user.calls.as_ref().is_some_and(|calls| calls.due(now));
+        let due = user.lately.as_ref().is_some_and(|lately| lately.calls.due(now));
         // A dropped note costs a coarser "last used", never a request.
         let _ = user.token.filter(|_| due).map(|token| self.uses.try_send(Use { token, address }));
     }

@@ -108,7 +108,7 @@ pub async fn user(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option
         let sql = "update sessions set last_used_at = greatest(last_used_at, $2) where id = $1";
         db.query(sql, &[&row.get::<_, i64>(2), &now]).await.context("noting the use of a session")?;
     }
-    Ok(Some(User { id: UserId(row.get(0)), gotrue_id: row.get(1), token: None, grant: None, approval: None, calls: None }))
+    Ok(Some(User { id: UserId(row.get(0)), gotrue_id: row.get(1), token: None, grant: None, approval: None, lately: None }))
 }
 
 /// The live sessions of a user, the one that asks first, then by last use.

@@ -53,8 +53,14 @@ fn read(row: &Row) -> Result<Holder, Error> {
         reach: reach(OrganizationId(row.get(8)), row.get(9)),
         acts_as,
     };
-    let user =
-        User { id: UserId(row.get(11)), gotrue_id: row.get(12), token: None, grant: None, approval: Some(Arc::new(approval)), calls: None };
+    let user = User {
+        id: UserId(row.get(11)),
+        gotrue_id: row.get(12),
+        token: None,
+        grant: None,
+        approval: Some(Arc::new(approval)),
+        lately: Some(Arc::default()),
+    };
     Ok(Holder { user: Arc::new(user), expires_at: row.get(1) })
 }
 

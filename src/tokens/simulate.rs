@@ -85,7 +85,7 @@ pub async fn simulate(app: &App, owner: &User, token: Token, request: Imagined<'
         Token::Draft(draft) => {
             let grant = draft.resolve(&app.db, owner.id).await?;
             let holds = grant.has_begun(app.clock.now()) && address.is_none_or(|address| grant.admits(address));
-            holds.then(|| Arc::new(User { grant: Some(Arc::new(grant)), calls: None, ..owner.clone() }))
+            holds.then(|| Arc::new(User { grant: Some(Arc::new(grant)), lately: None, ..owner.clone() }))
         }
     };
     let Some(holder) = holder else {

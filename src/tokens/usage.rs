@@ -44,9 +44,12 @@ pub struct Noted {
 
 /// What a cached token was used for since it was cached, which is half a minute at most: a bit each, so that of many calls
 /// one is written.
+#[repr(C)]
 pub struct Calls {
     /// When its last use was last written.
     last: AtomicU64,
+    /// The place of the one that was noted or found noted last, plus one: most tokens do the same again.
+    latest: AtomicU64,
     noted: [AtomicU64; OPERATIONS_MAX * CASES_MAX / 64],
 }
 
@@ -58,7 +61,7 @@ impl std::fmt::Debug for Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { last: AtomicU64::new(0), noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64] }
+        Self { last: AtomicU64::new(0), latest: AtomicU64::new(0), noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64] }
     }
 }
 
@@ -67,6 +70,11 @@ impl Calls {
     pub fn note(&self, token: TokenId, operation: u16, case: Option<usize>) -> Option<Noted> {
         let case = case.map_or(0, |case| case.min(CASES_MAX - 1));
         let place = usize::from(operation) * CASES_MAX + case;
+        let latest = place as u64 + 1;
+        if self.latest.load(Ordering::Relaxed) == latest {
+            return None;
+        }
+        self.latest.store(latest, Ordering::Relaxed);
         let (word, bit) = (self.noted.get(place / 64)?, 1 << (place % 64));
         if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return None;

@@ -111,7 +111,7 @@ impl Newcomer {
             sessions::end(&app.db, signed_in.id, Ending::This(&before.digest()), app.clock.now()).await?;
         }
         let gotrue_id = accounts::by_id(&app.db, user).await?.gotrue_id;
-        let user = User { id: user, gotrue_id, token: None, grant: None, approval: None, calls: None };
+        let user = User { id: user, gotrue_id, token: None, grant: None, approval: None, lately: None };
         let recorder = Recorder::new(&user, &Subject::Account, self.address(), &self.request_id, operation);
         recorder.finish(&app.db, StatusCode::SEE_OTHER.as_u16(), app.clock.now()).await?;
         Ok(Answer::to(next::safe(next))?.with(header::SET_COOKIE, cookie::set(session, self.peer)?))

@@ -118,7 +118,7 @@ fn subject(endpoint: &Endpoint) -> Subject {
 }
 
 fn user(grant: Option<Grant>) -> User {
-    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: Some(TokenId(1)), grant: grant.map(Arc::new), approval: None, calls: None }
+    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: Some(TokenId(1)), grant: grant.map(Arc::new), approval: None, lately: None }
 }
 
 fn grant(permissions: Permissions, reach: Reach) -> Grant {

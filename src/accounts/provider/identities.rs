@@ -53,7 +53,7 @@ pub async fn find(
     let row = transaction.query_opt(sql, &[&provider.issuer(), &person.subject, &email, &now]).await.context("linking an identity")?;
     let Some(id) = row.map(|row| UserId(row.get(0))) else { return Ok(Known::Nobody) };
     let row = transaction.query_one("select gotrue_id from users where id = $1", &[&id.0]).await.context("linking an identity")?;
-    let user = User { id, gotrue_id: row.get::<_, Uuid>(0), token: None, grant: None, approval: None, calls: None };
+    let user = User { id, gotrue_id: row.get::<_, Uuid>(0), token: None, grant: None, approval: None, lately: None };
     let after = json!({"issuer": provider.issuer(), "subject": person.subject});
     recorder(&user).write_in(&transaction, 303, (None, Some(after)), now).await?;
     transaction.commit().await.context("linking an identity")?;

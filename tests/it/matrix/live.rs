@@ -71,13 +71,13 @@ impl World {
             token: Some(TokenId(stored.id)),
             grant: Some(Arc::new(grant)),
             approval: None,
-            calls: None,
+            lately: None,
         };
         Holder { token: minted.expose().to_owned(), user, role }
     }
 
     fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
-        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, approval: None, calls: None };
+        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, approval: None, lately: None };
         Holder { token: actor.token.clone(), user, role }
     }
 
