@@ -3,7 +3,7 @@
 //! Where it stands is told by the three `X-RateLimit` headers that clients of this API read, and by the `RateLimit` and
 //! `RateLimit-Policy` fields of draft-ietf-httpapi-ratelimit-headers-10, which can show both windows.
 
-use std::sync::LazyLock;
+use std::{cell::Cell, sync::LazyLock};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::{BufMut, BytesMut};
@@ -29,9 +29,25 @@ static BLANK: LazyLock<HeaderMap> = LazyLock::new(|| {
     names.into_iter().map(|name| (name, HeaderValue::from_static(""))).collect()
 });
 
+/// The same of the answer to a request that was one too many. A head that has no room for one more field is copied for it.
+static REFUSED: LazyLock<HeaderMap> = LazyLock::new(|| {
+    let mut head = BLANK.clone();
+    head.insert(header::RETRY_AFTER, HeaderValue::from_static(""));
+    head
+});
+
 /// The head of an answer of this content type, with places for what [`write()`] writes.
 pub(super) fn head(content_type: HeaderValue) -> HeaderMap {
-    let mut head = BLANK.clone();
+    copy(&BLANK, content_type)
+}
+
+/// The same of the answer to a request that was one too many.
+pub(super) fn refused(content_type: HeaderValue) -> HeaderMap {
+    copy(&REFUSED, content_type)
+}
+
+fn copy(blank: &HeaderMap, content_type: HeaderValue) -> HeaderMap {
+    let mut head = blank.clone();
     // It stands first.
     if let Some(place) = head.values_mut().next() {
         *place = content_type;
@@ -68,16 +84,18 @@ pub(super) fn write(head: &mut HeaderMap, told: &Told<'_>) {
         (REQUEST_ID, told.request_id.written(&mut pen)),
         (USER_ID, told.user.and_then(|user| pen.value(|line| line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes())))),
     ];
-    // In a head that was copied they stand in this order, behind the content type.
-    let mut places = head.iter_mut().skip(1);
-    let mut missing = Vec::new();
-    for (name, value) in fields {
-        match (places.next().filter(|(found, _)| **found == name), value) {
-            (Some((_, place)), Some(value)) => *place = value,
-            (_, value) => missing.push((name, value)),
+    if is_copy(head) {
+        // They stand in this order, behind the content type.
+        for ((found, place), (name, value)) in head.iter_mut().skip(1).zip(fields) {
+            debug_assert_eq!(*found, name);
+            *place = value.unwrap_or(HeaderValue::from_static(""));
         }
+        if told.user.is_none() {
+            head.remove(USER_ID);
+        }
+        return;
     }
-    for (name, value) in missing {
+    for (name, value) in fields {
         match value {
             Some(value) => drop(head.insert(name, value)),
             None => drop(head.remove(name)),
@@ -85,8 +103,30 @@ pub(super) fn write(head: &mut HeaderMap, told: &Told<'_>) {
     }
 }
 
-/// Writes header values one after the other into one piece of memory: a response has several, and each is short.
+/// Whether it began as a copy of the blank one: nobody else writes these fields, nor takes them out.
+fn is_copy(head: &HeaderMap) -> bool {
+    let mut names = head.keys().skip(1);
+    names.next() == Some(&LIMIT) && names.nth(BLANK.len() - 3) == Some(&USER_ID)
+}
+
+/// Writes header values one after the other into one piece of memory, as do the next responses of this thread: each has several,
+/// and they are short.
 struct Pen(BytesMut);
+
+thread_local! {
+    static PAPER: Cell<BytesMut> = Cell::default();
+}
+
+/// What is asked for when there is no room left. Its values are gone as soon as they were sent.
+const PAPER_BYTES: usize = 4096;
+/// What most responses need.
+const VALUES_BYTES: usize = 160;
+
+impl Drop for Pen {
+    fn drop(&mut self) {
+        PAPER.set(std::mem::take(&mut self.0));
+    }
+}
 
 /// The numbers that hardly any answer goes beyond, so that they need no memory of their own.
 static DIGITS: [[u8; 3]; 256] = {
@@ -101,7 +141,11 @@ static DIGITS: [[u8; 3]; 256] = {
 
 impl Pen {
     fn new() -> Self {
-        Self(BytesMut::with_capacity(128))
+        let mut paper = PAPER.take();
+        if paper.capacity() < VALUES_BYTES {
+            paper = BytesMut::with_capacity(PAPER_BYTES);
+        }
+        Self(paper)
     }
 
     /// What `write` writes, if it can be the value of a header.

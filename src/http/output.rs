@@ -1,8 +1,8 @@
 //! What handlers answer: the return type says the status.
 
-use std::marker::PhantomData;
+use std::{cell::Cell, marker::PhantomData};
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -205,21 +205,53 @@ pub(crate) fn empty(status: StatusCode) -> Response {
 
 /// A response of a given content type.
 pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    under(fields::head, status, content_type, body)
+}
+
+fn under(head: Head, status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    *response.headers_mut() = fields::head(HeaderValue::from_static(content_type));
+    *response.headers_mut() = head(HeaderValue::from_static(content_type));
     response
 }
 
 /// A JSON response. Our wire types always serialise; if one ever did not, the caller sees a 500 rather than half a body.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    // Most answers fit, and it is the most that the allocator has at hand; growing from 128 bytes costs more than serialising.
-    let mut body = Vec::with_capacity(1024);
-    match serde_json::to_writer(&mut body, value) {
-        Ok(()) => with_type(status, JSON, body),
+    json_under(fields::head, status, value)
+}
+
+/// Makes the head of an answer of a content type.
+type Head = fn(HeaderValue) -> HeaderMap;
+
+/// The same under a head of another kind.
+pub(super) fn json_under(head: Head, status: StatusCode, value: &impl Serialize) -> Response {
+    match written(value) {
+        Ok(body) => under(head, status, JSON, body),
         Err(error) => {
             tracing::error!(%error, "an answer could not be serialised");
             with_type(StatusCode::INTERNAL_SERVER_ERROR, JSON, r#"{"message":"Internal Server Error"}"#)
         }
     }
+}
+
+/// Bytes of JSON that most answers do not go beyond.
+const USUAL_BYTES: usize = 1024;
+
+thread_local! {
+    /// Where answers are written, one after the other.
+    static SHEET: Cell<Vec<u8>> = Cell::default();
+}
+
+/// The value as JSON: a copy that has no more memory than it needs, unless it is long.
+fn written(value: &impl Serialize) -> serde_json::Result<Bytes> {
+    let mut sheet = SHEET.take();
+    sheet.clear();
+    sheet.reserve(USUAL_BYTES);
+    serde_json::to_writer(&mut sheet, value)?;
+    if sheet.len() > USUAL_BYTES {
+        return Ok(sheet.into());
+    }
+    let body = Bytes::copy_from_slice(&sheet);
+    SHEET.set(sheet);
+    Ok(body)
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{body::Response, face::Refused, output};
+use super::{body::Response, face::Refused, fields, output};
 use crate::error::{Denial, Error};
 
 /// Logs a fault of ours, once, with its request id.
@@ -31,7 +31,9 @@ pub(super) fn within(error: Error) -> Response {
 /// The answer to a program.
 pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     log(error, refused);
-    let mut response = output::json(status(error), &body(error, refused.uri.path().starts_with("/v2/"), refused.request_id));
+    let head = if matches!(error, Error::LimitReached) { fields::refused } else { fields::head };
+    let body = body(error, refused.uri.path().starts_with("/v2/"), refused.request_id);
+    let mut response = output::json_under(head, status(error), &body);
     match error {
         Error::Unauthenticated(_) => {
             response
