@@ -50,7 +50,9 @@ impl AsyncWrite for Wire {
             several if several.iter().map(|piece| piece.len()).sum::<usize>() > GATHERED_MAX => stream.poll_write_vectored(cx, several),
             several => {
                 gathered.clear();
-                several.iter().for_each(|piece| gathered.extend_from_slice(piece));
+                for piece in several {
+                    gathered.extend_from_slice(piece);
+                }
                 stream.poll_write(cx, gathered)
             }
         }
