@@ -80,18 +80,13 @@ pub fn answering<F: Future<Output = Response> + Send + 'static>(answer: impl Fn(
 /// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
 /// all places are taken is turned away.
 pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConfig>>, service: impl Fn(SocketAddr) -> S, stop: Stop) {
-    let (tls, places) = (tls.map(TlsAcceptor::from), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-    let take = |connections: &mut JoinSet<()>, stream: TcpStream, peer| {
-        let Ok(place) = places.clone().try_acquire_owned() else { return };
-        let (tls, service, stop) = (tls.clone(), service(peer), stop.clone());
-        connections.spawn(async move {
-            // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
-            let _ = stream.set_nodelay(true);
-            greet(stream.into(), tls, service, stop).await;
-            drop(place);
-        });
+    let tls = tls.map(TlsAcceptor::from);
+    let begin = |stream: TcpStream, peer| {
+        // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
+        let _ = stream.set_nodelay(true);
+        greet(stream.into(), tls.clone(), service(peer), stop.clone())
     };
-    accepting::run(listener, stop.asked(), ("requests", DRAIN), take).await;
+    take("requests", listener, &stop, begin).await;
 }
 
 /// The same on this machine alone: HTTP/1 without TLS.
@@ -100,16 +95,25 @@ where
     L: Listen<Stream = UnixStream>,
     S: Service,
 {
+    take("requests of the operator", listener, &stop, |stream, peer| first(stream, service(peer), stop.clone())).await;
+}
+
+/// Begins with everybody who comes while there are places.
+async fn take<L, F>(what: &'static str, listener: L, stop: &Stop, begin: impl Fn(L::Stream, L::Peer) -> F)
+where
+    L: Listen,
+    F: Future<Output = ()> + Send + 'static,
+{
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         let Ok(place) = places.clone().try_acquire_owned() else { return };
-        let (service, stop) = (service(peer), stop.clone());
+        let connection = begin(stream, peer);
         connections.spawn(async move {
-            first(stream, service, stop).await;
+            connection.await;
             drop(place);
         });
     };
-    accepting::run(listener, stop.asked(), ("requests of the operator", DRAIN), take).await;
+    accepting::run(listener, stop.asked(), (what, DRAIN), take).await;
 }
 
 /// HTTP/1, or with TLS what the client asks for.
