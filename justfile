@@ -21,6 +21,10 @@ build:
 test *arguments: build
     {{gantry}} with-postgres -- cargo nextest run --workspace {{arguments}}
 
+# What must not get anywhere: tests/attacks
+attacks: build
+    {{gantry}} with-postgres -- cargo nextest run --workspace -E 'test(/^binary::attacks::/) or test(/^walls::/)'
+
 # Real, unmodified clients against the real binary
 clients: build
     tests/clients/run

@@ -237,7 +237,7 @@ impl Bench {
         let socket = self.app.clusters.socket_path(&self.project);
         let begun = Instant::now();
         for file in &files {
-            let mut psql = Command::new(self.app.clusters.engines().default_engine().program("psql"));
+            let mut psql = Command::new("psql");
             psql.args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-U", OWNER_LOGIN, "-d", "postgres", "-h"])
                 .env("PGOPTIONS", "-c role=postgres");
             psql.arg(socket.parent().ok_or("no folder")?).arg("-f").arg(file).stdin(Stdio::null());

@@ -224,6 +224,12 @@ pub struct Config {
     #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
     pub idle_pause_after: Option<u64>,
 
+    /// Offer PostgreSQL 15 to new projects. Before 16 a role that may create roles can give itself the roles that write files
+    /// and run programs of the server: then only the sandbox keeps a project from the others. The owner of a project on 15
+    /// therefore cannot create roles. Projects that run on 15 already keep running without this option.
+    #[arg(long, env = "GANTRY_ALLOW_POSTGRES_15")]
+    pub allow_postgres_15: bool,
+
     /// Run project clusters without the Landlock sandbox. Only for kernels that lack it.
     #[arg(long, env = "GANTRY_UNSAFE_NO_SANDBOX")]
     pub unsafe_no_sandbox: bool,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::{output::Output, serve};
 use crate::{
-    clusters::{Account, Engine, Home, sandbox_available},
+    clusters::{Account, Home, sandbox_available},
     config::Config,
 };
 
@@ -49,12 +49,12 @@ impl Check {
 
     async fn look(&self) -> Vec<Finding> {
         let control = &self.config.control;
-        let engine = Engine::find(control.postgres_bin.as_deref());
+        let engine = serve::installed(&self.config).and_then(|installed| installed.offer(serve::old_versions(&self.config)));
         let home = control.home();
         let address = self.config.listen;
         let free = serve::can_bind(address).await;
         vec![
-            needed("postgresql", engine.map(|engine| format!("{} in {}", engine.text(), engine.bin_dir().display()))),
+            needed("postgresql", engine.map(|engines| engines.default_engine().to_string())),
             needed("account", Account::for_servers().map(|account| format!("servers run as {}", account.name))),
             needed(
                 "data folder",

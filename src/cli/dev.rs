@@ -11,11 +11,13 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{
     databases::Choice,
+    engine,
     files::DevFiles,
     serve::{self, Clusters, Reached, Running},
 };
 use crate::{
     accounts::{self, links, sessions::Secret},
+    clusters::{engines::DEFAULT_MAJOR, install::Release},
     config::Config,
     ids::UserId,
     organizations, tokens,
@@ -48,6 +50,7 @@ impl Dev {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut config = *self.config;
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
+        provide_engine(&config).await?;
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
         let project_domain = config.project_domain.clone();
@@ -57,6 +60,18 @@ impl Dev {
         let stopped = running.stop(Clusters::Stop).await;
         used.and(stopped)
     }
+}
+
+/// Installs the default PostgreSQL into the data folder if new projects would be offered none.
+async fn provide_engine(config: &Config) -> anyhow::Result<()> {
+    // Every other problem is reported by the start itself.
+    let Ok(installed) = serve::installed(config) else { return Ok(()) };
+    let Err(missing) = installed.offer(serve::old_versions(config)) else { return Ok(()) };
+    anstream::eprintln!("Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …");
+    let home = config.control.home();
+    tokio::fs::create_dir_all(&home).await.with_context(|| format!("cannot create {}", home.display()))?;
+    engine::install(&home, DEFAULT_MAJOR, Release::Pinned).await.with_context(|| missing.to_string())?;
+    Ok(())
 }
 
 /// Says what there is, and waits until nobody needs it any more.

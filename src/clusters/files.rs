@@ -103,6 +103,13 @@ pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> 
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// At most `bytes_max` from the start of a file that the operator wrote.
+pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The last few lines of a log on one line. Empty if there is none.
 pub(super) fn tail(path: &Path) -> String {
     const BYTES: u64 = 2048;

@@ -131,6 +131,11 @@ impl Home {
         dir.join("engines")
     }
 
+    /// The control cluster's data directory in the home at `dir`, which need not exist.
+    pub fn control_data_of(dir: &Path) -> PathBuf {
+        dir.join("control/data")
+    }
+
     /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
     /// (when root) every directory on the way must let others pass.
     pub fn reachable(dir: &Path) -> bool {

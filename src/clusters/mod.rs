@@ -20,6 +20,7 @@ pub mod install;
 pub mod launch;
 mod process;
 pub mod provisioner;
+pub mod registry;
 pub mod server;
 mod settings;
 pub mod template;
@@ -35,7 +36,7 @@ pub use self::{
     control::Control,
     embedded::{Cluster, Embedded, Observed, Pace, QUIET},
     engine::{Engine, EngineError},
-    engines::Engines,
+    engines::{Engines, Installed, OldVersions},
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
     provisioner::Provisioner,

@@ -48,7 +48,7 @@ impl Pool {
     fn engines<'a>(&self, engines: &'a Engines) -> Vec<&'a Engine> {
         let asked = self.asked.lock();
         let default = engines.default_engine();
-        engines.all().iter().filter(|engine| *engine == default || asked.contains(&engine.major())).collect()
+        engines.offered().iter().filter(|engine| *engine == default || asked.contains(&engine.major())).collect()
     }
 
     /// Has what was taken replaced, once nothing else is to be done.
@@ -220,7 +220,7 @@ pub(super) async fn review(app: &App) -> Result<HashSet<ProjectRef>, Error> {
     for (template, cluster) in prepared(app).await? {
         let running = app.clusters.running(&cluster.reference).await.context("looking for a prepared cluster")?.is_some();
         let wanted = if running { app.settings.prepared.servers } else { app.settings.prepared.folders };
-        let current = app.clusters.engines().all().iter().any(|known| self::template(app, known).is_ok_and(|known| known == template));
+        let current = app.clusters.engines().offered().iter().any(|known| self::template(app, known).is_ok_and(|known| known == template));
         let count = counts.entry((template, running)).or_default();
         if app.clusters.exists(&cluster.reference) && current && *count < wanted {
             *count += 1;

@@ -130,19 +130,19 @@ impl CreateRequest {
     }
 }
 
-/// The first installation, the default before all, that is what was asked for.
+/// The first of the offered installations, the default before all others, that has the major version and release channel.
 fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Result<Engine, Error> {
     let refused = |field, wanted: &str, available: Vec<String>| {
-        Err(Error::invalid(field, format!("{wanted} is not installed here; available: {}", available.join(", "))))
+        Err(Error::invalid(field, format!("{wanted} is not offered here; available: {}", available.join(", "))))
     };
     let of_major = |engine: &&Engine| major.is_none_or(|major| engine.major().to_string() == major);
     let of_channel = |engine: &&Engine| channel.is_none_or(|channel| engine.channel() == channel);
-    let fits: Vec<&Engine> = engines.all().iter().filter(of_major).collect();
+    let fits: Vec<&Engine> = engines.offered().iter().filter(of_major).collect();
     if fits.is_empty() {
         return refused(
             "postgres_engine",
             major.unwrap_or_default(),
-            engines.all().iter().map(|engine| engine.major().to_string()).collect(),
+            engines.offered().iter().map(|engine| engine.major().to_string()).collect(),
         );
     }
     if let Some(engine) = fits.iter().copied().find(of_channel) {

@@ -3,6 +3,7 @@
 //! Everything here goes through the process's own doors: arguments, signals, standard streams, HTTP and files.
 
 mod admin;
+mod attacks;
 mod crash;
 mod dev;
 mod help;

@@ -16,7 +16,7 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Embedded, Engines, Home, Host, Launcher, Observed, Pace, sandbox_available},
+    clusters::{Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed, Pace, sandbox_available},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
@@ -67,7 +67,7 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
         assert!(run(FIRST_UID + 2), "{forbidden}");
     }
     // Not through the socket either: its directory cannot be entered.
-    let psql = host().engine.program("psql");
+    let psql = Engine::find(None).unwrap().program("psql");
     if psql.exists() {
         let directory = socket.parent().unwrap().to_owned();
         let other = Command::new(psql)
@@ -82,7 +82,7 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
 
 #[tokio::test]
 async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
-    for engine in engines().await.all() {
+    for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
         for (role, superuser, writable) in
@@ -354,7 +354,7 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
     if !sandbox_available() {
         return;
     }
-    for engine in engines().await.all() {
+    for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
         let admin = machine.clusters.admin(&project).await.unwrap();
@@ -388,7 +388,7 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
 
 #[tokio::test]
 async fn ordinary_work_goes_on_inside_the_sandbox() {
-    for engine in engines().await.all() {
+    for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
         let owner = machine.connect(&project, "postgres").await.unwrap();
@@ -435,7 +435,7 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
 /// Also a superuser's: the limit is the kernel's.
 #[tokio::test]
 async fn a_statement_that_wants_too_much_memory_fails_alone() {
-    for engine in engines().await.all() {
+    for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
         let (pid, admin) = (machine.pid(&project).await, machine.clusters.admin(&project).await.unwrap());

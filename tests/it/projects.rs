@@ -79,8 +79,8 @@ async fn a_body_is_checked_field_by_field() {
         ("region", json!("emea"), "region: Need to use one of available regions."),
         ("template_url", json!("https://example.com"), "template_url: is not supported by this server; apply a migration instead"),
         ("high_availability", json!(true), "high_availability: is not available on this server"),
-        ("release_channel", json!("beta"), "release_channel: beta is not installed here; available: ga"),
-        ("postgres_engine", json!("9"), &format!("postgres_engine: 9 is not installed here; available: {engine}")),
+        ("release_channel", json!("beta"), "release_channel: beta is not offered here; available: ga"),
+        ("postgres_engine", json!("9"), &format!("postgres_engine: 9 is not offered here; available: {engine}")),
         ("colour", json!("red"), "colour: is not a field of this request"),
     ] {
         assert_eq!(refused(&app, &[(field, value)]).await, message);

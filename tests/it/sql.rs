@@ -15,6 +15,7 @@ use std::{ops::Deref, time::Duration};
 use chrono::{DateTime, Utc};
 use gantry::{
     clock::Clock,
+    clusters::{Engine, Engines},
     database::{
         migrations::{Budget, NewMigration},
         query::{Query, run_query},
@@ -26,7 +27,7 @@ use gantry::{
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::support::machine::{Machine, PATIENCE};
+use crate::support::machine::{Machine, PATIENCE, engine};
 
 /// A server of the test's own, for as long as the value lives.
 pub(crate) struct Server {
@@ -51,7 +52,11 @@ impl Deref for Server {
 }
 
 pub(crate) async fn server() -> Server {
-    let machine = Machine::new().await;
+    server_on(engine()).await
+}
+
+pub(crate) async fn server_on(engine: Engine) -> Server {
+    let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
     Server { target: Target::new(machine.clusters.socket_path(&project)), machine, project }
 }

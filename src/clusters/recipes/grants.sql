@@ -22,3 +22,30 @@ begin
     end loop;
 end
 $$;
+
+-- Before PostgreSQL 16 a role that may create roles can join every role that is not a superuser, also those that read and write
+-- files of the server and run programs. There the owner creates no roles, and memberships that were taken this way end.
+do $$
+declare
+    held record;
+begin
+    if current_setting('server_version_num')::integer >= 160000 then
+        return;
+    end if;
+    for held in select rolname from pg_roles where rolcreaterole and not rolsuper loop
+        execute format('alter role %I nocreaterole', held.rolname);
+    end loop;
+    for held in
+        select reserved.rolname as reserved, member.rolname as member
+        from pg_auth_members
+        join pg_roles reserved on reserved.oid = roleid
+        join pg_roles member on member.oid = pg_auth_members.member
+        where reserved.rolname like 'pg\_%' and (reserved.rolname, member.rolname) not in (
+            ('pg_read_all_stats', 'postgres'), ('pg_signal_backend', 'postgres'), ('pg_read_all_data', 'supabase_read_only_user'))
+            -- The three roles that are members of pg_monitor by themselves.
+            and member.rolname not like 'pg\_%'
+    loop
+        execute format('revoke %I from %I', held.reserved, held.member);
+    end loop;
+end
+$$;

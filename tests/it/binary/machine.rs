@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::wire::{self, Answer};
+use crate::support::machine::engine;
 
 /// Bound of every wait: far beyond what a slow machine needs, far below a person's patience.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -92,7 +93,7 @@ impl Machine {
 
     /// A command on this data folder, to its end.
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).env("GANTRY_DATA_DIR", self.data()).output().unwrap()
+        self.command(arguments).env("GANTRY_DATA_DIR", self.data()).env("GANTRY_POSTGRES_BIN", engine().bin_dir()).output().unwrap()
     }
 
     /// The JSON a command answers.
@@ -129,6 +130,8 @@ impl Machine {
     /// A server that has just been started and has done nothing yet.
     pub(super) fn begin(&self, command: &str, arguments: &[&str]) -> Gantry {
         let mut command = self.command(&[&[command], arguments].concat());
+        // Without it `gantry dev` would install one.
+        command.env("GANTRY_POSTGRES_BIN", engine().bin_dir());
         // Nothing is prepared unless a test asks for it: most count what is there.
         command.env("GANTRY_WARM_CLUSTERS", "0").env("GANTRY_SPARE_CLUSTERS", "0");
         command.env("GANTRY_LISTEN", "127.0.0.1:0").env("GANTRY_DATA_DIR", self.data()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -3,6 +3,7 @@
 use std::{process::Command, time::Duration};
 
 use gantry::{
+    clusters::Engine,
     database::{
         OWNER,
         migrations::{
@@ -15,8 +16,7 @@ use gantry::{
 };
 use serde_json::{Value, json};
 
-use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server};
-use crate::support::machine::host;
+use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server, server_on};
 
 const SHOP: &str = "
     create table customers (id bigint generated always as identity primary key, name text not null);
@@ -36,7 +36,7 @@ async fn tell(target: &Target, query: &str) -> Rehearsal {
 /// Everything the server can say about its database, sequences included.
 fn dump(target: &Target) -> String {
     let folder = target.socket().parent().unwrap();
-    let mut dump = Command::new(host().engine.program("pg_dump"));
+    let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
     let output =
         dump.arg("--host").arg(folder).args(["--username", "gantry_owner", "--role", OWNER, "--dbname", "postgres"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -132,7 +132,8 @@ async fn a_rehearsal_tells_what_is_locked_and_for_how_long() {
 
 #[tokio::test]
 async fn after_a_rehearsal_the_database_is_as_it_was() {
-    let target = server().await;
+    // The distribution's PostgreSQL, as it comes with pg_dump.
+    let target = server_on(Engine::find(None).unwrap()).await;
     run(&target, SHOP).await.unwrap();
     run(&target, "create sequence called start 5; create sequence fresh start 7 cache 3; select nextval('called')").await.unwrap();
     let before = dump(&target);

