@@ -26,6 +26,7 @@ use crate::{
         listing::Listings,
         pool::{self, Pool},
         reconciler::{self, Reconciler},
+        watchdog::{self, Watchdog},
     },
     router::{Published, Router},
     sealing::SealingKey,
@@ -99,6 +100,8 @@ pub struct Inner {
     pub listings: Listings,
     /// Drives clusters to what is wanted of them.
     pub reconciler: Reconciler,
+    /// Keeps projects within their resources.
+    pub watchdog: Watchdog,
     /// When projects were last used.
     pub uses: Uses,
     /// Whether this process is the one that does so for its data folder.
@@ -177,6 +180,7 @@ impl App {
             clusters,
             listings: Listings::default(),
             reconciler: Reconciler::default(),
+            watchdog: Watchdog::default(),
             uses: Uses::default(),
             lease,
             pool: Pool::default(),
@@ -235,6 +239,7 @@ impl Background {
         tasks.spawn(pool::run(app.clone()));
         tasks.spawn(jit::keeper::run(app.clone()));
         tasks.spawn(idle::run(app.clone()));
+        tasks.spawn(watchdog::run(app.clone()));
         tasks.spawn(listener::run(app.clone()));
         tasks.spawn(limits::overrides::run(app.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));

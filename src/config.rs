@@ -12,7 +12,13 @@ use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::{analytics::s3, clusters::Home, edge::upstreams, http::ClientHeader, limits};
+use crate::{
+    analytics::s3,
+    clusters::{Home, ResourceLimits},
+    edge::upstreams,
+    http::ClientHeader,
+    limits,
+};
 
 /// The data folder nobody chose.
 const DATA_DIR: &str = "./.gantry";
@@ -215,9 +221,30 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SPARE_CLUSTERS", value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
     pub spare_clusters: Option<u16>,
 
-    /// Memory that one process of a project's server may ask for, in MB.
+    /// Memory that one process of a project's server may ask for, in MB: its address space.
     #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]
     pub project_memory: u64,
+
+    /// Memory that all processes of a project's server may use together, in MB. Without it: as much as --project-memory.
+    #[arg(long, env = "GANTRY_PROJECT_MEMORY_MAX", value_parser = clap::value_parser!(u64).range(64..=1_048_576), value_name = "MB")]
+    pub project_memory_max: Option<u64>,
+
+    /// Processes and threads of a project's server. Each connection is one, and a server has up to twenty more.
+    #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(40..=100_000), value_name = "COUNT")]
+    pub project_processes_max: u64,
+
+    /// Disk space of a project, in MB. From there on it is read-only, and 10 % beyond it is paused. A new one takes about 30.
+    #[arg(long, env = "GANTRY_PROJECT_DISK_MAX", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(64..=1_073_741_824), value_name = "MB")]
+    pub project_disk_max: u64,
+
+    /// Files of a project, with the same consequences. A table has three or more, and a new project about a thousand.
+    #[arg(long, env = "GANTRY_PROJECT_FILES_MAX", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2000..=1_000_000_000), value_name = "COUNT")]
+    pub project_files_max: u64,
+
+    /// Control group under which those of projects are made, such as `/gantry.slice`. It must exist, and hand on the controllers
+    /// `memory` and `pids`. Without it: the one that Gantry itself is in.
+    #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
+    pub cgroup_parent: Option<PathBuf>,
 
     /// Minutes after which a project's server is stopped if nobody uses it. Whoever uses it next starts it again, and waits a
     /// moment. Without it, servers run until they are paused.
@@ -376,6 +403,18 @@ impl Config {
         self.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned())
     }
 
+    /// How much one project may use.
+    pub fn resource_limits(&self) -> ResourceLimits {
+        let process_memory_bytes = self.project_memory << 20;
+        let limits = ResourceLimits {
+            memory_bytes: self.project_memory_max.map_or(process_memory_bytes, |megabytes| megabytes << 20),
+            process_memory_bytes,
+            processes: self.project_processes_max,
+            ..ResourceLimits::default()
+        };
+        limits.with_disk(self.project_disk_max << 20, self.project_files_max)
+    }
+
     /// How long an OAuth access token lives.
     pub fn oauth_access_life(&self) -> TimeDelta {
         TimeDelta::minutes(self.oauth_access_life)
@@ -468,6 +507,15 @@ mod tests {
         assert!(!shared(&[]), "nobody else uses the embedded database");
         assert!(shared(&database));
         assert!(!shared(&[&database[..], &["--limits-url", "memory"]].concat()));
+    }
+
+    #[test]
+    fn the_memory_of_a_project_follows_that_of_a_process() {
+        let limits = |line: &[&str]| Line::parse_from([&["x"], line].concat()).config.resource_limits();
+        assert_eq!(limits(&[]), ResourceLimits::default());
+        assert_eq!(limits(&["--project-memory", "4096"]).memory_bytes, 4096 << 20);
+        assert_eq!(limits(&["--project-memory-max", "256"]).memory_bytes, 256 << 20);
+        assert_eq!(limits(&["--project-disk-max", "1000"]).disk_soft_bytes >> 20, 800);
     }
 
     #[test]

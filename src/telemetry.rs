@@ -89,12 +89,28 @@ impl Step {
     }
 }
 
+/// A bound of a project's resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Memory of all processes: some were ended.
+    Memory,
+    /// Processes and threads: no more were started.
+    Processes,
+    /// Disk space is nearly used up.
+    DiskSoft,
+    /// Disk space is used up, and the project is read-only.
+    DiskHard,
+    /// The project wrote nevertheless, and was stopped.
+    DiskStop,
+}
+
 /// Counts and durations about clusters.
 pub struct Clusters {
     origins: [Counter; 3],
     steps: [Histogram; 6],
     folders: Gauge,
     servers: Gauge,
+    bounds: [Counter; 5],
 }
 
 impl Clusters {
@@ -108,7 +124,14 @@ impl Clusters {
             steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
             folders: ready("folder"),
             servers: ready("server"),
+            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"]
+                .map(|bound| recorder.register_counter(&labelled("gantry_project_bounds_reached_total", "bound", bound), &METADATA)),
         }
+    }
+
+    /// A project reached a bound.
+    pub fn reached(&self, bound: Bound) {
+        self.bounds[bound as usize].increment(1);
     }
 
     /// A project was asked for.

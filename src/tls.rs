@@ -21,7 +21,7 @@ use rustls::{
 /// Certificates of the authority kept at hand; more are made again when they are asked for.
 const CERTIFICATES_MAX: usize = 1000;
 /// The authority's certificate, for clients to trust.
-const AUTHORITY: &str = "db-ca.pem";
+pub(crate) const AUTHORITY: &str = "db-ca.pem";
 const AUTHORITY_KEY: &str = "db-ca-key.pem";
 
 /// Why there is no TLS. A complete line, fit for a terminal.
@@ -193,9 +193,14 @@ impl ResolvesServerCert for Authority {
 
 fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
     use io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
     let unfinished = file.with_extension("tmp");
     let _ = fs::remove_file(&unfinished);
-    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?.write_all(text.as_bytes())?;
+    let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?;
+    // Whatever the umask: clients of any account read the certificate that they are to trust.
+    new.set_permissions(fs::Permissions::from_mode(mode))?;
+    new.write_all(text.as_bytes())?;
     fs::rename(&unfinished, file)
 }
 

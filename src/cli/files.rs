@@ -45,7 +45,7 @@ impl DevFiles {
             "name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: {project_domain}\npooler_host: {}\n",
             pooler_host(project_domain)
         );
-        replace(&self.profile(), &profile, 0o644)
+        replace(&self.profile(), &profile, 0o600)
     }
 }
 

@@ -98,6 +98,10 @@ pub fn main() -> ExitCode {
         // Before any thread: what follows applies to this thread and what it becomes.
         return failure(clusters::launch(plan).map(|never| match never {}));
     }
+    if command.keeps_files() {
+        // Before any thread and any file: a later look at modes would come too late.
+        clusters::home::keep_files_private();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failure(Err::<(), _>(error)),
@@ -106,6 +110,13 @@ pub fn main() -> ExitCode {
     // A blocking copy may still run; it leaves only what the next start clears.
     runtime.shutdown_background();
     failure(outcome)
+}
+
+impl Command {
+    /// Whether the command may write into a data folder. The others write for other programs to read.
+    fn keeps_files(&self) -> bool {
+        !matches!(self, Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_))
+    }
 }
 
 async fn run(command: Command) -> anyhow::Result<()> {

@@ -34,7 +34,10 @@ use crate::{
     analytics,
     app::{App, Settings},
     clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, EngineError, Home, Installed, Launcher, OldVersions, sandbox_available, server::Host},
+    clusters::{
+        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher, OldVersions, Resources, sandbox_available,
+        server::Host,
+    },
     config::Config,
     db::Db,
     domains::{
@@ -150,15 +153,17 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let engines = installed.offer(old_versions(&config))?;
     let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
     let account = Account::for_servers()?;
-    let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0);
-    for warning in &warnings {
-        tracing::warn!("{warning}");
-    }
     let home = match config.control.database_url {
         Some(_) => Home::share(&config.control.home(), account)?,
         None => Home::open(&config.control.home(), account)?,
     };
     let home = Arc::new(home);
+    // Before anything is started: Gantry itself may have to move to a control group beside those of projects.
+    let resources = resources(&config, &home)?;
+    let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0, resources.groups().enforced());
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
     databases.certify(&config, &home)?;
     edges.certify(&config, &home)?;
     let host = Host { engine: control_engine, launcher };
@@ -176,8 +181,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         };
         let settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-        let clusters =
-            Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_memory_max(config.project_memory << 20);
+        let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_resources(resources);
         clusters.prepare().await?;
         let reflink = clusters.shares_blocks().await?;
         tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
@@ -434,11 +438,30 @@ fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
     }
 }
 
+/// The limits of projects, and the kernel's means to enforce them.
+fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
+    let groups = ControlGroups::find(home.dir(), config.cgroup_parent.as_deref());
+    if let Some(parent) = config.cgroup_parent.as_deref().filter(|_| !groups.enforced()) {
+        anyhow::bail!(
+            "no control groups can be made under {}: it must exist, hand on the controllers memory and pids, and be writable for Gantry; \
+             choose another with --cgroup-parent, or leave that out",
+            parent.display()
+        );
+    }
+    tracing::info!(by = groups.name(), "the resources of projects are bounded");
+    Ok(Resources::new(config.resource_limits(), groups))
+}
+
 /// What projects are less apart by than they could be: said in the log, and to whoever watches the process's health.
-fn warnings(sandbox: bool, root: bool) -> Vec<&'static str> {
+fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
     let unsafe_sandbox = "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
     let shared_uid = "not running as root: the servers of all projects share one user id, and only the sandbox is between them";
-    [(sandbox, unsafe_sandbox), (root, shared_uid)].into_iter().filter(|(holds, _)| !holds).map(|(_, warning)| warning).collect()
+    let measured = "no control groups: the memory of a project is bounded for each process, and as a whole only by looking every second";
+    [(sandbox, unsafe_sandbox), (root, shared_uid), (groups, measured)]
+        .into_iter()
+        .filter(|(holds, _)| !holds)
+        .map(|(_, warning)| warning)
+        .collect()
 }
 
 fn admin_service(router: Router) -> impl server::Service {

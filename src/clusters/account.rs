@@ -4,6 +4,8 @@ use std::{fs, os::unix::fs::chown, path::Path};
 
 use super::{At, ClusterError, Result};
 
+/// Lower ids belong to people and services, by the conventions of every distribution. Projects' start at 700,000 by default.
+const FIRST_OWN_UID: u32 = 100_000;
 const PASSWD: &str = "/etc/passwd";
 
 /// A named account of the operating system.
@@ -70,6 +72,15 @@ impl RunAs {
         self.0.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 
+    /// The uid, if it is one that only a project has: no named account's, not Gantry's, and never root's. Everything that runs
+    /// under it may be ended.
+    pub(super) fn own_uid(self) -> Option<u32> {
+        let (uid, _) = self.0?;
+        // A passwd file that cannot be read says nothing about anybody, so nothing is ended.
+        let is_named = Account::of(uid).map_or(true, |account| account.is_some());
+        (uid >= FIRST_OWN_UID && uid != rustix::process::geteuid().as_raw() && !is_named).then_some(uid)
+    }
+
     /// Hands `path` over. Does nothing unless we are root.
     pub(super) fn own(self, path: &Path) -> Result<()> {
         match self.0 {
@@ -108,6 +119,16 @@ mod tests {
         for bad in ["", "# comment", "+::::::", "name:x:one:2:::", "name:x:1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn only_an_unnamed_account_of_its_own_is_a_projects() {
+        let own = |uid| RunAs(Some((uid, uid))).own_uid();
+        assert_eq!(own(700_001), Some(700_001));
+        for other in [0, 1, 1000, 60_000, 65_534, Account::for_servers().unwrap().uid, rustix::process::geteuid().as_raw()] {
+            assert_eq!(own(other), None, "{other}");
+        }
+        assert_eq!(RunAs(None).own_uid(), None);
     }
 
     #[test]

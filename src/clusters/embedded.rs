@@ -27,6 +27,7 @@ use super::{
     blocking, files,
     identity::{self, SystemId},
     idle,
+    resources::Resources,
     server::{Host, Running, Server, Stop},
     template,
 };
@@ -86,20 +87,26 @@ pub struct Embedded {
     engines: Engines,
     entropy: Entropy,
     copies: Arc<Semaphore>,
+    /// None: servers are bounded only by the machine.
+    resources: Option<Resources>,
 }
 
 impl Embedded {
     /// Manages the projects in `home`. Does nothing yet.
     pub fn open(home: Arc<Home>, host: Host, entropy: Entropy) -> Self {
         let engines = Engines::only(host.engine);
-        Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)) }
+        Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)), resources: None }
     }
 
-    /// The same with so much address space for each process of a server, in bytes.
+    /// The same with each project's server within these limits.
     #[must_use]
-    pub fn with_memory_max(mut self, bytes: u64) -> Self {
-        self.launcher.memory_max = Some(bytes);
-        self
+    pub fn with_resources(self, resources: Resources) -> Self {
+        Self { resources: Some(resources), ..self }
+    }
+
+    /// The limits of each project's server, if there are any.
+    pub fn resources(&self) -> Option<&Resources> {
+        self.resources.as_ref()
     }
 
     /// The same with other versions beside the host's, or instead of it.
@@ -267,7 +274,19 @@ impl Embedded {
         let places = places.into_iter().filter(unknown).map(Ok);
         stream::iter(places).try_for_each_concurrent(STOPS_MAX, |place| async move { self.clear(&place).await }).await?;
         let sockets: Vec<_> = sockets.into_iter().filter(unknown).filter(|path| name(path) != Some("control")).collect();
-        blocking(move || sockets.iter().try_for_each(|dir| files::remove_tree(dir))).await
+        blocking(move || sockets.iter().try_for_each(|dir| files::remove_tree(dir))).await?;
+        self.remove_stale_groups().await
+    }
+
+    /// Removes control groups of clusters that have no directory any more, with what runs in them.
+    async fn remove_stale_groups(&self) -> Result<()> {
+        let Some(resources) = self.resources.clone() else { return Ok(()) };
+        let projects = self.home.projects();
+        blocking(move || {
+            let known = |cluster: &str| projects.join(cluster).exists();
+            resources.remove_stale(&known).at("removing control groups of", &projects)
+        })
+        .await
     }
 
     /// Sets the password of `role` to a SCRAM-SHA-256 verifier made by the caller: neither the server nor its log ever
@@ -372,7 +391,9 @@ impl Embedded {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).at("examining", &data),
         };
-        Ok(Some(Server::new(self.host(self.engines.fitting(&data)), name, place, self.home.socket_dir(name), owner, template::SUPERUSER)))
+        let host = self.host(self.engines.fitting(&data));
+        let server = Server::new(host, name, place, self.home.socket_dir(name), owner, template::SUPERUSER);
+        Ok(Some(server.bounded(self.resources.clone())))
     }
 }
 

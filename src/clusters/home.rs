@@ -13,17 +13,18 @@
 //!       trash/            whatever is no longer wanted
 //! ```
 //!
-//! As root, each project's data and socket belong to the project's own uid with mode 0700; what lies above can be
-//! passed through by everybody and listed by nobody.
+//! As root, each project's data and socket belong to the project's own uid with mode 0700; folders above them can be
+//! passed through by other accounts and not listed. Everything else is Gantry's account's alone, but `engines/`, which is
+//! software, and the certificate of the development authority.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -40,6 +41,11 @@ const SOCKET: &str = ".s.PGSQL.5432";
 /// Pass through, but do not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;
+/// What other accounts may do with entries of the data folder. Servers pass through the first four, to what is their own.
+/// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
+/// else is Gantry's alone.
+const SHARED: [(&str, u32); 6] =
+    [("control", PASSAGE), ("projects", PASSAGE), ("run", PASSAGE), ("tmp", PASSAGE), ("engines", 0o755), (crate::tls::AUTHORITY, 0o644)];
 
 /// A data directory that this process holds the lock of.
 #[derive(Debug)]
@@ -83,6 +89,7 @@ impl Home {
         for name in ["templates", "trash"] {
             files::make_dir(&dir.join(name), PRIVATE)?;
         }
+        tighten(&dir)?;
         let sockets = sockets_root(&dir);
         if !sockets.starts_with(&dir) {
             claim_short_dir(&sockets)?;
@@ -207,6 +214,31 @@ pub(super) fn fresh_socket_dir(dir: &Path, owner: RunAs) -> Result<()> {
     owner.own(dir)
 }
 
+/// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.
+pub fn keep_files_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Takes from other accounts what earlier versions let them do in the data folder. What lies below a private folder is out of
+/// reach with it.
+fn tighten(dir: &Path) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(dir).at("listing", dir)? {
+        let path = entry.at("listing", dir)?.path();
+        let found = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found.at("examining", &path)?,
+        };
+        let shared = SHARED.iter().find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
+        let (mode, allowed) = (found.mode() & 0o777, shared.map_or(PRIVATE, |(_, mode)| *mode));
+        // A folder may be a mount, or a link, of somebody else's.
+        if mode & !allowed != 0 && found.uid() == own {
+            fs::set_permissions(&path, Permissions::from_mode(mode & allowed)).at("closing", &path)?;
+        }
+    }
+    Ok(())
+}
+
 fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
     let path = dir.join("lock");
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -265,8 +297,6 @@ fn claim_short_dir(dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-
     use super::*;
 
     fn account() -> Account {
@@ -328,6 +358,29 @@ mod tests {
         let refusal = Home::open(&inside, account()).unwrap_err().to_string();
         assert!(refusal.contains(&format!("{} has mode 0700", closed.path().display())), "{refusal}");
         assert!(Home::reachable(Path::new("/var/lib/gantry")));
+    }
+
+    #[test]
+    fn what_an_older_version_left_open_is_closed() {
+        let dir = open_dir();
+        drop(Home::open(dir.path(), account()).unwrap());
+        for (name, before, after) in [
+            ("logs", 0o755, 0o700),
+            ("projects", 0o777, 0o711),
+            ("engines", 0o755, 0o755),
+            ("node", 0o644, 0o600),
+            ("db-ca.pem", 0o644, 0o644),
+            ("db-ca-key.pem", 0o644, 0o600),
+        ] {
+            let path = dir.path().join(name);
+            match name {
+                "logs" | "projects" | "engines" => fs::create_dir_all(&path).unwrap(),
+                _ => fs::write(&path, "").unwrap(),
+            }
+            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            drop(Home::open(dir.path(), account()).unwrap());
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, after, "{name}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use rustix::{
     process::{Resource, Rlimit},
 };
 
+use super::resources::LaunchBounds;
+
 /// Name of the hidden subcommand that must end in [`launch`].
 pub const SUBCOMMAND: &str = "launch";
 
@@ -37,14 +39,12 @@ pub struct Launcher {
     pub program: PathBuf,
     /// Confine servers with Landlock. A kernel without it then starts none: see [`sandbox_available`].
     pub sandbox: bool,
-    /// Address space of each process of a server, in bytes. None: whatever Gantry itself may have.
-    pub memory_max: Option<u64>,
 }
 
 impl Default for Launcher {
     /// The running binary itself, even if its file was replaced or deleted by an upgrade.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), sandbox: sandbox_available(), memory_max: None }
+        Self { program: PathBuf::from("/proc/self/exe"), sandbox: sandbox_available() }
     }
 }
 
@@ -69,9 +69,9 @@ pub struct LaunchPlan {
     /// Group id to run under.
     #[arg(long, requires = "uid")]
     pub gid: Option<u32>,
-    /// Address space of each process, in bytes.
-    #[arg(long)]
-    pub memory_max: Option<u64>,
+    /// What it may use.
+    #[command(flatten)]
+    pub bounds: LaunchBounds,
     /// Run without Landlock.
     #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
     pub sandbox: bool,
@@ -108,9 +108,7 @@ impl LaunchPlan {
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend(["--uid".into(), uid.to_string().into(), "--gid".into(), gid.to_string().into()]);
         }
-        if let Some(bytes) = self.memory_max {
-            arguments.extend(["--memory-max".into(), bytes.to_string().into()]);
-        }
+        arguments.extend(self.bounds.arguments());
         if !self.sandbox {
             arguments.push("--no-sandbox".into());
         }
@@ -142,11 +140,8 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // A core file would hold the tenant's data.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(step("setrlimit"))?;
-    if plan.memory_max.is_some() {
-        // One statement that wants too much fails; the machine and the other projects do not notice.
-        rustix::process::setrlimit(Resource::As, Rlimit { current: plan.memory_max, maximum: plan.memory_max })
-            .map_err(step("setrlimit"))?;
-    }
+    // While the process still has the privileges to enter a control group.
+    plan.bounds.apply().map_err(|(step, error)| LaunchError::System(step, error))?;
     rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
     if plan.sandbox {
         confine(plan)?;
@@ -240,7 +235,13 @@ mod tests {
                 name: "n".to_owned(),
                 uid: ids,
                 gid: ids,
-                memory_max: ids.map(|_| 1 << 30),
+                bounds: LaunchBounds {
+                    groups: ids.into_iter().flat_map(|_| ["/g 1".into(), "/g2".into()]).collect(),
+                    memory_max: ids.map(|_| 1 << 30),
+                    processes_max: ids.map(u64::from),
+                    file_max: Some(2 << 30),
+                    locked_memory_max: ids.map(|_| 0),
+                },
                 sandbox,
             };
             // The subcommand's name stands where a parser expects the program's.

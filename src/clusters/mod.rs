@@ -21,6 +21,7 @@ pub mod launch;
 mod process;
 pub mod provisioner;
 pub mod registry;
+pub mod resources;
 pub mod server;
 mod settings;
 pub mod template;
@@ -40,6 +41,7 @@ pub use self::{
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
     provisioner::Provisioner,
+    resources::{ControlGroups, ResourceLimits, Resources},
     server::{Host, Running},
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };

@@ -30,6 +30,7 @@ use super::{
     account::RunAs,
     blocking, files, home,
     process::{Family, Handle, Kind, Mark},
+    resources::{self, LaunchBounds, Resources},
     template,
 };
 
@@ -120,13 +121,20 @@ pub struct Server {
     start_log: PathBuf,
     run_as: RunAs,
     superuser: &'static str,
+    /// None: bounded only by the machine, as the control cluster is.
+    resources: Option<Resources>,
 }
 
 impl Server {
     /// The cluster in `<place>/data`, whose socket goes to `sockets`. `name` becomes its `cluster_name`.
     pub(super) fn new(host: Host, name: &str, place: &Path, sockets: PathBuf, run_as: RunAs, superuser: &'static str) -> Self {
         let mark = Mark { data: place.join("data"), uid: run_as.uid(), name: name.to_owned() };
-        Self { host, mark, sockets, start_log: place.join("start.log"), run_as, superuser }
+        Self { host, mark, sockets, start_log: place.join("start.log"), run_as, superuser, resources: None }
+    }
+
+    /// The same server within the limits of a project.
+    pub(super) fn bounded(self, resources: Option<Resources>) -> Self {
+        Self { resources, ..self }
     }
 
     /// The cluster's name, for messages.
@@ -159,9 +167,8 @@ impl Server {
 
     /// The live postmaster, if its own file names it. The file is only a hint that saves looking through all processes.
     async fn hinted(&self) -> Result<Option<Pid>> {
-        let mark = self.mark.clone();
-        let hinted = move || PidFile::read(&mark.data)?.pid.filter(|pid| mark.kind(*pid) == Some(Kind::Postmaster));
-        blocking(move || Ok(hinted())).await
+        let server = self.clone();
+        blocking(move || Ok(server.hinted_postmaster())).await
     }
 
     /// The live postmaster, to wait for its end. None if there is none.
@@ -186,13 +193,14 @@ impl Server {
         if !family.children.is_empty() {
             self.end_children(Duration::ZERO).await?;
         }
-        let (data, sockets, run_as) = (self.mark.data.clone(), self.sockets.clone(), self.run_as);
-        blocking(move || {
-            files::remove_file(&data.join(PidFile::NAME))?;
-            home::fresh_socket_dir(&sockets, run_as)
+        let server = self.clone();
+        let bounds = blocking(move || {
+            files::remove_file(&server.data().join(PidFile::NAME))?;
+            home::fresh_socket_dir(&server.sockets, server.run_as)?;
+            Ok(server.bounds())
         })
         .await?;
-        let mut child = self.spawn()?;
+        let mut child = self.spawn(bounds)?;
         let pid = timeout(LAUNCH_PATIENCE, self.launched(&mut child)).await.unwrap_or(None);
         // Somebody must collect the exit status, or the process would stay a zombie.
         tokio::spawn(async move { child.wait().await });
@@ -271,7 +279,12 @@ impl Server {
                 tracing::warn!(cluster = self.name(), ?signal, "still running; trying harder");
             }
         }
-        self.end_children(CHILD_GRACE).await
+        self.end_children(CHILD_GRACE).await?;
+        if let Some(resources) = self.resources.clone() {
+            let (name, run_as) = (self.name().to_owned(), self.run_as);
+            blocking(move || Ok(resources.release(&name, run_as))).await?;
+        }
+        Ok(())
     }
 
     /// How to connect: over the Unix socket, let in by peer authentication. A bounded attempt each.
@@ -304,7 +317,14 @@ impl Server {
         self.connect(self.superuser, "postgres").await
     }
 
-    fn spawn(&self) -> Result<Child> {
+    /// Makes the server's control group, and frees the shared memory that its last run left.
+    fn bounds(&self) -> LaunchBounds {
+        let Some(resources) = &self.resources else { return LaunchBounds::default() };
+        resources::release_shared_memory(self.name(), self.run_as);
+        resources.prepare(self.name(), self.run_as)
+    }
+
+    fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
             postgres: self.host.engine.program("postgres"),
@@ -314,7 +334,7 @@ impl Server {
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
-            memory_max: self.host.launcher.memory_max,
+            bounds,
         };
         let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
         let log = log.at("writing", &self.start_log)?;
@@ -351,7 +371,11 @@ impl Server {
     async fn end_children(&self, grace: Duration) -> Result<()> {
         /// A backend may have been forked just before the postmaster died, and show up only in the next look.
         const LOOKS: usize = 3;
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
+            if let Some(resources) = self.resources.as_ref().filter(|_| look > 0) {
+                // Native code may fork faster than it is killed.
+                resources.freeze_forks(self.name());
+            }
             let Family { postmaster, children } = self.family().await?;
             let left: Vec<Pid> = postmaster.into_iter().chain(children).collect();
             if left.is_empty() {
@@ -360,7 +384,7 @@ impl Server {
             let mut handles = Vec::with_capacity(left.len());
             for pid in left {
                 let handle = Handle::open(pid).at("watching", self.data())?;
-                handles.extend(handle.filter(|_| self.mark.kind(pid).is_some()));
+                handles.extend(handle.filter(|_| self.is_ours(pid)));
             }
             if all_ended(&handles, grace).await {
                 continue;
@@ -374,9 +398,38 @@ impl Server {
         if postmaster.is_none() && children.is_empty() { Ok(()) } else { Err(ClusterError::NotStopped(self.name().to_owned())) }
     }
 
-    async fn family(&self) -> Result<Family> {
-        let mark = self.mark.clone();
-        blocking(move || mark.family().at("listing", Path::new("/proc"))).await
+    /// Every live process of the cluster.
+    pub(super) async fn family(&self) -> Result<Family> {
+        let server = self.clone();
+        blocking(move || {
+            let mut family = server.marked().at("listing", Path::new("/proc"))?;
+            let known: Vec<Pid> = family.postmaster.into_iter().chain(family.children.iter().copied()).collect();
+            family.children.extend(server.members()?.into_iter().filter(|pid| !known.contains(pid)));
+            Ok(family)
+        })
+        .await
+    }
+
+    /// Every live process within the project's bounds: also native code's, which may look like no server.
+    pub(super) fn members(&self) -> Result<Vec<Pid>> {
+        let Some(resources) = &self.resources else { return Ok(Vec::new()) };
+        let place = self.data().parent().unwrap_or(self.data());
+        let members = resources.members(self.name(), self.run_as, place, &self.sockets);
+        members.at("listing the processes of", place)
+    }
+
+    /// Processes that look like the server's.
+    pub(super) fn marked(&self) -> io::Result<Family> {
+        self.mark.family()
+    }
+
+    /// The live postmaster, if its own file names it.
+    pub(super) fn hinted_postmaster(&self) -> Option<Pid> {
+        PidFile::read(&self.mark.data)?.pid.filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
+    }
+
+    fn is_ours(&self, pid: Pid) -> bool {
+        self.mark.kind(pid).is_some() || self.members().is_ok_and(|members| members.contains(&pid))
     }
 
     /// PostgreSQL would say so too, but not which of several installations to choose.

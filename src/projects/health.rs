@@ -51,13 +51,14 @@ pub struct ServiceHealth {
 
 /// Asks each service, within `timeout` in all.
 pub async fn check(app: &App, project: &Project, services: &[Service], timeout: Duration) -> Result<Vec<ServiceHealth>, Error> {
-    let sql = "select status, last_error, asleep from projects where id = $1";
+    let sql = "select status, last_error, asleep, resource_warning, read_only from projects where id = $1";
     let rows = app.db.query(sql, &[&project.id.0]).await.context("reading a project's status")?;
     let row = rows.first().ok_or(Error::NotFound)?;
     let (status, cause) = (Status::read(row, 0)?, row.get::<_, Option<String>>(1));
+    let (warning, read_only): (Option<String>, bool) = (row.get(3), row.get(4));
     match status {
         Status::GoingDown | Status::Removed => return Err(super::removed()),
-        Status::Pausing | Status::Inactive => return Err(Error::Rejected("No active services available".into())),
+        Status::Pausing | Status::Inactive => return Err(Error::Rejected(inactive(warning.filter(|_| read_only)).into())),
         _ => {}
     }
     let asleep: bool = row.get(2);
@@ -67,7 +68,10 @@ pub async fn check(app: &App, project: &Project, services: &[Service], timeout: 
         answers.push(match service {
             // Whoever uses it wakes it; to ask whether it is well should not.
             Service::Db | Service::DbPostgresUser if asleep => health(*service, ServiceStatus::ActiveHealthy, None),
-            Service::Db | Service::DbPostgresUser => database(*service, status, cause.clone(), &target, timeout).await,
+            Service::Db | Service::DbPostgresUser => {
+                let answer = database(*service, status, cause.clone(), &target, timeout).await;
+                restricted(answer, warning.clone(), read_only)
+            }
             _ => health(*service, ServiceStatus::Unhealthy, Some("this service is not run by this server".to_owned())),
         });
     }
@@ -83,6 +87,24 @@ async fn database(service: Service, status: Status, cause: Option<String>, targe
             Ok(()) => health(service, ServiceStatus::ActiveHealthy, None),
             Err(error) => health(service, ServiceStatus::Unhealthy, cause.or_else(|| Some(error.message().into_owned()))),
         },
+    }
+}
+
+/// The refusal for a project that is stopped, with the reason if it was stopped for using too much.
+fn inactive(warning: Option<String>) -> String {
+    let refusal = "No active services available";
+    warning.map_or_else(|| refusal.to_owned(), |warning| format!("{refusal}: {warning}"))
+}
+
+/// A database's health with the bound that its project reached. A read-only database is not healthy.
+fn restricted(answer: ServiceHealth, warning: Option<String>, read_only: bool) -> ServiceHealth {
+    match (answer.status, warning) {
+        (ServiceStatus::ActiveHealthy, Some(warning)) if read_only => health(answer.name, ServiceStatus::Unhealthy, Some(warning)),
+        (_, Some(warning)) => {
+            let error = answer.error.map_or_else(|| warning.clone(), |error| format!("{error}; {warning}"));
+            ServiceHealth { error: Some(error), ..answer }
+        }
+        (_, None) => answer,
     }
 }
 

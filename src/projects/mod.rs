@@ -13,6 +13,7 @@ pub mod regions;
 mod request;
 mod status;
 mod watch;
+pub mod watchdog;
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -11,6 +11,7 @@ mod lease;
 mod machine;
 mod operator;
 mod orders;
+mod private;
 mod quota;
 mod refusals;
 mod secrets;

@@ -451,7 +451,7 @@ async fn the_launcher_fails_closed() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
     machine.clusters.create(&cluster, Pace::Now).await.unwrap();
-    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true, memory_max: None }, ..host() };
+    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true }, ..host() };
     let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
     let start = timeout(PATIENCE, broken.start(&cluster.project)).await.expect("an ended launcher is noticed at once");
     assert!(matches!(start, Err(ClusterError::NotStarted { .. })), "{start:?}");

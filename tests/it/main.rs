@@ -26,6 +26,7 @@ mod organizations;
 mod pausing;
 mod pool;
 mod projects;
+mod resources;
 mod router;
 mod settings;
 mod snippets;

@@ -16,7 +16,8 @@ use std::{
 use gantry::{
     clock::Entropy,
     clusters::{
-        Account, Cluster, Embedded, Engine, Engines, Home, Host, Installed, Launcher, Observed, OldVersions, Pace, sandbox_available,
+        Account, Cluster, ControlGroups, Embedded, Engine, Engines, Home, Host, Installed, Launcher, Observed, OldVersions, Pace,
+        ResourceLimits, Resources, sandbox_available,
     },
     ids::ProjectRef,
 };
@@ -53,13 +54,22 @@ pub(crate) fn host() -> Host {
 }
 
 fn host_of(engine: Engine) -> Host {
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available(), memory_max: Some(1 << 30) };
+    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available() };
     Host { engine, launcher }
 }
 
 /// Prepared templates: the run's, or else kept between runs.
 pub(crate) fn templates() -> PathBuf {
     env::var_os("GANTRY_TEST_TEMPLATES").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("templates"), PathBuf::from)
+}
+
+/// The mechanism that enforces limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Control groups, where there are any.
+    Groups,
+    /// Resource limits and the watchdog.
+    Watchdog,
 }
 
 /// A home of its own in a directory that other accounts can enter.
@@ -88,12 +98,21 @@ impl Machine {
         machine
     }
 
+    /// The same with other limits, enforced in this way.
+    pub(crate) async fn within(limits: ResourceLimits, by: By) -> Self {
+        let mut machine = Self::new().await;
+        let groups = if by == By::Groups { ControlGroups::find(machine.dir(), None) } else { ControlGroups::none() };
+        machine.clusters = machine.clusters.with_resources(Resources::new(limits, groups));
+        machine
+    }
+
     /// For a test that starts no cluster: nothing is prepared.
     pub(crate) fn bare() -> Self {
         let dir = place();
         let home = Home::open(&dir, Account::for_servers().unwrap()).unwrap();
         let home = Arc::new(home.with_templates(templates()).unwrap());
-        let clusters = Embedded::open(Arc::clone(&home), host(), Entropy::system());
+        let resources = Resources::new(ResourceLimits::default(), ControlGroups::find(home.dir(), None));
+        let clusters = Embedded::open(Arc::clone(&home), host(), Entropy::system()).with_resources(resources);
         Self { clusters, _janitor: Janitor::of(home.dir()), home }
     }
 
@@ -158,12 +177,24 @@ while pids=$(find /proc -mindepth 2 -maxdepth 2 -name cwd \( -lname "$1" -o -lna
     sleep 0.01
 done
 rm -rf "$1"
+for group; do
+    [ -d "$group" ] || continue
+    while [ -n "$(cat "$group/cgroup.procs")" ]; do
+        kill -KILL $(cat "$group/cgroup.procs") 2> /dev/null
+        sleep 0.01
+    done
+    rmdir "$group"
+done
 "#;
 
 impl Janitor {
     pub(crate) fn of(dir: &Path) -> Self {
         let mut command = Command::new("sh");
-        command.args(["-c", CLEAR, "janitor"]).arg(dir).current_dir("/").process_group(0);
+        let groups = ControlGroups::find(dir, None).folders("*");
+        // The shell looks for groups when the test is over.
+        let groups: Vec<String> = groups.iter().map(|group| group.display().to_string()).collect();
+        let clear = CLEAR.replace("for group; do", &format!("for group in {}; do", groups.join(" ")));
+        command.args(["-c", &clear, "janitor"]).arg(dir).current_dir("/").process_group(0);
         Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 }

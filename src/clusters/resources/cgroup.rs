@@ -1,0 +1,560 @@
+//! Control groups: one per project, under the group that Gantry itself is in, or under one that the operator names.
+//!
+//! Version 2 has one hierarchy for all controllers, and has to be delegated. Version 1 has one hierarchy per controller.
+//! Groups are named `gantry-<data folder>-<cluster>`, so two Gantrys on one machine do not meet, and a later Gantry finds
+//! the groups of servers that it adopts.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::ResourceLimits;
+
+/// Version 2 allows no processes in a group whose children are controlled, so Gantry itself moves to this one beside them.
+/// systemd puts it there with `DelegateSubgroup=supervisor`.
+const SUPERVISOR: &str = "supervisor";
+/// How often the processes of a group are listed and killed before the group is given up on. None can be added meanwhile.
+const KILL_ROUNDS: usize = 200;
+/// The pause between two rounds: the kernel needs a moment to end a process.
+const KILL_PAUSE: Duration = Duration::from_millis(5);
+
+/// A hierarchy of version 1, with one controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    controller: &'static str,
+    parent: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Version {
+    /// No control groups can be made.
+    None,
+    /// The parent of the groups in the only hierarchy.
+    V2(PathBuf),
+    /// The first one is that of memory.
+    V1(Vec<Hierarchy>),
+}
+
+/// The place where control groups of projects are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlGroups {
+    version: Version,
+    prefix: String,
+}
+
+/// State of a group, as the kernel counts it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Memory that cannot be reclaimed by dropping cached files, in bytes.
+    pub memory_bytes: u64,
+    /// Processes that the kernel ended because the group reached its memory, ever.
+    pub oom_kills: u64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Forks that failed because of the bound on processes, ever.
+    pub forks_refused: u64,
+}
+
+/// Controllers of version 2 that are used where they are there.
+const CONTROLLERS_V2: [&str; 4] = ["memory", "pids", "cpu", "io"];
+/// Controllers of version 1 that are used where they are there. Memory has to be.
+const CONTROLLERS_V1: [&str; 4] = ["memory", "pids", "cpu", "blkio"];
+
+impl ControlGroups {
+    /// No control groups: only resource limits and the watchdog bound servers.
+    pub fn none() -> Self {
+        Self { version: Version::None, prefix: String::new() }
+    }
+
+    /// Looks for a hierarchy in which groups for the servers of the data folder `home` can be made. `parent` is a path in
+    /// the hierarchy, such as `/gantry.slice`; without it, groups are made under Gantry's own.
+    pub fn find(home: &Path, parent: Option<&Path>) -> Self {
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        let Ok(folder) = fs::metadata(home) else { return Self::none() };
+        let prefix = prefix(folder.dev(), folder.ino());
+        let mounts = Mounts::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), parent);
+        let version = mounts.unified.and_then(|own| delegate(&own, std::process::id())).map(Version::V2);
+        let version = version.or_else(|| usable_v1(mounts.legacy, &prefix).map(Version::V1));
+        Self { version: version.unwrap_or(Version::None), prefix }
+    }
+
+    /// The mechanism in words, for the log.
+    pub fn name(&self) -> &'static str {
+        match self.version {
+            Version::None => "resource limits and the watchdog",
+            Version::V2(_) => "control groups of version 2",
+            Version::V1(_) => "control groups of version 1",
+        }
+    }
+
+    /// Whether the kernel bounds servers as a whole.
+    pub fn enforced(&self) -> bool {
+        self.version != Version::None
+    }
+
+    /// Folders of a cluster's group, one per hierarchy, whether they exist or not. The first one is that of memory.
+    pub fn folders(&self, cluster: &str) -> Vec<PathBuf> {
+        let name = format!("{}{cluster}", self.prefix);
+        self.parents().into_iter().map(|parent| parent.join(&name)).collect()
+    }
+
+    fn parents(&self) -> Vec<&Path> {
+        match &self.version {
+            Version::None => Vec::new(),
+            Version::V2(parent) => vec![parent],
+            Version::V1(hierarchies) => hierarchies.iter().map(|hierarchy| hierarchy.parent.as_path()).collect(),
+        }
+    }
+
+    /// Makes the group of a cluster, or gives an existing one these limits. Returns its folders.
+    pub(super) fn make(&self, cluster: &str, limits: &ResourceLimits) -> io::Result<Vec<PathBuf>> {
+        let folders = self.folders(cluster);
+        for folder in &folders {
+            absorb(fs::create_dir(folder), io::ErrorKind::AlreadyExists)?;
+        }
+        match &self.version {
+            Version::None => {}
+            Version::V2(_) => folders.iter().try_for_each(|folder| limit_v2(folder, limits))?,
+            Version::V1(hierarchies) => {
+                for (hierarchy, folder) in hierarchies.iter().zip(&folders) {
+                    limit_v1(hierarchy.controller, folder, limits)?;
+                }
+            }
+        }
+        Ok(folders)
+    }
+
+    /// Processes in a cluster's group. None if there is no such group.
+    pub(super) fn members(&self, cluster: &str) -> io::Result<Option<Vec<Pid>>> {
+        match self.folders(cluster).first() {
+            Some(folder) => members(folder),
+            None => Ok(None),
+        }
+    }
+
+    /// The kernel's counts of a cluster's group. None if there is no such group.
+    pub fn counts(&self, cluster: &str) -> Option<Counts> {
+        let folders = self.folders(cluster);
+        let memory = folders.first().filter(|folder| folder.exists())?;
+        let at = |folder: &Path, file: &str, key: &str| field(&fs::read_to_string(folder.join(file)).unwrap_or_default(), key);
+        let number = |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+        let pids = match &self.version {
+            Version::V1(hierarchies) => hierarchies.iter().zip(&folders).find(|(h, _)| h.controller == "pids").map(|(_, folder)| folder),
+            _ => Some(memory),
+        };
+        let (anonymous, events, oom) = match self.version {
+            Version::V1(_) => (["total_rss", "total_shmem"], "memory.oom_control", "oom_kill"),
+            _ => (["anon", "shmem"], "memory.events", "oom_kill"),
+        };
+        Some(Counts {
+            memory_bytes: anonymous.iter().map(|key| at(memory, "memory.stat", key)).sum(),
+            oom_kills: at(memory, events, oom),
+            processes: pids.and_then(|folder| number(folder, "pids.current")).unwrap_or(0),
+            forks_refused: pids.map_or(0, |folder| at(folder, "pids.events", "max")),
+        })
+    }
+
+    /// Moves running processes into a cluster's group. One that has ended is fine.
+    pub fn adopt(&self, cluster: &str, limits: &ResourceLimits, processes: &[Pid]) -> io::Result<()> {
+        for folder in self.make(cluster, limits)? {
+            for pid in processes {
+                match fs::write(folder.join("cgroup.procs"), pid.as_raw_nonzero().to_string()) {
+                    Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the processes of a cluster's group from forking.
+    pub(super) fn forbid_forks(&self, cluster: &str) {
+        for folder in self.folders(cluster) {
+            forbid_forks(&folder);
+        }
+    }
+
+    /// Removes the group of a cluster. One with live processes in it is an error.
+    pub(super) fn remove(&self, cluster: &str) -> io::Result<()> {
+        self.folders(cluster).iter().try_for_each(|folder| remove(folder))
+    }
+
+    /// Kills everything in groups of this data folder whose cluster is not `known`, and removes them.
+    pub(super) fn remove_stale(&self, known: &dyn Fn(&str) -> bool) -> io::Result<()> {
+        for parent in self.parents() {
+            for entry in fs::read_dir(parent)? {
+                let entry = entry?;
+                let name = entry.file_name();
+                let cluster = name.to_str().and_then(|name| name.strip_prefix(&self.prefix));
+                if cluster.is_some_and(|cluster| !known(cluster)) {
+                    tracing::info!(group = %entry.path().display(), "removing the control group of a cluster that does not exist");
+                    clear(&entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells the groups of one data folder from those of others, also if the folder is renamed.
+fn prefix(device: u64, inode: u64) -> String {
+    use sha2::{Digest, Sha256};
+
+    let digest = Sha256::new().chain_update(device.to_le_bytes()).chain_update(inode.to_le_bytes()).finalize();
+    format!("gantry-{}-", hex::encode(&digest[..4]))
+}
+
+/// Parents of the groups to be made, by hierarchy.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Mounts {
+    unified: Option<PathBuf>,
+    legacy: Vec<Hierarchy>,
+}
+
+impl Mounts {
+    /// From `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    fn parse(mounts: &str, own: &str, parent: Option<&Path>) -> Self {
+        let mut found = Self::default();
+        for line in mounts.lines() {
+            let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+            let mount: Vec<&str> = mount.split(' ').collect();
+            let filesystem: Vec<&str> = filesystem.split(' ').collect();
+            let (Some(root), Some(point), Some(kind)) = (mount.get(3), mount.get(4), filesystem.first()) else { continue };
+            let options: Vec<&str> = filesystem.get(2).into_iter().flat_map(|options| options.split(',')).collect();
+            let place = |own: &str| place(root, point, parent.map_or(own, |parent| parent.to_str().unwrap_or(own)), parent.is_some());
+            if *kind == "cgroup2" {
+                found.unified = found.unified.or_else(|| place(own_path(own, "")?));
+            } else if *kind == "cgroup" {
+                let controller = CONTROLLERS_V1.into_iter().find(|controller| options.contains(controller));
+                let folder = controller.and_then(|controller| place(own_path(own, controller)?));
+                found.legacy.extend(controller.zip(folder).map(|(controller, parent)| Hierarchy { controller, parent }));
+            }
+        }
+        found.legacy.sort_by_key(|hierarchy| CONTROLLERS_V1.iter().position(|name| *name == hierarchy.controller));
+        found.legacy.dedup_by_key(|hierarchy| hierarchy.controller);
+        found
+    }
+}
+
+/// Gantry's own group in the hierarchy with this controller, or in that of version 2, which has none: lines are
+/// `number:controllers:path`.
+fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
+    own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        (if controller.is_empty() { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller) }).then_some(path)
+    })
+}
+
+/// The folder of the group `own` in a mount whose top is the group `root`. A named group is always below the mount.
+fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
+    let below = match Path::new(own).strip_prefix(root) {
+        Ok(below) => below,
+        Err(_) if named => Path::new(own).strip_prefix("/").ok()?,
+        Err(_) => return None,
+    };
+    Some(Path::new(point).join(below))
+}
+
+/// The parent of groups in a hierarchy of version 2, with its controllers handed on to its children. `own` is the group
+/// that Gantry, the process `pid`, is in. None if that is not allowed.
+fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
+    let parent = if own.file_name().is_some_and(|name| name == SUPERVISOR) { own.parent()? } else { own };
+    let there = fs::read_to_string(parent.join("cgroup.controllers")).ok()?;
+    let wanted: Vec<&str> = CONTROLLERS_V2.into_iter().filter(|name| there.split_whitespace().any(|other| other == *name)).collect();
+    // Without these two a group bounds nothing that resource limits do not.
+    if !wanted.contains(&"memory") || !wanted.contains(&"pids") {
+        return None;
+    }
+    let control = parent.join("cgroup.subtree_control");
+    let handed_on = fs::read_to_string(&control).ok()?;
+    if wanted.iter().all(|name| handed_on.split_whitespace().any(|other| other == *name)) {
+        return Some(parent.to_owned());
+    }
+    let request: String = wanted.iter().map(|name| format!("+{name} ")).collect();
+    let enable = || fs::write(&control, request.trim_end());
+    if enable().is_ok() {
+        return Some(parent.to_owned());
+    }
+    // Processes are in the group, in the best case only this one.
+    let supervisor = parent.join(SUPERVISOR);
+    absorb(fs::create_dir(&supervisor), io::ErrorKind::AlreadyExists).ok()?;
+    let moved = fs::write(supervisor.join("cgroup.procs"), pid.to_string()).is_ok();
+    if moved && enable().is_ok() {
+        // Requests are answered also while every project is busy.
+        let _ = fs::write(supervisor.join("cpu.weight"), "1000");
+        return Some(parent.to_owned());
+    }
+    let _ = fs::write(parent.join("cgroup.procs"), pid.to_string());
+    let _ = fs::remove_dir(&supervisor);
+    None
+}
+
+/// The hierarchies of version 1 in which groups can be made. None without that of memory.
+fn usable_v1(hierarchies: Vec<Hierarchy>, prefix: &str) -> Option<Vec<Hierarchy>> {
+    let usable = |hierarchy: &Hierarchy| {
+        let probe = hierarchy.parent.join(format!("{prefix}probe-{}", std::process::id()));
+        fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).is_ok()
+    };
+    let usable: Vec<Hierarchy> = hierarchies.into_iter().filter(usable).collect();
+    usable.first().is_some_and(|first| first.controller == "memory").then_some(usable)
+}
+
+fn limit_v2(folder: &Path, limits: &ResourceLimits) -> io::Result<()> {
+    fs::write(folder.join("memory.max"), limits.memory_bytes.to_string())?;
+    // Kernels without swap have no such file.
+    absorb(fs::write(folder.join("memory.swap.max"), "0"), io::ErrorKind::NotFound)?;
+    // All processes of a server share memory, so PostgreSQL starts anew in any case; this way it does so at once.
+    fs::write(folder.join("memory.oom.group"), "1")?;
+    fs::write(folder.join("pids.max"), limits.processes.to_string())?;
+    weigh(folder, "cpu.weight", limits.cpu_weight);
+    weigh(folder, "io.weight", limits.io_weight);
+    Ok(())
+}
+
+fn limit_v1(controller: &str, folder: &Path, limits: &ResourceLimits) -> io::Result<()> {
+    match controller {
+        "memory" => {
+            let bytes = limits.memory_bytes.to_string();
+            // Memory with swap may not be bounded lower than memory, so which one goes first depends on the old bound.
+            let first = fs::write(folder.join("memory.limit_in_bytes"), &bytes);
+            absorb(fs::write(folder.join("memory.memsw.limit_in_bytes"), &bytes), io::ErrorKind::NotFound)?;
+            first.or_else(|_| fs::write(folder.join("memory.limit_in_bytes"), &bytes))?;
+        }
+        "pids" => fs::write(folder.join("pids.max"), limits.processes.to_string())?,
+        // A group of version 1 starts with 1024 shares, one of version 2 with a weight of 100.
+        "cpu" => weigh(folder, "cpu.shares", (limits.cpu_weight.saturating_mul(1024) / 100).max(2)),
+        _ => {
+            weigh(folder, "blkio.weight", limits.io_weight.clamp(10, 1000));
+            weigh(folder, "blkio.bfq.weight", limits.io_weight.clamp(1, 1000));
+        }
+    }
+    Ok(())
+}
+
+/// Sets a share. Schedulers without shares have no such file, and then all projects have the same.
+fn weigh(folder: &Path, file: &str, weight: u32) {
+    let file = folder.join(file);
+    if file.exists()
+        && let Err(error) = fs::write(&file, weight.to_string())
+    {
+        tracing::debug!(file = %file.display(), %error, "a control group's share could not be set");
+    }
+}
+
+/// Live processes of the group in this folder. None if there is no such group.
+fn members(folder: &Path) -> io::Result<Option<Vec<Pid>>> {
+    match fs::read_to_string(folder.join("cgroup.procs")) {
+        // A process of another pid namespace reads as 0.
+        Ok(list) => Ok(Some(list.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        // The group was removed while it was read.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn forbid_forks(folder: &Path) {
+    let file = folder.join("pids.max");
+    if file.exists() {
+        // Killing goes on in rounds; with forks allowed it only takes more of them.
+        let _ = fs::write(file, "0");
+    }
+}
+
+/// Kills every process in a group, and removes the group.
+fn clear(folder: &Path) -> io::Result<()> {
+    forbid_forks(folder);
+    for _ in 0..KILL_ROUNDS {
+        // Version 2 ends all at once.
+        if folder.join("cgroup.kill").exists() {
+            fs::write(folder.join("cgroup.kill"), "1")?;
+        }
+        let left = members(folder)?.unwrap_or_default();
+        if left.is_empty() {
+            break;
+        }
+        for pid in left {
+            let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            // The pid may have passed to another process before the descriptor was opened.
+            if members(folder)?.is_some_and(|members| members.contains(&pid)) {
+                let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
+            }
+        }
+        std::thread::sleep(KILL_PAUSE);
+    }
+    remove(folder)
+}
+
+/// Removes an empty group. One that is not there is fine. A group is busy for a moment after its last process ended.
+fn remove(folder: &Path) -> io::Result<()> {
+    for _ in 1..KILL_ROUNDS {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(KILL_PAUSE),
+            other => return absorb(other, io::ErrorKind::NotFound),
+        }
+    }
+    absorb(fs::remove_dir(folder), io::ErrorKind::NotFound)
+}
+
+/// The number after `key ` in a file of such lines; 0 if there is none.
+fn field(text: &str, key: &str) -> u64 {
+    let value = |line: &str| line.split_once(' ').filter(|(name, _)| *name == key)?.1.trim().parse().ok();
+    text.lines().find_map(value).unwrap_or(0)
+}
+
+fn absorb(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS_V1: &str = "\
+25 20 0:21 / /sys/fs/cgroup rw - tmpfs tmpfs rw
+26 25 0:22 / /sys/fs/cgroup/unified rw,relatime shared:1 - cgroup2 cgroup rw
+27 25 0:23 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+28 25 0:24 /docker/7f /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+29 25 0:25 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+30 25 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+";
+    const OWN_V1: &str = "5:pids:/\n4:memory:/docker/7f/app\n2:cpu,cpuacct:/user\n1:name=systemd:/\n0::/session\n";
+
+    fn limits() -> ResourceLimits {
+        ResourceLimits { memory_bytes: 300 << 20, processes: 77, cpu_weight: 50, io_weight: 200, ..ResourceLimits::default() }
+    }
+
+    /// A folder that looks like a group of version 2 with these controllers.
+    fn tree(dir: &Path, name: &str, controllers: &str) -> PathBuf {
+        let group = dir.join(name);
+        fs::create_dir(&group).unwrap();
+        for (file, text) in [("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("cgroup.procs", "")] {
+            fs::write(group.join(file), text).unwrap();
+        }
+        group
+    }
+
+    #[test]
+    fn groups_are_made_below_the_own_one_of_each_hierarchy() {
+        let found = Mounts::parse(MOUNTS_V1, OWN_V1, None);
+        assert_eq!(found.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/session")));
+        let legacy: Vec<_> = found.legacy.iter().map(|h| (h.controller, h.parent.to_str().unwrap())).collect();
+        let expected =
+            [("memory", "/sys/fs/cgroup/memory/app"), ("pids", "/sys/fs/cgroup/pids/"), ("cpu", "/sys/fs/cgroup/cpu,cpuacct/user")];
+        assert_eq!(legacy, expected);
+
+        let named = Mounts::parse(MOUNTS_V1, OWN_V1, Some(Path::new("/gantry.slice")));
+        assert_eq!(named.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/gantry.slice")));
+        assert!(named.legacy.iter().all(|hierarchy| hierarchy.parent.ends_with("gantry.slice")), "{named:?}");
+
+        for (mounts, own) in [("", ""), ("junk", "junk"), (MOUNTS_V1, ""), ("", OWN_V1)] {
+            assert_eq!(Mounts::parse(mounts, own, None), Mounts::default());
+        }
+        // A mount of another part of the hierarchy than the own one.
+        assert_eq!(Mounts::parse("1 1 0:1 /a /m rw - cgroup2 c rw", "0::/b", None), Mounts::default());
+    }
+
+    #[test]
+    fn version_2_is_used_where_memory_and_processes_are_delegated() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, controllers, usable) in [
+            ("full", "cpuset cpu io memory hugetlb pids", true),
+            ("small", "memory pids", true),
+            ("none", "", false),
+            ("hugetlb", "hugetlb", false),
+            ("no-pids", "memory cpu", false),
+        ] {
+            let group = tree(dir.path(), name, controllers);
+            assert_eq!(delegate(&group, 1).is_some(), usable, "{name}");
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("full/cgroup.subtree_control")).unwrap(), "+memory +pids +cpu +io");
+        // systemd starts Gantry in the subgroup already; the parent is the one that was delegated.
+        let unit = tree(dir.path(), "unit", "memory pids");
+        let supervisor = tree(&unit, SUPERVISOR, "");
+        assert_eq!(delegate(&supervisor, 1).as_deref(), Some(unit.as_path()));
+        assert_eq!(delegate(&dir.path().join("missing"), 1), None);
+    }
+
+    #[test]
+    fn version_2_bounds_memory_without_swap_and_ends_a_server_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let groups = ControlGroups { version: Version::V2(dir.path().to_owned()), prefix: "gantry-1-".to_owned() };
+        let folder = dir.path().join("gantry-1-abc");
+        fs::create_dir(&folder).unwrap();
+        for weight in ["cpu.weight", "io.weight"] {
+            fs::write(folder.join(weight), "default 100\n").unwrap();
+        }
+        assert_eq!(groups.make("abc", &limits()).unwrap(), [folder.clone()]);
+        for (file, text) in [
+            ("memory.max", "314572800"),
+            ("memory.swap.max", "0"),
+            ("memory.oom.group", "1"),
+            ("pids.max", "77"),
+            ("cpu.weight", "50"),
+            ("io.weight", "200"),
+        ] {
+            assert_eq!(fs::read_to_string(folder.join(file)).unwrap(), text, "{file}");
+        }
+        fs::write(folder.join("memory.stat"), "anon 4096\nfile 99999\nshmem 100\n").unwrap();
+        fs::write(folder.join("memory.events"), "low 0\noom 9\noom_kill 3\noom_group_kill 1\n").unwrap();
+        fs::write(folder.join("pids.current"), "12\n").unwrap();
+        fs::write(folder.join("pids.events"), "max 5\n").unwrap();
+        let counts = Counts { memory_bytes: 4196, oom_kills: 3, processes: 12, forks_refused: 5 };
+        assert_eq!(groups.counts("abc"), Some(counts));
+        assert_eq!(groups.counts("other"), None);
+    }
+
+    #[test]
+    fn version_1_bounds_each_hierarchy_and_memory_with_swap() {
+        let dir = tempfile::tempdir().unwrap();
+        let hierarchies = CONTROLLERS_V1.map(|controller| {
+            let parent = dir.path().join(controller);
+            fs::create_dir(&parent).unwrap();
+            Hierarchy { controller, parent }
+        });
+        let usable = usable_v1(hierarchies.to_vec(), "p-").unwrap();
+        assert_eq!(usable.len(), 4);
+        assert_eq!(usable_v1(hierarchies[1..].to_vec(), "p-"), None, "nothing without memory");
+        let groups = ControlGroups { version: Version::V1(usable), prefix: "p-".to_owned() };
+        let folders = groups.folders("abc");
+        for (folder, file) in folders.iter().zip([None, None, Some("cpu.shares"), Some("blkio.bfq.weight")]) {
+            fs::create_dir(folder).unwrap();
+            file.into_iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
+        }
+        groups.make("abc", &limits()).unwrap();
+        for (folder, file, text) in [
+            (0, "memory.limit_in_bytes", "314572800"),
+            (0, "memory.memsw.limit_in_bytes", "314572800"),
+            (1, "pids.max", "77"),
+            (2, "cpu.shares", "512"),
+            (3, "blkio.bfq.weight", "200"),
+        ] {
+            assert_eq!(fs::read_to_string(folders[folder].join(file)).unwrap(), text, "{file}");
+        }
+    }
+
+    #[test]
+    fn groups_of_other_folders_are_left_alone() {
+        assert_eq!(prefix(1, 2), prefix(1, 2));
+        assert!(prefix(1, 2) != prefix(2, 1) && prefix(1, 2).starts_with("gantry-"));
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["gantry-1-known", "gantry-1-gone", "gantry-2-gone", "other"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let groups = ControlGroups { version: Version::V2(dir.path().to_owned()), prefix: "gantry-1-".to_owned() };
+        groups.remove_stale(&|cluster| cluster == "known").unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["gantry-1-known", "gantry-2-gone", "other"]);
+        assert!(!ControlGroups::none().enforced() && ControlGroups::none().folders("x").is_empty());
+    }
+}

@@ -1,0 +1,173 @@
+//! Disk space and inodes of a project's folders, measured without trusting what is in them.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fd::OwnedFd,
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat},
+    process::Pid,
+};
+
+/// Folders below each other that are looked into. PostgreSQL has no more than four.
+const DEPTH_MAX: usize = 32;
+/// Open files looked at, of all processes of a project.
+const OPEN_FILES_MAX: usize = 50_000;
+/// A block of `stat`, in bytes.
+const BLOCK: u64 = 512;
+
+/// Disk space and inodes in use.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// Space in bytes. Holes in files take none.
+    pub bytes: u64,
+    /// Files and folders.
+    pub inodes: u64,
+    /// Whether there was more to count than the bound allowed: more inodes, or folders nested too deep.
+    pub unbounded: bool,
+}
+
+impl DiskUsage {
+    /// The sum of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            unbounded: self.unbounded || other.unbounded,
+        }
+    }
+}
+
+/// Measures the folder, counting at most `inodes_max` inodes. A folder that is not there is empty.
+///
+/// Links are not followed, not even if a folder is replaced by one meanwhile. Files may come and go during the walk.
+pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
+    let mut usage = DiskUsage::default();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let top = match rustix::fs::open(folder, flags, Mode::empty()) {
+        Ok(top) => top,
+        Err(rustix::io::Errno::NOENT) => return Ok(usage),
+        Err(error) => return Err(error.into()),
+    };
+    let mut open = vec![Dir::new(top)?];
+    while let Some(dir) = open.last_mut() {
+        let Some(entry) = dir.read() else {
+            open.pop();
+            continue;
+        };
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let parent = dir.fd()?;
+        // Removed meanwhile.
+        let Ok(found) = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        usage.inodes += 1;
+        usage.bytes = usage.bytes.saturating_add(u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
+        if usage.inodes > inodes_max {
+            return Ok(DiskUsage { unbounded: true, ..usage });
+        }
+        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            let Ok(inner): Result<OwnedFd, _> = openat(parent, name, flags, Mode::empty()) else { continue };
+            if open.len() == DEPTH_MAX {
+                return Ok(DiskUsage { unbounded: true, ..usage });
+            }
+            open.push(Dir::new(inner)?);
+        }
+    }
+    Ok(usage)
+}
+
+/// Space of files that these processes have open and that no folder names any more, on the file system of `folder`.
+pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage> {
+    let device = fs::metadata(folder)?.dev();
+    let (mut usage, mut seen, mut looked) = (DiskUsage::default(), HashSet::new(), 0);
+    for pid in processes {
+        let files = PathBuf::from(format!("/proc/{}/fd", pid.as_raw_nonzero()));
+        // It ended, or Gantry may not look.
+        for file in fs::read_dir(files).into_iter().flatten().flatten() {
+            looked += 1;
+            if looked > OPEN_FILES_MAX {
+                return Ok(DiskUsage { unbounded: true, ..usage });
+            }
+            let Ok(found) = fs::metadata(file.path()) else { continue };
+            if found.is_file() && found.nlink() == 0 && found.dev() == device && seen.insert(found.ino()) {
+                usage.bytes = usage.bytes.saturating_add(found.blocks().saturating_mul(BLOCK));
+                usage.inodes += 1;
+            }
+        }
+    }
+    Ok(usage)
+}
+
+/// Free space and free inodes of the file system that holds `folder`.
+pub fn free(folder: &Path) -> io::Result<(u64, u64)> {
+    let found = rustix::fs::statvfs(folder)?;
+    Ok((found.f_bavail.saturating_mul(found.f_frsize), found.f_favail))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_are_counted_and_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+        fs::create_dir_all(inside.join("a/b")).unwrap();
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("large"), vec![1; 1 << 20]).unwrap();
+        fs::write(inside.join("a/small"), vec![1; 8192]).unwrap();
+        let before = measure(&inside, 100).unwrap();
+        assert_eq!((before.inodes, before.unbounded), (3, false));
+        assert!((8192..1 << 20).contains(&before.bytes), "{before:?}");
+
+        symlink(&outside, inside.join("a/b/folder")).unwrap();
+        symlink(outside.join("large"), inside.join("file")).unwrap();
+        symlink(&inside, inside.join("loop")).unwrap();
+        let after = measure(&inside, 100).unwrap();
+        assert_eq!(after.inodes, 6);
+        assert!(after.bytes < 1 << 20, "{after:?}");
+        assert!(measure(&inside.join("loop"), 100).is_err(), "the top may not be a link either");
+        assert_eq!(measure(&dir.path().join("missing"), 100).unwrap(), DiskUsage::default());
+    }
+
+    #[test]
+    fn a_walk_ends_at_its_bounds() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..20 {
+            File::create(dir.path().join(n.to_string())).unwrap();
+        }
+        assert!(!measure(dir.path(), 20).unwrap().unbounded);
+        let stopped = measure(dir.path(), 10).unwrap();
+        assert_eq!((stopped.unbounded, stopped.inodes), (true, 11));
+
+        let deep = tempfile::tempdir().unwrap();
+        fs::create_dir_all(deep.path().join(vec!["d"; DEPTH_MAX + 5].join("/"))).unwrap();
+        assert!(measure(deep.path(), 1000).unwrap().unbounded);
+    }
+
+    #[test]
+    fn holes_take_no_space_and_files_without_a_name_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let file = File::create(&path).unwrap();
+        file.set_len(1 << 30).unwrap();
+        assert!(measure(dir.path(), 10).unwrap().bytes < 1 << 20);
+        fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let held = File::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let unnamed = measure_unnamed(&[me], dir.path()).unwrap();
+        assert!(unnamed.bytes >= 1 << 20, "{unnamed:?}");
+        drop((file, held));
+    }
+}

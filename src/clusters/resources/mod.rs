@@ -1,0 +1,193 @@
+//! Bounds on the memory, processes, processor time and disk space of a project's server.
+//!
+//! Control groups ([`ControlGroups`]) bound a server as a whole, where the kernel lets Gantry make some. Resource limits of
+//! the launched process ([`LaunchBounds`]) always apply. [`usage`] and [`disk`] measure what is in use, for the watchdog in
+//! `projects/watchdog.rs`, which enforces what the kernel does not.
+
+mod cgroup;
+pub mod disk;
+mod launch;
+mod observe;
+mod shared_memory;
+pub mod usage;
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use rustix::process::Pid;
+
+pub use self::{
+    cgroup::{ControlGroups, Counts},
+    launch::LaunchBounds,
+    observe::Measured,
+};
+use super::account::RunAs;
+
+/// How long a server that is stopped for using too much gets for each step.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// One mebibyte, in bytes.
+const MB: u64 = 1 << 20;
+
+/// How much one project may use. Sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResourceLimits {
+    /// Memory of all processes of the server together, shared memory and files in memory included.
+    pub memory_bytes: u64,
+    /// Address space of each process.
+    pub process_memory_bytes: u64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Share of the processor when it is scarce, 1 to 10000. The kernel's default is 100.
+    pub cpu_weight: u32,
+    /// Share of the disk's time when it is scarce, 1 to 1000. The kernel's default is 100.
+    pub io_weight: u32,
+    /// Size of one file. PostgreSQL splits tables and temporary files into files of 1 GB.
+    pub file_bytes: u64,
+    /// Memory that a process may lock against being swapped out.
+    pub locked_memory_bytes: u64,
+    /// Disk space from which the project's health says that it is nearly full.
+    pub disk_soft_bytes: u64,
+    /// Disk space from which the project is read-only.
+    pub disk_hard_bytes: u64,
+    /// Files and folders from which the project is read-only.
+    pub inodes: u64,
+}
+
+impl ResourceLimits {
+    /// Share of the hard limit, in percent, at which the soft limit is.
+    const SOFT_PERCENT: u64 = 80;
+    /// Share of the hard limit, in percent, from which a server that writes nevertheless is stopped.
+    const STOP_PERCENT: u64 = 110;
+
+    /// Limits with this much disk space and these inodes. The soft limit follows from the hard one.
+    #[must_use]
+    pub fn with_disk(self, hard_bytes: u64, inodes: u64) -> Self {
+        Self { disk_soft_bytes: hard_bytes / 100 * Self::SOFT_PERCENT, disk_hard_bytes: hard_bytes, inodes, ..self }
+    }
+
+    /// Disk space from which the server is stopped.
+    pub fn disk_stop_bytes(&self) -> u64 {
+        (self.disk_hard_bytes / 100).saturating_mul(Self::STOP_PERCENT)
+    }
+
+    /// Inodes from which the server is stopped.
+    pub fn inodes_stop(&self) -> u64 {
+        (self.inodes / 100).saturating_mul(Self::STOP_PERCENT)
+    }
+}
+
+impl Default for ResourceLimits {
+    /// Room for a small project: 30 connections, a database of a few gigabytes.
+    fn default() -> Self {
+        let limits = Self {
+            memory_bytes: 1024 * MB,
+            process_memory_bytes: 1024 * MB,
+            processes: 256,
+            cpu_weight: 100,
+            io_weight: 100,
+            file_bytes: 2048 * MB,
+            locked_memory_bytes: 64 << 10,
+            disk_soft_bytes: 0,
+            disk_hard_bytes: 0,
+            inodes: 0,
+        };
+        limits.with_disk(8192 * MB, 200_000)
+    }
+}
+
+/// The limits of projects, and the kernel's means to enforce them.
+#[derive(Debug, Clone)]
+pub struct Resources {
+    limits: ResourceLimits,
+    groups: Arc<ControlGroups>,
+}
+
+impl Resources {
+    /// Limits that are enforced by these control groups where there are any.
+    pub fn new(limits: ResourceLimits, groups: ControlGroups) -> Self {
+        Self { limits, groups: Arc::new(groups) }
+    }
+
+    /// The limits of each project.
+    pub fn limits(&self) -> &ResourceLimits {
+        &self.limits
+    }
+
+    /// Where groups are made.
+    pub fn groups(&self) -> &ControlGroups {
+        &self.groups
+    }
+
+    /// Makes the group of a cluster, and returns the bounds of its server's processes.
+    ///
+    /// A group that cannot be made is a warning: the server starts within its resource limits, and the watchdog measures it.
+    pub(super) fn prepare(&self, cluster: &str, run_as: RunAs) -> LaunchBounds {
+        let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
+            tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
+            Vec::new()
+        });
+        LaunchBounds {
+            groups,
+            memory_max: Some(self.limits.process_memory_bytes),
+            // The kernel counts by user id, so this fits only where no other project has the same.
+            processes_max: run_as.own_uid().map(|_| self.limits.processes),
+            file_max: Some(self.limits.file_bytes),
+            locked_memory_max: Some(self.limits.locked_memory_bytes),
+        }
+    }
+
+    /// Live processes of a cluster: those in its group or, without one, those of its own user id, whatever they execute and
+    /// wherever they work. Empty if Gantry cannot tell them from others, as without groups and without root.
+    pub(super) fn members(&self, cluster: &str, run_as: RunAs, place: &Path, sockets: &Path) -> io::Result<Vec<Pid>> {
+        if let Some(members) = self.groups.members(cluster)? {
+            return Ok(members);
+        }
+        match run_as.own_uid() {
+            Some(uid) => usage::processes_of(uid, &[place, sockets]),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Keeps a cluster's processes from forking, as the first step of ending them. Without a group it does nothing.
+    pub(super) fn freeze_forks(&self, cluster: &str) {
+        self.groups.forbid_forks(cluster);
+    }
+
+    /// Removes what outlives the processes of a server: its group and its System V shared memory. Every process must have
+    /// ended.
+    pub(super) fn release(&self, cluster: &str, run_as: RunAs) {
+        if let Err(error) = self.groups.remove(cluster) {
+            tracing::warn!(cluster, %error, "the control group could not be removed");
+        }
+        release_shared_memory(cluster, run_as);
+    }
+
+    /// Removes groups of clusters that are not `known`, with the processes in them.
+    pub(super) fn remove_stale(&self, known: &dyn Fn(&str) -> bool) -> io::Result<()> {
+        self.groups.remove_stale(known)
+    }
+}
+
+/// Removes System V shared memory, semaphores and message queues that a server's user id left behind.
+pub(super) fn release_shared_memory(cluster: &str, run_as: RunAs) {
+    // Without root every project has Gantry's own user id, whose other programs may have segments too.
+    let Some(uid) = run_as.own_uid() else { return };
+    match shared_memory::remove_abandoned(uid, uid) {
+        Ok(0) => {}
+        Ok(removed) => tracing::info!(cluster, removed, "removed System V objects that the server left behind"),
+        Err(error) => tracing::warn!(cluster, %error, "System V objects of the server could not be removed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_of_disk_space_follow_each_other() {
+        let limits = ResourceLimits::default().with_disk(1000 * MB, 1000);
+        let levels = [limits.disk_soft_bytes, limits.disk_hard_bytes, limits.disk_stop_bytes()].map(|bytes| bytes / MB);
+        assert_eq!(levels, [800, 1000, 1100]);
+        assert_eq!(limits.inodes_stop(), 1100);
+        assert!(limits.file_bytes > 1 << 30, "a segment of a table has 1 GB");
+    }
+}

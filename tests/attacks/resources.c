@@ -1,0 +1,69 @@
+/* Native code of a tenant, run inside its PostgreSQL server: `LOAD` runs the constructor before it looks at the library.
+ * The file `attack` in the data directory says what to do: a word and a number. The outcome goes to `attack.result`. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* A child that only waits. Returns its pid, or -1. */
+static pid_t idle_child(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGTERM, SIG_IGN);
+        for (;;) pause();
+    }
+    return pid;
+}
+
+/* As many children as there may be, at most `wanted`. */
+static long fork_many(long wanted) {
+    long made = 0;
+    while (made < wanted && idle_child() > 0) made++;
+    return made;
+}
+
+/* A child that looks like no server: another directory, name and session. */
+static long hide(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        setsid();
+        if (chdir("/") != 0) _exit(1);
+        prctl(PR_SET_NAME, "kworker/0:1");
+        prctl(PR_SET_DUMPABLE, 0);
+        signal(SIGTERM, SIG_IGN);
+        for (;;) pause();
+    }
+    return pid;
+}
+
+/* A byte so many megabytes into a file: 0, or the error. */
+static long write_far(long megabytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    int file = open("large", O_CREAT | O_WRONLY, 0600);
+    long outcome = pwrite(file, "x", 1, (off_t) megabytes << 20) == 1 ? 0 : errno;
+    close(file);
+    unlink("large");
+    return outcome;
+}
+
+__attribute__((constructor)) static void attack(void) {
+    char what[32];
+    long number, outcome = -1;
+    FILE *order = fopen("attack", "r");
+    if (!order) return;
+    int read = fscanf(order, "%31s %ld", what, &number);
+    fclose(order);
+    if (read != 2) return;
+    if (!strcmp(what, "fork")) outcome = fork_many(number);
+    if (!strcmp(what, "hide")) outcome = hide();
+    if (!strcmp(what, "file")) outcome = write_far(number);
+    FILE *result = fopen("attack.unfinished", "w");
+    if (!result) return;
+    fprintf(result, "%ld\n", outcome);
+    fclose(result);
+    rename("attack.unfinished", "attack.result");
+}
