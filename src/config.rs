@@ -230,7 +230,7 @@ pub struct Config {
     pub project_memory_max: Option<u64>,
 
     /// Processes and threads of a project's server. Each connection is one, and a server has up to twenty more.
-    #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(40..=100_000), value_name = "COUNT")]
+    #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=100_000), value_name = "COUNT")]
     pub project_processes_max: u64,
 
     /// Disk space of a project, in MB. From there on it is read-only, and 10 % beyond it is paused. A new one takes about 30.

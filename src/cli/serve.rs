@@ -490,3 +490,15 @@ async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
 pub(super) async fn can_bind(address: SocketAddr) -> bool {
     TcpListener::bind(address).await.is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_machine_lacks_is_warned_of() {
+        assert!(warnings(true, true, true).is_empty());
+        assert_eq!(warnings(false, false, false).len(), 3);
+        assert!(warnings(true, true, false)[0].starts_with("no control groups: "));
+    }
+}

@@ -37,6 +37,13 @@ pub(super) struct Family {
     pub(super) children: Vec<Pid>,
 }
 
+impl Family {
+    /// Every process of it.
+    pub(super) fn all(&self) -> Vec<Pid> {
+        self.postmaster.iter().chain(&self.children).copied().collect()
+    }
+}
+
 impl Mark {
     /// What `pid` is to the cluster. A zombie is nothing: the kernel no longer knows its directory.
     pub(super) fn kind(&self, pid: Pid) -> Option<Kind> {

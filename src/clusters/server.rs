@@ -369,24 +369,26 @@ impl Server {
     /// Ends every process of the cluster; the postmaster must have ended already. Those still there after `grace` are
     /// killed: a busy backend does not notice the postmaster's death, and keeps the shared memory.
     async fn end_children(&self, grace: Duration) -> Result<()> {
-        /// A backend may have been forked just before the postmaster died, and show up only in the next look.
-        const LOOKS: usize = 3;
+        /// A process may have been forked just before its parent died, and show up only in the next look. Native code may fork
+        /// on purpose while it is killed.
+        const LOOKS: usize = 20;
         for look in 0..LOOKS {
             if let Some(resources) = self.resources.as_ref().filter(|_| look > 0) {
                 // Native code may fork faster than it is killed.
                 resources.freeze_forks(self.name());
             }
-            let Family { postmaster, children } = self.family().await?;
-            let left: Vec<Pid> = postmaster.into_iter().chain(children).collect();
+            let left = self.family().await?.all();
             if left.is_empty() {
                 return Ok(());
             }
-            let mut handles = Vec::with_capacity(left.len());
+            let mut opened = Vec::with_capacity(left.len());
             for pid in left {
-                let handle = Handle::open(pid).at("watching", self.data())?;
-                handles.extend(handle.filter(|_| self.is_ours(pid)));
+                opened.extend(Handle::open(pid).at("watching", self.data())?.map(|handle| (pid, handle)));
             }
-            if all_ended(&handles, grace).await {
+            // Looked at again: before it was opened, a pid may have passed to another process.
+            let ours = self.family().await?.all();
+            let handles: Vec<Handle> = opened.into_iter().filter(|(pid, _)| ours.contains(pid)).map(|(_, handle)| handle).collect();
+            if all_ended(&handles, if look == 0 { grace } else { Duration::ZERO }).await {
                 continue;
             }
             for handle in &handles {
@@ -394,8 +396,7 @@ impl Server {
             }
             all_ended(&handles, KILL_PATIENCE).await;
         }
-        let Family { postmaster, children } = self.family().await?;
-        if postmaster.is_none() && children.is_empty() { Ok(()) } else { Err(ClusterError::NotStopped(self.name().to_owned())) }
+        if self.family().await?.all().is_empty() { Ok(()) } else { Err(ClusterError::NotStopped(self.name().to_owned())) }
     }
 
     /// Every live process of the cluster.
@@ -403,7 +404,7 @@ impl Server {
         let server = self.clone();
         blocking(move || {
             let mut family = server.marked().at("listing", Path::new("/proc"))?;
-            let known: Vec<Pid> = family.postmaster.into_iter().chain(family.children.iter().copied()).collect();
+            let known = family.all();
             family.children.extend(server.members()?.into_iter().filter(|pid| !known.contains(pid)));
             Ok(family)
         })
@@ -426,10 +427,6 @@ impl Server {
     /// The live postmaster, if its own file names it.
     pub(super) fn hinted_postmaster(&self) -> Option<Pid> {
         PidFile::read(&self.mark.data)?.pid.filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
-    }
-
-    fn is_ours(&self, pid: Pid) -> bool {
-        self.mark.kind(pid).is_some() || self.members().is_ok_and(|members| members.contains(&pid))
     }
 
     /// PostgreSQL would say so too, but not which of several installations to choose.

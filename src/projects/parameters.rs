@@ -13,7 +13,7 @@ use crate::{
     access::Project,
     app::App,
     audit::Recorder,
-    clusters::ClusterError,
+    clusters::{ClusterError, ResourceLimits},
     error::{Context, Error},
 };
 
@@ -21,12 +21,30 @@ use crate::{
 const VALUE_BYTES_MAX: usize = 64;
 /// Digits of a size at most: more than any machine has bytes.
 const DIGITS_MAX: usize = 15;
-/// What all sessions of a project may need at once, in kB; a quarter of it for any one purpose.
-const MEMORY_KB: u64 = 1 << 20;
+/// Processes of a server besides sessions, workers and senders of its log.
+const PROCESSES_OWN: u64 = 20;
 /// Code, catalogs and stack of a session, in kB: measured, and doubled.
 const SESSION_KB: u64 = 5 << 10;
-/// What the write-ahead log may take on disk for any one reason, in kB.
+/// What the write-ahead log may take on disk for any one reason, in kB, however large the project's disk space is.
 const WAL_KB: u64 = 4 << 20;
+
+/// What settings may make a server use.
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    /// Memory of all sessions at once, in kB; a quarter of it for any one purpose.
+    memory_kb: u64,
+    processes: u64,
+    /// Disk space of the write-ahead log for any one reason, in kB.
+    wal_kb: u64,
+}
+
+impl From<&ResourceLimits> for Budget {
+    fn from(limits: &ResourceLimits) -> Self {
+        // Half of the disk space is for data.
+        let wal_kb = WAL_KB.min((limits.disk_hard_bytes >> 10) / 2);
+        Self { memory_kb: limits.memory_bytes >> 10, processes: limits.processes, wal_kb }
+    }
+}
 
 macro_rules! settings {
     ($($name:ident: $kind:ty $(, $schema:meta)?;)*) => {
@@ -131,7 +149,8 @@ pub(super) async fn change(app: &App, project: &Project, change: Change, how: Ho
     if wanted == before {
         return from_row(Value::Object(wanted));
     }
-    check(&wanted)?;
+    let budget = app.clusters.resources().map_or_else(|| Budget::from(&ResourceLimits::default()), |resources| resources.limits().into());
+    check(&wanted, budget)?;
     let written: Vec<(String, String)> = wanted.iter().map(|(name, value)| (name.clone(), text(value))).collect();
     app.clusters.check_settings(&project.reference, &written).await.map_err(|problem| match problem {
         ClusterError::Setting(why) => Error::Rejected(why.into()),
@@ -212,7 +231,7 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// What the server's program does not check: that nothing but a value is written into its file, and what it would cost.
-fn check(wanted: &Map<String, Value>) -> Result<(), Error> {
+fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
     for (name, value) in wanted {
         let value = text(value);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" .-_".contains(&byte);
@@ -230,14 +249,25 @@ fn check(wanted: &Map<String, Value>) -> Result<(), Error> {
     let purposes = [("work_mem", each), ("maintenance_work_mem", kb("maintenance_work_mem", 1, 32 << 10)?), ("shared_buffers", buffers)];
     let purposes = purposes.into_iter().chain([("logical_decoding_work_mem", kb("logical_decoding_work_mem", 1, 64 << 10)?)]);
     for (name, size) in purposes {
-        if size > MEMORY_KB / 4 {
-            return Err(Error::invalid(name, format!("is more than this project's memory allows: at most {} MB", (MEMORY_KB / 4) >> 10)));
+        if size > budget.memory_kb / 4 {
+            let most = (budget.memory_kb / 4) >> 10;
+            return Err(Error::invalid(name, format!("is more than this project's memory allows: at most {most} MB")));
         }
     }
     // Few sessions sort at the same time; all of them exist.
     let needed = sessions.saturating_mul(SESSION_KB).saturating_add(buffers).saturating_add(sessions.saturating_mul(each) / 4);
-    if needed > MEMORY_KB {
-        let text = format!("together with shared_buffers and work_mem needs {} MB, and the project has {}", needed >> 10, MEMORY_KB >> 10);
+    if needed > budget.memory_kb {
+        let text =
+            format!("together with shared_buffers and work_mem needs {} MB, and the project has {}", needed >> 10, budget.memory_kb >> 10);
+        return Err(Error::invalid("max_connections", text));
+    }
+    let count = |name: &str, ours: u64| wanted.get(name).and_then(Value::as_u64).unwrap_or(ours);
+    let processes = [sessions, count("max_worker_processes", 8), count("max_wal_senders", 5), PROCESSES_OWN];
+    let processes = processes.into_iter().fold(0, u64::saturating_add);
+    if ["max_connections", "max_worker_processes", "max_wal_senders"].iter().any(|name| wanted.contains_key(*name))
+        && processes > budget.processes
+    {
+        let text = format!("together with workers needs {processes} processes, and the project has {}", budget.processes);
         return Err(Error::invalid("max_connections", text));
     }
     // Tables of the lock manager and of workers are shared memory, too.
@@ -250,8 +280,8 @@ fn check(wanted: &Map<String, Value>) -> Result<(), Error> {
     }
     for name in ["max_wal_size", "wal_keep_size", "max_slot_wal_keep_size"] {
         // A negative size, which stands for no bound, is no size here.
-        if kb(name, 1 << 10, 0)? > WAL_KB {
-            return Err(Error::invalid(name, format!("is more than this project's disk allows: at most {} GB", WAL_KB >> 20)));
+        if kb(name, 1 << 10, 0)? > budget.wal_kb {
+            return Err(Error::invalid(name, format!("is more than this project's disk allows: at most {} MB", budget.wal_kb >> 10)));
         }
     }
     Ok(())
@@ -299,7 +329,7 @@ mod tests {
     #[test]
     fn what_costs_too_much_is_named() {
         let problem = |settings: Value| match settings {
-            Value::Object(map) => check(&map).err().map(|error| error.message().into_owned()),
+            Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default())).err().map(|error| error.message().into_owned()),
             _ => None,
         };
         for fits in [
@@ -318,6 +348,11 @@ mod tests {
             (json!({"max_locks_per_transaction": 2_000_000_000}), "max_locks_per_transaction: "),
             (json!({"work_mem": "4MB'\nlog_directory = '/tmp"}), "work_mem: "),
             (json!({"statement_timeout": ""}), "statement_timeout: "),
+            (json!({"max_wal_size": "5GB"}), "max_wal_size: "),
+            (
+                json!({"max_connections": 200, "work_mem": "64kB", "max_worker_processes": 64}),
+                "max_connections: together with workers needs 289",
+            ),
         ] {
             let problem = problem(settings.clone()).unwrap_or_default();
             assert!(problem.starts_with(named), "{settings}: {problem}");

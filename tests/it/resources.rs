@@ -117,7 +117,10 @@ async fn sessions_that_exceed_a_projects_memory_end_and_a_neighbours_session_goe
         let machine = Arc::new(Machine::within(limits(), by).await);
         let mut app = TestApp::with(Transport::default(), machine).await;
         app.node.start();
-        let (greedy, neighbour) = (app.real_project().await, app.real_project().await);
+        let (greedy, neighbour) = (app.create_project("greedy").await, app.create_project("neighbour").await);
+        for project in [&greedy, &neighbour] {
+            app.until(project, Status::ActiveHealthy).await;
+        }
         let beside = app.machine.connect(&neighbour, "postgres").await.unwrap();
         beside.batch_execute("create temporary table kept as select 42 n").await.unwrap();
 

@@ -123,6 +123,8 @@ impl Resources {
     pub(super) fn prepare(&self, cluster: &str, run_as: RunAs) -> LaunchBounds {
         let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
             tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
+            // An empty group would hide that the server is in none.
+            let _ = self.groups.remove(cluster);
             Vec::new()
         });
         LaunchBounds {

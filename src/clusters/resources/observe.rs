@@ -53,7 +53,7 @@ impl Embedded {
             return Ok(());
         }
         let family = server.family().await?;
-        let processes: Vec<Pid> = family.postmaster.into_iter().chain(family.children).collect();
+        let processes = family.all();
         let (project, place) = (project.clone(), server.data().to_owned());
         blocking(move || resources.groups().adopt(project.as_str(), resources.limits(), &processes).at("bounding the server in", &place))
             .await
@@ -106,7 +106,7 @@ impl Server {
     fn processes(&self) -> Result<Vec<Pid>> {
         let family = self.marked().at("listing", "/proc".as_ref())?;
         let mut processes = self.members()?;
-        let others = family.postmaster.into_iter().chain(family.children);
+        let others = family.all().into_iter();
         processes.extend(others.filter(|pid| !processes.contains(pid)).collect::<Vec<_>>());
         Ok(processes)
     }

@@ -33,6 +33,13 @@ fn fake_engine(dir: &Path, version: &str) {
 }
 
 #[test]
+fn a_control_group_that_does_not_exist() {
+    let machine = Machine::new();
+    let line = refusal(&machine, &machine.run(&["serve", "--listen", "127.0.0.1:0", "--log", "off", "--cgroup-parent", "/no-such-group"]));
+    assert!(line.starts_with("gantry: no control groups can be made under /no-such-group: it must exist"), "{line}");
+}
+
+#[test]
 fn a_port_in_use() {
     let machine = Machine::unprepared();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
