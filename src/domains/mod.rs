@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod hostnames;
+mod reserved;
 pub mod vanity;
 pub mod zone;
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{hold, taken};
+use super::{hold, reserved, taken};
 use crate::{
     access::Project,
     app::App,
@@ -27,69 +27,6 @@ const KEPT_MAX: i64 = 20;
 const LETTERS_MIN: usize = 3;
 /// Longest label of DNS.
 const LETTERS_MAX: usize = 63;
-
-/// Names that mean something to people or programs, or that Gantry itself answers under.
-const RESERVED: &[&str] = &[
-    "abuse",
-    "account",
-    "accounts",
-    "acme",
-    "admin",
-    "administrator",
-    "api",
-    "app",
-    "auth",
-    "autoconfig",
-    "autodiscover",
-    "billing",
-    "blog",
-    "broadcasthost",
-    "cdn",
-    "dashboard",
-    "database",
-    "docs",
-    "edge",
-    "ftp",
-    "functions",
-    "gantry",
-    "graphql",
-    "help",
-    "hostmaster",
-    "imap",
-    "info",
-    "internal",
-    "isatap",
-    "localhost",
-    "login",
-    "mail",
-    "mcp",
-    "noc",
-    "oauth",
-    "pooler",
-    "pop",
-    "pop3",
-    "postgres",
-    "postmaster",
-    "realtime",
-    "rest",
-    "root",
-    "security",
-    "smtp",
-    "ssl",
-    "sso",
-    "staging",
-    "static",
-    "status",
-    "storage",
-    "studio",
-    "supabase",
-    "support",
-    "sysadmin",
-    "webmail",
-    "webmaster",
-    "wpad",
-    "www",
-];
 
 /// A name of the right form. Whether somebody may have it is another question.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,9 +57,9 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// Whether nobody can have it: it means something, or could be the reference of a project.
+    /// Whether no project is given it: it is in the table of reserved names, or could be the reference of a project.
     pub fn is_reserved(&self) -> bool {
-        RESERVED.contains(&self.0.as_str()) || self.0.parse::<ProjectRef>().is_ok()
+        reserved::reason(&self.0).is_some() || self.0.parse::<ProjectRef>().is_ok()
     }
 
     /// The name in DNS.
@@ -160,22 +97,20 @@ pub async fn get(app: &App, project: &Project) -> Result<Used, Error> {
 pub async fn is_available(app: &App, project: &Project, name: &Name) -> Result<bool, Error> {
     let sql = "select p.desired = 'removed', \
                not exists (select from vanity_subdomains v where v.name = $2 and v.project_id <> p.id) \
-               and not exists (select from vanity_releases r where r.name = $2 and r.organization_id <> p.organization_id and r.until > $3) \
-               from projects p where p.id = $1";
+               and not exists (select from vanity_releases r where r.name = $2 and r.organization_id <> p.organization_id and r.until > $3), \
+               exists (select from vanity_subdomains v where v.name = $2 and v.project_id = p.id) from projects p where p.id = $1";
     let rows = app.db.query(sql, &[&project.id.0, &name.0, &app.clock.now()]).await.context("looking for a vanity subdomain")?;
     let row = rows.first().ok_or(Error::NotFound)?;
     if row.get(0) {
         return Err(projects::removed());
     }
-    Ok(!name.is_reserved() && row.get(1))
+    let (free, own): (bool, bool) = (row.get(1), row.get(2));
+    Ok(own || free && !name.is_reserved())
 }
 
 /// Gives a project this name, in place of the one it may have. Returns it with its domain.
 pub async fn activate(app: &App, project: &Project, name: &Name, audit: &Recorder) -> Result<String, Error> {
     let (doing, now) = ("activating a vanity subdomain", app.clock.now());
-    if name.is_reserved() {
-        return Err(unavailable(name));
-    }
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
@@ -185,6 +120,10 @@ pub async fn activate(app: &App, project: &Project, name: &Name, audit: &Recorde
         return Err(Error::Rejected(why.into()));
     }
     if before.as_ref() != Some(&name.0) {
+        // A project that has a name since before it was reserved keeps it.
+        if name.is_reserved() {
+            return Err(unavailable(name));
+        }
         release(&transaction, project.id, project.organization, now).await?;
         let sql = "insert into vanity_subdomains (project_id, name, created_at) values ($1, $2, $3)";
         transaction.execute(sql, &[&project.id.0, &name.0, &now]).await.map_err(|error| match db::violated(&error) {
@@ -279,7 +218,6 @@ mod tests {
         for text in ["my-api", "abcdefghijklmnopqrs1", "abcdefghijklmnopqrstu"] {
             assert!(!text.parse::<Name>().unwrap().is_reserved(), "{text}");
         }
-        assert!(RESERVED.is_sorted() && RESERVED.iter().all(|name| name.parse::<Name>().is_ok()));
     }
 
     proptest! {

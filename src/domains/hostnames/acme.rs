@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 use chrono::{DateTime, TimeDelta, Utc};
 use instant_acme::{
     Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewAccount,
-    NewOrder, Order, OrderStatus, RetryPolicy,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use secrecy::{ExposeSecret, SecretString};
 use smol_str::SmolStr;
@@ -15,7 +15,9 @@ use uuid::Uuid;
 
 use super::{
     answers::{self, Standing},
-    certificates, renewal,
+    certificates,
+    check::CAA_ERROR,
+    renewal,
 };
 use crate::{
     app::App,
@@ -375,10 +377,16 @@ async fn why_invalid(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
         if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
-            return problem.to_string();
+            return told(problem);
         }
     }
     "the authority does not say why".to_owned()
+}
+
+/// An authority's problem in words. Clients know a refusal for CAA records by the word `caa_error`.
+fn told(problem: &Problem) -> String {
+    let caa = problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":caa"));
+    if caa { format!("{CAA_ERROR}: {problem}") } else { problem.to_string() }
 }
 
 /// Forgets the order of a hostname.

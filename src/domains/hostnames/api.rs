@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::{
     Held, Host, State,
+    check::CAA_ERROR,
     doctor::{self, Check},
     keeper,
 };
@@ -138,6 +139,9 @@ impl Told {
         };
         let record = || Record { txt_name: wanted.proof_name.clone(), txt_value: wanted.proof.clone() };
         let moved = keeper::has_moved(&held, app.clock.now());
+        // What keeps the certificate from being issued stands with the certificate, the rest with the ownership.
+        let (caa, problems): (Vec<_>, Vec<_>) = held.problems.into_iter().partition(|problem| problem.starts_with(CAA_ERROR));
+        let validation_errors = held.refusal.into_iter().chain(caa).map(|message| Message { message }).collect();
         Self {
             status: held.state.into(),
             custom_hostname: held.host.to_string(),
@@ -151,7 +155,7 @@ impl Told {
                     ssl: Ssl {
                         status: ssl,
                         validation_records: if held.state == State::Initiated { vec![record()] } else { Vec::new() },
-                        validation_errors: held.refusal.into_iter().map(|message| Message { message }).collect(),
+                        validation_errors,
                     },
                     ownership_verification: if proven {
                         Ownership::default()
@@ -159,7 +163,7 @@ impl Told {
                         Ownership { kind: "txt", name: wanted.proof_name.clone(), value: wanted.proof.clone() }
                     },
                     custom_origin_server: wanted.alias,
-                    verification_errors: held.problems,
+                    verification_errors: problems,
                     status: match (moved, proven) {
                         _ if held.blocked => "blocked",
                         (true, _) => "moved",

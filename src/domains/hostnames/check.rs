@@ -6,6 +6,9 @@ use crate::{ids::ProjectRef, sealing::SealingKey};
 /// What the label of the proof is, below which is the hostname.
 const CHALLENGE: &str = "_gantry-challenge";
 
+/// Begins a problem with CAA records: a word that clients of the API know.
+pub const CAA_ERROR: &str = "caa_error";
+
 /// What DNS says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -104,7 +107,7 @@ impl Wanted {
                     self.proof_name
                 ),
                 Record::Caa => {
-                    format!("caa_error: CAA records let only {observed} certify the custom hostname, expected {expected} among them")
+                    format!("{CAA_ERROR}: CAA records let only {observed} certify the custom hostname, expected {expected} among them")
                 }
             })
             .collect()

@@ -213,20 +213,31 @@ pub async fn initialize(app: &App, project: &Project, host: &Host, audit: &Recor
     Ok(held)
 }
 
+fn taken_by_another(host: &Host) -> Error {
+    Error::Conflict(format!("{host} is the custom hostname of another project").into())
+}
+
 fn blocked(host: &Host) -> Error {
     Error::Rejected(format!("The operator of this server does not serve {host}.").into())
 }
 
-/// Refuses names that are blocked, and more of them than an organization may have.
+/// Refuses names that are blocked, names that another project has proven, and more of them than an organization may have.
+///
+/// A project that only asked for a name keeps it from no other. One that has proven it does, until DNS is seen to lead elsewhere: then
+/// others can ask for it, and wait until it is removed from that project.
 async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) -> Result<(), Error> {
     let doing = "initializing a hostname";
     // One at a time of an organization, so that the count holds. Its projects are held already, each by one at a time.
     let lock = "select pg_advisory_xact_lock(hashtextextended('custom hostnames of an organization', $1))";
     transaction.execute(lock, &[&project.organization.0]).await.context(doing)?;
-    let sql = "select is_blocked($1), (select count(*) from custom_hostnames h join projects p on p.id = h.project_id where p.organization_id = $2)";
-    let row = transaction.query_one(sql, &[&host.as_str(), &project.organization.0]).await.context(doing)?;
+    let sql = "select is_blocked($1), (select count(*) from custom_hostnames h join projects p on p.id = h.project_id where p.organization_id = $2), \
+               exists (select from custom_hostnames h where h.host = $1 and h.state <> 'initiated' and h.astray_at is null and h.project_id <> $3)";
+    let row = transaction.query_one(sql, &[&host.as_str(), &project.organization.0, &project.id.0]).await.context(doing)?;
     if row.get(0) {
         return Err(blocked(host));
+    }
+    if row.get(2) {
+        return Err(taken_by_another(host));
     }
     if row.get::<_, i64>(1) >= HOSTNAMES_MAX {
         let why =
@@ -316,7 +327,7 @@ async fn write(app: &App, from: State, held: &Held, not_before: DateTime<Utc>) -
     let params: [Param<'_>; 8] =
         [&held.id, &held.state.name(), &held.problems, &held.refusal, &held.astray_at, &held.attempts, &not_before, &from.name()];
     let written = app.db.query(sql, &params).await.map_err(|error| match db::violated(&error) {
-        Some("custom_hostnames_host_key") => Error::Conflict(format!("{} is the custom hostname of another project", held.host).into()),
+        Some("custom_hostnames_host_key") => taken_by_another(&held.host),
         _ => Error::internal("writing a hostname", error),
     })?;
     app.forget("custom_hostnames");

@@ -186,6 +186,38 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
 }
 
 #[tokio::test]
+async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
+    let zone = Zone::new().await;
+    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    zone.proven().await;
+    let refused = zone.ask(stranger, foreign, "/initialize").await.expect(409);
+    assert_eq!(refused.message(), "api.customer.test is the custom hostname of another project");
+    zone.certify().await;
+    zone.ask(stranger, foreign, "/initialize").await.expect(409);
+    zone.mine("/activate").await.expect(201);
+    zone.ask(stranger, foreign, "/initialize").await.expect(409);
+    // Once DNS was seen to lead elsewhere, the name's new owner can ask for it.
+    zone.say("elsewhere.test", "x");
+    zone.app.advance(24 * 3600);
+    keeper::pass(&zone.node.app).await.unwrap();
+    assert_eq!(zone.ask(stranger, foreign, "/initialize").await.expect(201).json()["status"], "2_initiated");
+    assert_eq!(zone.mine("").await.expect(200).json()["status"], "5_services_reconfigured", "it is served until it is removed");
+}
+
+#[tokio::test]
+async fn records_that_keep_authorities_away_stand_among_the_certificates_errors() {
+    let zone = Zone::new().await;
+    let wanted = zone.mine("/initialize").await.expect(201).json();
+    zone.prove(&wanted);
+    let problem = "caa_error: CAA records let only other.test certify the custom hostname, expected ca.test among them";
+    let sql = "update custom_hostnames set problems = array['custom hostname is not proven', $1]";
+    zone.app.app.db.query(sql, &[&problem]).await.unwrap();
+    let result = zone.mine("").await.expect(200).json()["data"]["result"].clone();
+    assert_eq!(result["ssl"]["validation_errors"], json!([{ "message": problem }]));
+    assert_eq!(result["verification_errors"], json!(["custom hostname is not proven"]));
+}
+
+#[tokio::test]
 async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();

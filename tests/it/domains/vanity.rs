@@ -65,6 +65,22 @@ async fn a_name_is_one_projects_alone() {
 }
 
 #[tokio::test]
+async fn a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it() {
+    let app = TestApp::new().await;
+    for reserved in ["mta-sts", "ns1", "metrics", "autodiscover", "wpad", "isatap", "localhost", "adm1n"] {
+        activate(&app, &app.owner, &app.home, reserved).await.expect(400);
+    }
+    // As before the name was reserved.
+    let sql = "insert into vanity_subdomains (project_id, name, created_at) select id, 'metrics', now() from projects where ref = $1";
+    app.app.db.query(sql, &[&app.home.project.as_str()]).await.unwrap();
+    assert_eq!(used(&app, &app.owner, &app.home).await["custom_domain"], "metrics.example.test");
+    assert!(available(&app, &app.owner, &app.home, "metrics").await, "it has it");
+    activate(&app, &app.owner, &app.home, "metrics").await.expect(201);
+    activate(&app, &app.owner, &app.home, "other").await.expect(201);
+    activate(&app, &app.owner, &app.home, "metrics").await.expect(400);
+}
+
+#[tokio::test]
 async fn of_many_who_want_a_name_at_once_one_gets_it() {
     let app = TestApp::new().await;
     let mut tenants = Vec::new();
