@@ -151,9 +151,15 @@ pub struct Config {
     pub upstream: Vec<upstreams::Named>,
 
     /// Let only requests pass to `rest`, `auth` and `realtime` that have an API key of the project, in the header or the parameter
-    /// `apikey` or as the bearer token. What browsers are led to in signing in stays open.
+    /// `apikey` or as the bearer token. What browsers are led to in signing in stays open. `gantry key-check` says otherwise of one
+    /// project.
     #[arg(long, env = "GANTRY_EDGE_CHECK_KEYS")]
     pub edge_check_keys: bool,
+
+    /// What becomes of header fields whose names have underscores. Many services read `X_Forwarded_For` as `X-Forwarded-For`, which
+    /// only the edge may set.
+    #[arg(long, env = "GANTRY_EDGE_UNDERSCORE_HEADERS", value_enum, default_value_t = UnderscoreHeaders::Drop, value_name = "ACTION")]
+    pub edge_underscore_headers: UnderscoreHeaders,
 
     /// Resolver through which the name servers of custom hostnames are found. May be given several times. Without it: the
     /// system's.
@@ -323,6 +329,15 @@ pub struct Config {
     /// How log lines look.
     #[arg(long, env = "GANTRY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// What becomes of header fields whose names have underscores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum UnderscoreHeaders {
+    /// Services never see them.
+    Drop,
+    /// Services get them, but for those that read as fields of the edge.
+    Pass,
 }
 
 /// How log lines look.

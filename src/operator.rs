@@ -9,6 +9,9 @@
 //! | `GET /v1/projects/{ref}/upstreams` | | where its services answer: a list of `{service, url, overridden}` |
 //! | `PUT /v1/projects/{ref}/upstreams/{service}` | `{"url": "http://…"}` | the same of that service, as it is now |
 //! | `DELETE /v1/projects/{ref}/upstreams/{service}` | | the same, as `--upstream` says it |
+//! | `GET /v1/projects/{ref}/key-check` | | whether its API keys are checked at the edge: `{enabled, overridden}` |
+//! | `PUT /v1/projects/{ref}/key-check` | `{"enabled": true}` | the same, as it is now |
+//! | `DELETE /v1/projects/{ref}/key-check` | | the same, as `--edge-check-keys` says it |
 //!
 //! A change that is answered holds on every node, and is in the organization's audit log.
 
@@ -33,7 +36,7 @@ use crate::{
     audit::Recorder,
     clusters::Account,
     edge::{
-        overrides,
+        key_checks, overrides,
         upstreams::{Named, Service},
     },
     error::Error,
@@ -124,12 +127,29 @@ enum Asked {
     List(ProjectRef),
     Set(ProjectRef, Service),
     Unset(ProjectRef, Service),
+    KeyCheck(ProjectRef),
+    SetKeyCheck(ProjectRef),
+    UnsetKeyCheck(ProjectRef),
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Address {
     url: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Switch {
+    enabled: bool,
+}
+
+/// Whether the API keys of a project are checked.
+#[derive(Serialize)]
+struct KeyCheck {
+    enabled: bool,
+    /// Whether it was set for this project.
+    overridden: bool,
 }
 
 /// Where a service of a project answers.
@@ -145,13 +165,18 @@ impl Asked {
     fn of(method: &Method, path: &str) -> Result<Self, Error> {
         let segments: Vec<_> = path.split('/').collect();
         let unknown = || Error::UnknownRoute { method: method.to_string(), path: path.to_owned() };
-        let ["", "v1", "projects", project, "upstreams", rest @ ..] = segments.as_slice() else { return Err(unknown()) };
+        let ["", "v1", "projects", project, kind @ ("upstreams" | "key-check"), rest @ ..] = segments.as_slice() else {
+            return Err(unknown());
+        };
         let project = project.parse().map_err(|_| Error::NotFound)?;
         let service = |name: &str| name.parse().map_err(|expected| Error::invalid("service", format!("{expected}")));
-        match (method, rest) {
-            (&Method::GET, []) => Ok(Self::List(project)),
-            (&Method::PUT, [name]) => Ok(Self::Set(project, service(name)?)),
-            (&Method::DELETE, [name]) => Ok(Self::Unset(project, service(name)?)),
+        match (*kind, method, rest) {
+            ("upstreams", &Method::GET, []) => Ok(Self::List(project)),
+            ("upstreams", &Method::PUT, [name]) => Ok(Self::Set(project, service(name)?)),
+            ("upstreams", &Method::DELETE, [name]) => Ok(Self::Unset(project, service(name)?)),
+            ("key-check", &Method::GET, []) => Ok(Self::KeyCheck(project)),
+            ("key-check", &Method::PUT, []) => Ok(Self::SetKeyCheck(project)),
+            ("key-check", &Method::DELETE, []) => Ok(Self::UnsetKeyCheck(project)),
             _ => Err(unknown()),
         }
     }
@@ -162,6 +187,9 @@ impl Asked {
             Self::List(_) => "gantry upstream list",
             Self::Set(..) => "gantry upstream set",
             Self::Unset(..) => "gantry upstream unset",
+            Self::KeyCheck(_) => "gantry key-check list",
+            Self::SetKeyCheck(_) => "gantry key-check set",
+            Self::UnsetKeyCheck(_) => "gantry key-check unset",
         }
     }
 
@@ -174,6 +202,12 @@ impl Asked {
                 (project, service, Some(Named { service, template }))
             }
             Self::Unset(project, service) => (project, service, None),
+            Self::KeyCheck(project) => return key_check(app, &project).await,
+            Self::SetKeyCheck(project) => {
+                let Switch { enabled } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                return switch_key_check(app, &project, Some(enabled), audit).await;
+            }
+            Self::UnsetKeyCheck(project) => return switch_key_check(app, &project, None, audit).await,
         };
         overrides::set(&app.db, &project, service, named.as_ref(), &app.clock, audit).await?;
         listener::settle(&app.db).await?;
@@ -188,4 +222,16 @@ async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len
         let (said, general) = (own.get(service), app.settings.upstreams.get(service));
         Told { service: service.name(), url: said.or(general).map(ToString::to_string), overridden: said.is_some() }
     }))
+}
+
+async fn switch_key_check(app: &App, project: &ProjectRef, enabled: Option<bool>, audit: Recorder) -> Result<Response, Error> {
+    key_checks::set(&app.db, project, enabled, &app.clock, audit).await?;
+    listener::settle(&app.db).await?;
+    key_check(app, project).await
+}
+
+async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
+    let set = key_checks::of(&app.db, project).await?;
+    let told = KeyCheck { enabled: set.unwrap_or(app.settings.edge.check_keys), overridden: set.is_some() };
+    Ok(http::output::json(StatusCode::OK, &told))
 }

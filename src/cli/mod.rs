@@ -12,6 +12,7 @@ mod engine;
 mod files;
 mod generate;
 mod hostname;
+mod key_check;
 mod limits;
 mod output;
 mod secret;
@@ -73,6 +74,9 @@ enum Command {
     /// Say where services of single projects answer.
     #[command(subcommand)]
     Upstream(upstream::Upstream),
+    /// Say for which projects API keys are checked at the edge.
+    #[command(subcommand)]
+    KeyCheck(key_check::KeyCheck),
     /// Say which custom hostnames are not served.
     #[command(subcommand)]
     Hostname(hostname::Hostname),
@@ -133,6 +137,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Audit(audit) => audit.run().await,
         Command::Limits(limits) => limits.run().await,
         Command::Upstream(upstream) => upstream.run().await,
+        Command::KeyCheck(key_check) => key_check.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Engine(engine) => engine.run().await,

@@ -38,7 +38,7 @@ use crate::{
         Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher, OldVersions, Resources, sandbox_available,
         server::Host,
     },
-    config::Config,
+    config::{Config, UnderscoreHeaders},
     db::Db,
     domains::{
         hostnames::{acme::Authority, dns::Resolver},
@@ -367,7 +367,11 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
-        edge: edge::Options { check_keys: config.edge_check_keys, ..edge::Options::default() },
+        edge: edge::Options {
+            check_keys: config.edge_check_keys,
+            underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
+            ..edge::Options::default()
+        },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,

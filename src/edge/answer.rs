@@ -7,6 +7,7 @@ use hyper::{
 
 use super::{
     body::{Download, full},
+    capacity::Exceeded,
     upstreams::Service,
 };
 
@@ -35,8 +36,14 @@ pub(super) enum Refusal {
     Method,
     /// The body is longer than the service takes.
     TooLarge,
-    /// The project has as many requests as it may.
+    /// The project has as many requests or WebSockets as it may.
     Busy,
+    /// The client has as many of the project's requests or WebSockets as one client may.
+    TooMany,
+    /// The body stalled.
+    Stalled,
+    /// The body is encoded for the way in a form that is not supported.
+    TransferCoding,
     /// The service could not be reached, or hung up.
     Unreachable(Service),
     /// The service took too long.
@@ -53,6 +60,9 @@ impl Refusal {
             Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::Stalled => StatusCode::REQUEST_TIMEOUT,
+            Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
             Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
             Self::Late(_) => StatusCode::GATEWAY_TIMEOUT,
         }
@@ -78,6 +88,9 @@ impl Refusal {
             Self::Method => "The method is not allowed".into(),
             Self::TooLarge => "request entity too large".into(),
             Self::Busy => "The project has too many requests at once; try again shortly".into(),
+            Self::TooMany => "Too many requests of this client are not finished; let some of them end, then try again".into(),
+            Self::Stalled => "The body of the request did not arrive in time; send it again".into(),
+            Self::TransferCoding => "Only `Transfer-Encoding: chunked` is supported; send the body without another coding".into(),
             Self::Unreachable(service) => format!("The {service} service does not answer"),
             Self::Late(service) => format!("The {service} service did not answer in time"),
         }
@@ -85,7 +98,7 @@ impl Refusal {
 
     /// Whether the connection can be used for another request.
     fn ends_connection(self) -> bool {
-        matches!(self, Self::Malformed | Self::Misdirected | Self::TooLarge)
+        matches!(self, Self::Malformed | Self::Misdirected | Self::TooLarge | Self::Stalled | Self::TransferCoding)
     }
 
     pub(super) fn respond(self, version: Version) -> Response<Download> {
@@ -93,10 +106,20 @@ impl Refusal {
         if self.ends_connection() && version < Version::HTTP_2 {
             close(response.headers_mut());
         }
-        if self == Self::Busy {
+        if matches!(self, Self::Busy | Self::TooMany) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
+    }
+}
+
+impl From<Exceeded> for Refusal {
+    fn from(exceeded: Exceeded) -> Self {
+        match exceeded {
+            Exceeded::Project => Self::Busy,
+            Exceeded::Client => Self::TooMany,
+            Exceeded::Body => Self::Stalled,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
-    forward,
+    ConnectionPlace, forward,
     framing::{Ambiguous, Watched},
     links::Links,
     request::Client,
@@ -48,16 +48,19 @@ pub(super) struct Visit {
     pub(super) told: Client,
     /// Whether it sent a request that can be read in two ways.
     pub(super) ambiguous: Ambiguous,
+    /// The connection's place among all. WebSockets keep it.
+    pub(super) place: Arc<ConnectionPlace>,
 }
 
 impl Visit {
-    fn new(app: &App, peer: SocketAddr, links: Arc<Links>, name: SmolStr, ambiguous: Ambiguous) -> Self {
-        Self { app: app.clone(), peer, links, told: Client::new(peer.ip().to_canonical(), &name), name, ambiguous }
+    fn new(app: &App, (peer, place): (SocketAddr, ConnectionPlace), links: Arc<Links>, name: SmolStr, ambiguous: Ambiguous) -> Self {
+        let told = Client::new(peer.ip().to_canonical(), &name);
+        Self { app: app.clone(), peer, links, told, name, ambiguous, place: Arc::new(place) }
     }
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &Tls, links: Arc<Links>) {
+pub(super) async fn serve(app: &App, stream: TcpStream, from: (SocketAddr, ConnectionPlace), tls: &Tls, links: Arc<Links>) {
     let opened = timeout(HANDSHAKE, Box::pin(open(app, stream, tls))).await;
     let tally = app.metrics.edge();
     let (stream, name) = match opened {
@@ -67,10 +70,10 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: &
     };
     tally.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        requests_2(Visit::new(app, peer, links, name, Ambiguous::default()), stream).await;
+        requests_2(Visit::new(app, from, links, name, Ambiguous::default()), stream).await;
     } else {
         let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit::new(app, peer, links, name, ambiguous), stream).await;
+        requests_1(Visit::new(app, from, links, name, ambiguous), stream).await;
     }
 }
 

@@ -16,7 +16,8 @@ use tokio::{
 
 use super::{
     answer::{Refusal, close},
-    body::{Download, Error, Moving, Sent, StoodStill, Upload, full},
+    body::{ClientBody, ClientBodyError, Download, Error, Moving, Sent, StoodStill, Upload, full},
+    capacity::{Held, Holder},
     connection::Visit,
     gate,
     links::Arriving,
@@ -26,7 +27,7 @@ use super::{
     tunnel,
     upstreams::{Service, Upstream},
 };
-use crate::clock::Ticks;
+use crate::{clock::Ticks, network::bans};
 
 /// What a service gets to begin its answer, once it has the request.
 const ANSWER: Duration = Duration::from_mins(1);
@@ -43,7 +44,8 @@ pub(super) struct Passed<'a> {
     pub(super) upstream: Arc<Upstream>,
     /// The path behind the service's prefix.
     pub(super) rest: &'a str,
-    pub(super) held: super::InFlight,
+    /// The project and the client that the request is counted for.
+    pub(super) holder: Holder,
 }
 
 /// Serves one request.
@@ -105,8 +107,9 @@ async fn admit<'a>(
     let template = own.or_else(|| visit.app.settings.upstreams.get(wanted)).ok_or(Refusal::NotConfigured(wanted))?;
     let upstream = template.fill(&site.reference).ok_or(Refusal::NotConfigured(wanted))?;
     gate::check(&visit.app, &site, wanted, rest, parts).await?;
-    let held = edge.in_flight.take(site.project).ok_or(Refusal::Busy)?;
-    Ok(Passed { site, service: wanted, upstream, rest, held })
+    let client = visit.app.settings.transport.peer(visit.peer.ip(), &parts.headers).address;
+    let holder = Holder { project: site.project, client: bans::block(client) };
+    Ok(Passed { site, service: wanted, upstream, rest, holder })
 }
 
 /// Passes a request on, and its answer back.
@@ -116,11 +119,18 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(Refusal::TooLarge);
     }
-    let upload = if body.is_end_stream() {
-        sent.notify_one();
-        Either::Left(Empty::new())
+    let (capacity, clock) = (&visit.app.edge.capacity, &visit.app.clock);
+    let begun = if body.is_end_stream() {
+        None
     } else {
-        Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max))
+        let unfinished = capacity.body(passed.holder, clock.ticks())?;
+        ClientBody::new(body, unfinished, clock.clone()).begin(capacity, passed.holder).await?
+    };
+    let (upload, held) = if let Some((body, held)) = begun {
+        (Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max)), held)
+    } else {
+        sent.notify_one();
+        (Either::Left(Empty::new()), capacity.request(passed.holder, clock.ticks())?)
     };
     let request = outgoing(visit, &passed, parts, upload)?;
     let asked = pin!(visit.links.ask(passed.upstream.authority(), request));
@@ -128,12 +138,13 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(Refusal::Unreachable(passed.service));
     }
-    Ok(incoming(response, passed.held))
+    Ok(incoming(response, held))
 }
 
 /// The request as the service gets it.
 pub(super) fn outgoing(visit: &Visit, passed: &Passed<'_>, mut parts: Parts, body: Upload) -> Result<Request<Upload>, Refusal> {
-    let told = Told { client: &visit.told, project: &passed.site.told, prefix: passed.service.prefix() };
+    let underscores = visit.app.settings.edge.underscore_headers;
+    let told = Told { client: &visit.told, project: &passed.site.told, prefix: passed.service.prefix(), underscores };
     request::rewrite(&mut parts.headers, &told);
     parts.uri = passed.upstream.path(passed.rest, parts.uri.query()).ok_or(Refusal::Malformed)?;
     parts.version = Version::HTTP_11;
@@ -165,7 +176,10 @@ pub(super) async fn in_time<B>(
                 return Refusal::TooLarge;
             }
             if error.is::<StoodStill>() {
-                return Refusal::Late(service);
+                return Refusal::Stalled;
+            }
+            if let Some(error) = error.downcast_ref::<ClientBodyError>() {
+                return error.refusal();
             }
             cause = error.source();
         }
@@ -175,7 +189,7 @@ pub(super) async fn in_time<B>(
 }
 
 /// The answer as the client gets it.
-pub(super) fn incoming(response: Response<Arriving>, held: super::InFlight) -> Answer {
+pub(super) fn incoming(response: Response<Arriving>, held: Held) -> Answer {
     let (mut parts, body) = response.into_parts();
     request::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;

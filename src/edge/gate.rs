@@ -8,6 +8,7 @@ use std::sync::{
 
 use hyper::{Method, http::request::Parts};
 use quick_cache::sync::Cache;
+use tokio::sync::Notify;
 
 use super::{answer::Refusal, names::Site, upstreams::Service};
 use crate::{
@@ -28,11 +29,13 @@ pub(super) struct Gate {
     accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
     /// Counts changes of keys, of whichever project.
     changes: AtomicU64,
+    /// Rung at each change.
+    bell: Notify,
 }
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { accepted: Cache::new(PROJECTS_MAX), changes: AtomicU64::new(0) }
+        Self { accepted: Cache::new(PROJECTS_MAX), changes: AtomicU64::new(0), bell: Notify::new() }
     }
 }
 
@@ -40,10 +43,16 @@ impl Gate {
     /// Keys changed, or may have: what is known is read again before it is gone by.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
+        self.bell.notify_one();
+    }
+
+    /// Waits until keys have changed since the last call returned.
+    pub(super) async fn changed(&self) {
+        self.bell.notified().await;
     }
 
     /// The keys of a project: as they were, if nobody can be asked how they are.
-    async fn accepted(&self, app: &App, site: &Site) -> Result<Arc<Accepted>, Refusal> {
+    pub(super) async fn accepted(&self, app: &App, site: &Site) -> Result<Arc<Accepted>, Refusal> {
         // Before they are read: what changes meanwhile is read the next time.
         let now = self.changes.load(Ordering::Acquire);
         let known = self.accepted.get(&site.project);
@@ -67,9 +76,14 @@ impl Gate {
     }
 }
 
+/// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
+pub(super) fn checks_keys(app: &App, site: &Site) -> bool {
+    site.check_keys.unwrap_or(app.settings.edge.check_keys)
+}
+
 /// Lets a request pass that has a key of the project, or needs none.
 pub(super) async fn check(app: &App, site: &Site, service: Service, rest: &str, parts: &Parts) -> Result<(), Refusal> {
-    if !app.settings.edge.check_keys || is_open(service, rest, &parts.method) {
+    if !checks_keys(app, site) || !needs_key(service, rest, &parts.method) {
         return Ok(());
     }
     let key = presented(parts)?;
@@ -77,19 +91,21 @@ pub(super) async fn check(app: &App, site: &Site, service: Service, rest: &str, 
     if accepted.has(&key) { Ok(()) } else { Err(Refusal::WrongKey) }
 }
 
-/// Whether a request needs no key: files may be public, functions decide for themselves, and what asks for leave before it asks cannot
-/// send one.
-fn is_open(service: Service, rest: &str, method: &Method) -> bool {
+/// Whether a request needs a key where keys are checked. Files may be public, functions decide for themselves, and browsers cannot send
+/// a key with `OPTIONS`.
+pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
+    if method == Method::OPTIONS {
+        return false;
+    }
     match service {
-        _ if method == Method::OPTIONS => true,
-        Service::Storage | Service::Functions => true,
-        Service::Rest | Service::Realtime => false,
-        Service::Auth => OPEN.iter().any(|open| rest.strip_prefix(open).is_some_and(|more| more.is_empty() || more.starts_with('/'))),
+        Service::Storage | Service::Functions => false,
+        Service::Rest | Service::Realtime => true,
+        Service::Auth => !OPEN.iter().any(|open| rest.strip_prefix(open).is_some_and(|more| more.is_empty() || more.starts_with('/'))),
     }
 }
 
 /// The key a client sent: in the header or the parameter `apikey`, or else in place of a user's token.
-fn presented(parts: &Parts) -> Result<String, Refusal> {
+pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
     let header = |name: &str| {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -144,7 +160,7 @@ mod tests {
             (Service::Auth, "/admin/users/verify", &get, false),
             (Service::Auth, "", &get, false),
         ] {
-            assert_eq!(is_open(service, rest, method), open, "{service} {rest} {method}");
+            assert_eq!(needs_key(service, rest, method), !open, "{service} {rest} {method}");
         }
     }
 

@@ -10,14 +10,17 @@
 mod answer;
 mod ask;
 mod body;
+mod capacity;
 mod connection;
 mod forward;
 mod framing;
 mod gate;
+pub mod key_checks;
 mod lanes;
 mod links;
 pub mod log;
 mod names;
+mod open_tunnels;
 pub mod overrides;
 mod plain;
 mod request;
@@ -37,17 +40,24 @@ use ipnet::IpNet;
 use metrics::{Counter, Gauge};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
 
 pub use self::tls::Wildcard;
 
-use self::{gate::Gate, lanes::Lanes, names::Names, tls::Tls, upstreams::Service};
+use self::{
+    capacity::{BOUNDS, Capacity},
+    gate::Gate,
+    lanes::Lanes,
+    names::Names,
+    open_tunnels::OpenTunnels,
+    tls::Tls,
+    upstreams::Service,
+};
 use crate::{
     accepting::{self, Stop},
     app::App,
-    ids::ProjectId,
     network::bans,
     places::{Place, Places},
     tls::TlsError,
@@ -57,23 +67,21 @@ use crate::{
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Of these, from one address: nobody keeps everybody else out.
 pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
-/// Requests of one project at once.
-const PROJECT_REQUESTS_MAX: usize = 1000;
-/// WebSockets of one project.
-const PROJECT_TUNNELS_MAX: usize = 500;
 /// What requests in flight may take when the edge stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A request of a project that is not over.
-pub(crate) type InFlight = Place<ProjectId>;
+/// A connection's place among all connections and among those of its address.
+type ConnectionPlace = (OwnedSemaphorePermit, Place<IpNet>);
 
 /// What the operator decided about the edge, besides where services answer.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Where the world finds it.
     pub ports: Ports,
-    /// Whether clients must send an API key of the project.
+    /// Whether clients must send an API key of the project, where the operator says nothing else of the project.
     pub check_keys: bool,
+    /// Whether services get header fields whose names have underscores.
+    pub underscore_headers: bool,
 }
 
 /// Ports that names in DNS lead to.
@@ -99,8 +107,8 @@ pub struct Edge {
     lanes: OnceLock<Lanes>,
     connections: Arc<Semaphore>,
     addresses: Arc<Places<IpNet>>,
-    in_flight: Arc<Places<ProjectId>>,
-    tunnels: Arc<Places<ProjectId>>,
+    capacity: Arc<Capacity>,
+    open_tunnels: OpenTunnels,
     /// One row for each request.
     pub log: log::Log,
     https_port: OnceLock<u16>,
@@ -115,8 +123,8 @@ impl Default for Edge {
             lanes: OnceLock::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
-            in_flight: Places::new(PROJECT_REQUESTS_MAX),
-            tunnels: Places::new(PROJECT_TUNNELS_MAX),
+            capacity: Capacity::new(BOUNDS),
+            open_tunnels: OpenTunnels::default(),
             log: log::Log::default(),
             https_port: OnceLock::new(),
             stop: Stop::default(),
@@ -133,6 +141,7 @@ impl Edge {
             | "hostname_certificates"
             | "acme_orders"
             | "project_upstreams"
+            | "project_key_checks"
             | "blocked_hostnames" => self.names.change(),
             "api_keys" | "key_rings" => self.gate.change(),
             "projects" => self.names.drift(),
@@ -247,6 +256,7 @@ pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Re
     tasks.spawn(async move {
         tokio::select! {
             () = names::run(upkeep.clone()) => {}
+            () = open_tunnels::run(upkeep.clone()) => {}
             () = stopping(upkeep.clone()) => {}
         }
     });
@@ -274,8 +284,7 @@ fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: Socke
     let app = app.clone();
     match purpose {
         Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
-            connection::serve(&app, stream, peer, &tls, links).await;
-            drop(place);
+            connection::serve(&app, stream, (peer, place), &tls, links).await;
         }),
         Purpose::Http => {
             connections.spawn(async move {

@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{overrides, upstreams::Upstreams};
+use super::{key_checks, overrides, upstreams::Upstreams};
 use crate::{
     app::App,
     domains::{
@@ -64,6 +64,8 @@ pub(super) struct Site {
     pub(super) serving: Serving,
     /// Where services of this project answer, instead of where those of all do.
     pub(super) upstreams: Option<Arc<Upstreams>>,
+    /// Whether clients must send an API key of this project. None: as for all projects.
+    pub(super) check_keys: Option<bool>,
     /// Its own certificate. None: that of the projects' domain.
     pub(super) certificate: Option<Arc<CertifiedKey>>,
     /// Whether there is a certificate for it at all.
@@ -92,6 +94,7 @@ impl Table {
         domain: &str,
         published: Vec<Published>,
         overrides: &HashMap<ProjectId, Arc<Upstreams>>,
+        key_checks: &HashMap<ProjectId, bool>,
         challenges: HashMap<SmolStr, Arc<Challenge>>,
     ) -> Self {
         let domain = domain.to_ascii_lowercase();
@@ -103,6 +106,7 @@ impl Table {
                 told: HeaderValue::from_str(one.reference.as_str()).ok(),
                 serving: if one.paused && serving == Serving::Yes { Serving::Paused } else { serving },
                 upstreams: overrides.get(&one.project).cloned(),
+                check_keys: key_checks.get(&one.project).copied(),
                 certificate,
                 own_domain,
                 hsts: hsts_secs.and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
@@ -183,6 +187,11 @@ impl Names {
         self.bell.notify_one();
     }
 
+    /// Changes whenever the table was read.
+    pub(super) fn readings(&self) -> watch::Receiver<u64> {
+        self.read.subscribe()
+    }
+
     async fn caught_up(&self) {
         let wanted = self.wanted.load(Ordering::Acquire);
         if *self.read.borrow() < wanted {
@@ -195,9 +204,14 @@ impl Names {
     async fn read(&self, app: &App) -> Result<(), Error> {
         let wanted = self.wanted.load(Ordering::Acquire);
         self.outdated.store(false, Ordering::Release);
-        let (published, overrides, challenges, wildcard) =
-            tokio::try_join!(domains::published(app), overrides::all(&app.db), acme::challenges(app), wildcard::certificate(app))?;
-        let table = Table::new(&app.settings.project_domain, published, &overrides, challenges);
+        let (published, overrides, key_checks, challenges, wildcard) = tokio::try_join!(
+            domains::published(app),
+            overrides::all(&app.db),
+            key_checks::all(&app.db),
+            acme::challenges(app),
+            wildcard::certificate(app)
+        )?;
+        let table = Table::new(&app.settings.project_domain, published, &overrides, &key_checks, challenges);
         *self.table.write() = Arc::new(Table { wildcard, ..table });
         self.read.send_replace(wanted);
         Ok(())
@@ -250,7 +264,7 @@ mod tests {
             published(2, "b", None, Some(("api.customer.test", true)), false),
             published(3, "c", None, Some(("new.customer.test", false)), true),
         ];
-        let table = Table::new("Example.Test", all, &HashMap::new(), HashMap::new());
+        let table = Table::new("Example.Test", all, &HashMap::new(), &HashMap::new(), HashMap::new());
         let at = |host: &str| table.get(host).map(|site| (site.project.0, site.serving));
         let (a, b, c) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
         assert_eq!(at(&format!("{a}.example.test")), Some((1, Serving::Yes)));

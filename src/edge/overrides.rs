@@ -6,7 +6,10 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
-use super::upstreams::{Named, Service, Template, Upstreams};
+use super::{
+    key_checks,
+    upstreams::{Named, Service, Template, Upstreams},
+};
 use crate::{
     audit::Recorder,
     clock::Clock,
@@ -45,10 +48,11 @@ fn read(row: &Row) -> Result<(Service, Template), Error> {
     Ok((service, row.get::<_, &str>(2).parse().context("reading an upstream")?))
 }
 
-/// Takes back what was said about a project, when it is removed.
+/// Removes the operator's settings of a project that is being deleted: where its services answer, and whether its keys are checked.
 pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
     let sql = "delete from project_upstreams where project_id = $1";
-    transaction.execute(sql, &[&project.0]).await.context("forgetting a project's upstreams").map(drop)
+    transaction.execute(sql, &[&project.0]).await.context("forgetting a project's upstreams")?;
+    key_checks::forget(transaction, project).await
 }
 
 /// All of them, for people.

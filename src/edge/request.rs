@@ -71,27 +71,75 @@ pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
         return Err(Refusal::Method);
     }
-    // A service may read such a path as another one than we chose it by.
-    let mut path = Cow::Borrowed(parts.uri.path());
-    if path.contains('%') {
-        path = path.replace("%2f", "/").replace("%2F", "/").into();
-    }
-    if path.split('/').any(is_dots) || path.contains('\\') {
+    check_coding(parts)?;
+    // One field is all that RFC 9110, 11.6.2 knows. Of two the edge could check the one and a service believe the other.
+    if parts.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() || leaves_its_place(parts.uri.path()) {
         return Err(Refusal::Malformed);
     }
     Ok(())
 }
 
-/// `.` or `..`, however it is written.
-fn is_dots(segment: &str) -> bool {
-    let dot = |rest: &str| match rest.as_bytes() {
-        [b'.', ..] => 1,
-        [b'%', b'2', b'e' | b'E', ..] => 3,
-        _ => 0,
-    };
-    let first = dot(segment);
-    let second = segment.get(first..).map_or(0, dot);
-    first > 0 && first + second == segment.len()
+/// Whether the body comes as it is or in chunks. Any other coding a service could read otherwise than the edge (RFC 9112, 6.1).
+fn check_coding(parts: &Parts) -> Result<(), Refusal> {
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => {
+            // HTTP/1.0 has no chunks: a proxy in between may have taken another end of the body.
+            if parts.version == Version::HTTP_11 { Ok(()) } else { Err(Refusal::Malformed) }
+        }
+        _ => Err(Refusal::TransferCoding),
+    }
+}
+
+/// Rounds of percent-decoding that a path is looked at after: services decode once, some of them twice.
+const DECODINGS_MAX: usize = 3;
+
+/// Whether a service could read a path as one that leads out of the place that the service was chosen by: it has a segment `.` or `..`,
+/// however it is encoded, ended by a slash, a backslash, or parameters behind a semicolon.
+fn leaves_its_place(path: &str) -> bool {
+    // A backslash is no part of a URI at all (RFC 3986, 2).
+    if path.contains('\\') {
+        return true;
+    }
+    let mut path = Cow::Borrowed(path.as_bytes());
+    for _ in 0..DECODINGS_MAX {
+        if path.split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots) {
+            return true;
+        }
+        if !path.contains(&b'%') {
+            return false;
+        }
+        path = Cow::Owned(percent_decoded(&path));
+    }
+    path.split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots)
+}
+
+/// `.` or `..`, before any parameters, or a zero byte at which programs in C stop to read.
+fn is_dots(segment: &[u8]) -> bool {
+    let end = segment.iter().position(|byte| matches!(byte, b';' | 0)).unwrap_or(segment.len());
+    matches!(&segment[..end], b"." | b"..")
+}
+
+/// Each `%` with two hexadecimal digits as the byte it stands for.
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, mut after)) = rest.split_first() {
+        let encoded = match after {
+            [high, low, ..] if *byte == b'%' => digit(high).zip(digit(low)),
+            _ => None,
+        };
+        if let Some((high, low)) = encoded {
+            decoded.push(high << 4 | low);
+            after = &after[2..];
+        } else {
+            decoded.push(*byte);
+        }
+        rest = after;
+    }
+    decoded
 }
 
 /// Whether a request asks for a WebSocket. Nothing else is upgraded to.
@@ -138,6 +186,34 @@ pub(super) struct Told<'a> {
     pub(super) client: &'a Client,
     pub(super) project: &'a Option<HeaderValue>,
     pub(super) prefix: &'static str,
+    /// Whether the service gets header fields whose names have underscores.
+    pub(super) underscores: bool,
+}
+
+/// Whether a field of a client's must not reach a service: one that services believe because the edge sets it, or one that many read
+/// as such because they do not tell underscores from hyphens.
+fn is_foreign(name: &str, underscores: bool) -> bool {
+    if name.starts_with(OURS_PREFIX) {
+        return true;
+    }
+    if !name.contains('_') {
+        return false;
+    }
+    let read = name.replace('_', "-");
+    !underscores || read.starts_with(OURS_PREFIX) || OURS.iter().chain(&HOP_BY_HOP).any(|ours| ours.as_str() == read) || read == "host"
+}
+
+/// Makes one field of several `Cookie` fields, as HTTP/2 splits them (RFC 9113, 8.2.3). HTTP/1.1 allows only one.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    // Bytes that are allowed in each value are allowed in all of them together.
+    if let Ok(mut cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
+        cookie.set_sensitive(true);
+        headers.insert(header::COOKIE, cookie);
+    }
 }
 
 /// Makes the headers of a client's request those of ours.
@@ -146,10 +222,11 @@ pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
     for name in &OURS {
         headers.remove(name);
     }
-    let foreign: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with(OURS_PREFIX)).cloned().collect();
+    let foreign: Vec<HeaderName> = headers.keys().filter(|name| is_foreign(name.as_str(), told.underscores)).cloned().collect();
     for name in foreign {
         headers.remove(name);
     }
+    join_cookies(headers);
     // The answer to it was given here.
     headers.remove(header::EXPECT);
     // The client's upstream address says it.
@@ -206,9 +283,91 @@ mod tests {
         for path in ["/rest/v1/a/../b", "/rest/v1/..", "/./a", "/rest/v1/%2e%2E/x", "/a/.%2e", "/a/%2e", "/a/%2e%2e%2fb", "/a%2F..%2Fb"] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
         }
+        for path in [
+            "/rest/v1/..;/x",
+            "/rest/v1/..;a=b/x",
+            "/rest/v1/.;",
+            "/rest/v1/..%3B/x",
+            "/rest/v1/..%5cx",
+            "/rest/v1/..%5C..%5cx",
+            "/rest/v1/a%5c%2E%2e%5Cx",
+            "/rest/v1/%252e%252e/x",
+            "/rest/v1/..%252fx",
+            "/rest/v1/%25%32%65.%2fx",
+            "/rest/v1/..%00/x",
+        ] {
+            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
+        }
+        for path in [
+            "/rest/v1/a;b=c",
+            "/rest/v1/;",
+            "/rest/v1/a%5cb",
+            "/rest/v1/a..;b",
+            "/rest/v1/%",
+            "/rest/v1/%2",
+            "/rest/v1/%zz",
+            "/rest/v1/%C3%A4",
+        ] {
+            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
+        }
         for path in ["/rest/v1/a", "/storage/v1/object/a..b/.well-known/...", "/a%2eb", "/a%2fb", "/a/%2e%2e%2e"] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
         }
+    }
+
+    #[test]
+    fn a_body_comes_as_it_is_or_in_chunks() {
+        for (version, codings, expected) in [
+            (Version::HTTP_11, &["chunked"][..], Ok(())),
+            (Version::HTTP_11, &[" Chunked "], Ok(())),
+            (Version::HTTP_10, &["chunked"], Err(Refusal::Malformed)),
+            (Version::HTTP_11, &["gzip, chunked"], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &["gzip", "chunked"], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &["chunked", "chunked"], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &["chunked, chunked"], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &["chunked;q=1"], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &[""], Err(Refusal::TransferCoding)),
+            (Version::HTTP_11, &[], Ok(())),
+        ] {
+            let headers: Vec<_> = codings.iter().map(|coding| ("transfer-encoding", *coding)).collect();
+            assert_eq!(check(&parts(version, "/", &headers)), expected, "{version:?} {codings:?}");
+        }
+    }
+
+    #[test]
+    fn two_authorization_fields_are_refused() {
+        let (one, two) = (("authorization", "Bearer a"), ("Authorization", "Bearer b"));
+        assert_eq!(check(&parts(Version::HTTP_2, "/", &[one])), Ok(()));
+        for headers in [[one, two], [one, one]] {
+            assert_eq!(check(&parts(Version::HTTP_2, "/", &headers)), Err(Refusal::Malformed));
+        }
+    }
+
+    /// The fields that a service gets of those a client sent, without those of the edge, sorted.
+    fn passed_on(sent: &[(&'static str, &str)], underscores: bool) -> Vec<String> {
+        let mut headers = parts(Version::HTTP_11, "/", sent).headers;
+        let client = Client { address: None, host: None };
+        rewrite(&mut headers, &Told { client: &client, project: &None, prefix: "/rest/v1", underscores });
+        let all = headers.iter().filter(|(name, _)| !name.as_str().starts_with(OURS_PREFIX));
+        let mut all: Vec<_> = all.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn names_with_underscores_are_dropped_unless_the_operator_allows_them() {
+        let sent =
+            [("x_custom", "1"), ("x_forwarded_for", "1.2.3.4"), ("X-Forwarded_Proto", "http"), ("x_project_ref", "a"), ("x_real-ip", "b")];
+        let more = [("transfer_encoding", "chunked"), ("host_", "c"), ("apikey", "k")];
+        let sent = [&sent[..], &more].concat();
+        assert_eq!(passed_on(&sent, false), ["apikey: k"]);
+        assert_eq!(passed_on(&sent, true), ["apikey: k", "host_: c", "x_custom: 1"], "none that is read as one of the edge's");
+    }
+
+    #[test]
+    fn several_cookie_fields_become_one() {
+        assert_eq!(passed_on(&[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")], false), ["cookie: a=1; b=2; c=3; d=4"]);
+        assert_eq!(passed_on(&[("cookie", "a=1")], false), ["cookie: a=1"]);
     }
 
     #[test]
@@ -240,7 +399,7 @@ mod tests {
         ];
         let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
         let (client, project) = (Client::new([192, 0, 2, 1].into(), "a.test"), Some(HeaderValue::from_static("abcdefghijklmnopqrst")));
-        rewrite(&mut headers, &Told { client: &client, project: &project, prefix: "/rest/v1" });
+        rewrite(&mut headers, &Told { client: &client, project: &project, prefix: "/rest/v1", underscores: false });
         let mut told: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         told.sort_unstable();
         let expected = [

@@ -19,6 +19,7 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use hyper_util::rt::TokioIo;
+use secrecy::SecretString;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional},
     sync::Notify,
@@ -30,7 +31,9 @@ use super::{
     body::full,
     connection::Visit,
     forward::{self, Answer, Passed},
+    gate,
     links::{Arriving, Links},
+    open_tunnels::Grant,
     request,
 };
 
@@ -40,7 +43,16 @@ const SILENCE: Duration = Duration::from_mins(5);
 /// Passes on the wish for a WebSocket. If the service grants it, what follows is passed on as it is.
 pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client: OnUpgrade) -> Result<Answer, Refusal> {
     let service = passed.service;
-    let place = visit.app.edge.tunnels.take(passed.site.project).ok_or(Refusal::Busy)?;
+    let (capacity, now) = (&visit.app.edge.capacity, visit.app.clock.ticks());
+    let held = capacity.request(passed.holder, now)?;
+    let counted = capacity.websocket(passed.holder, now)?;
+    let grant = Grant {
+        name: visit.name.clone(),
+        project: passed.site.project,
+        needs_key: gate::needs_key(service, passed.rest, &parts.method),
+        key: gate::presented(&parts).ok().map(SecretString::from),
+        end: Notify::new(),
+    };
     let mut request = forward::outgoing(visit, &passed, parts, Either::Left(Empty::new()))?;
     mark(request.headers_mut());
     let sent = Notify::new();
@@ -48,7 +60,7 @@ pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client
     let asked = Links::ask_to_upgrade(passed.upstream.authority(), request);
     let mut response = forward::in_time(service, &sent, asked).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let mut refused = forward::incoming(response.map(Arriving::from), passed.held);
+        let mut refused = forward::incoming(response.map(Arriving::from), held);
         super::answer::close(refused.headers_mut());
         return Ok(refused);
     }
@@ -57,17 +69,23 @@ pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client
         return Err(Refusal::Unreachable(service));
     }
     let (app, server) = (visit.app.clone(), hyper::upgrade::on(&mut response));
+    let places = (counted, Arc::clone(&visit.place));
     tokio::spawn(async move {
         let tunnels = app.metrics.edge().tunnels();
         tunnels.increment(1);
-        if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
+        let open = app.edge.open_tunnels.add(grant);
+        // Looked at again now that changes are told to it: one may have come since the request was let in.
+        if let (Ok(client), Ok(server)) = tokio::join!(client, server)
+            && open.grant.holds(&app).await
+        {
             tokio::select! {
                 () = carry(client, server) => {}
+                () = open.grant.end.notified() => {}
                 () = app.edge.stopping() => {}
             }
         }
         tunnels.decrement(1);
-        drop((place, passed.held));
+        drop(places);
     });
     let mut answer = Response::new(full(""));
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

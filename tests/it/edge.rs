@@ -7,6 +7,7 @@ mod keys;
 mod orders;
 mod renewals;
 mod rules;
+mod sharing;
 mod tunnels;
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -61,11 +62,16 @@ impl Gate {
 
     /// The same, with the certificate for the projects' domain from elsewhere.
     async fn with(wildcard: impl FnOnce(&Path) -> Option<Wildcard>, options: edge::Options) -> Self {
+        Self::over(Transport::default(), wildcard, options).await
+    }
+
+    /// The same, behind these proxies.
+    async fn over(transport: Transport, wildcard: impl FnOnce(&Path) -> Option<Wildcard>, options: edge::Options) -> Self {
         let (app, echo) = (TestApp::new().await, Echo::start().await);
         let services = Service::ALL.into_iter().filter(|service| *service != Service::Functions);
         let upstreams: Upstreams =
             services.map(|service| format!("{service}=http://{}/base", echo.address).parse::<Named>().unwrap()).collect();
-        let settings = Settings { upstreams, edge: options, ..settings(Transport::default(), Uuid::from_u128(7)) };
+        let settings = Settings { upstreams, edge: options, ..settings(transport, Uuid::from_u128(7)) };
         let node = app.another_with(settings, app.machine.clone());
         let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);

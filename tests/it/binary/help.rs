@@ -39,6 +39,8 @@ fn every_command_explains_itself() {
         &["limits", "set"],
         &["upstream"],
         &["upstream", "set"],
+        &["key-check"],
+        &["key-check", "set"],
         &["engine"],
         &["engine", "list"],
         &["engine", "install"],

@@ -111,3 +111,45 @@ fn only_who_may_open_the_socket_is_the_operator() {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     assert_eq!(fs::read_to_string(&socket).unwrap(), "kept", "what is no socket is somebody's file");
 }
+
+#[test]
+fn the_operator_switches_the_key_check_of_a_project() {
+    let machine = Machine::new();
+    let socket = machine.dir().join("operator.sock");
+    let services = format!("rest=http://{}", service());
+    let mut gantry = machine.dev(&["--upstream", &services, "--operator-socket", socket.to_str().unwrap()]);
+    let project = gantry.create("checked");
+    let path = format!("/v1/projects/{project}/key-check");
+    let is_open = || reached(&gantry, &project, "/rest/v1/a") == "GET /a HTTP/1.1\r\n";
+
+    assert_eq!(ask(&socket, "GET", &path, None).expect(200), json!({ "enabled": false, "overridden": false }));
+    assert!(is_open());
+    let on = json!({ "enabled": true, "overridden": true });
+    assert_eq!(ask(&socket, "PUT", &path, Some(&json!({ "enabled": true }))).expect(200), on);
+    assert!(!is_open(), "at the very next request");
+    assert_eq!(machine.json(&["key-check", "list"]), json!([{ "project": project, "enabled": true }]));
+    let unset = machine.json(&["key-check", "unset", &project]);
+    assert_eq!(unset["before"], json!(true));
+    assert!(is_open(), "a command as well");
+    assert_eq!(machine.json(&["key-check", "set", &project, "on"])["before"], json!(null));
+    assert!(!is_open());
+    assert_eq!(ask(&socket, "DELETE", &path, None).expect(200), json!({ "enabled": false, "overridden": false }));
+    assert!(is_open());
+
+    let logged = gantry.get(&format!("/v1/organizations/{}/audit?subject={project}", gantry.organization)).expect(200);
+    let operations = logged["entries"].as_array().unwrap().iter().map(|entry| entry["operation"].as_str().unwrap());
+    let operations: Vec<_> = operations.filter(|operation| operation.starts_with("gantry key-check")).collect();
+    assert_eq!(operations, ["gantry key-check unset", "gantry key-check set", "gantry key-check unset", "gantry key-check set"]);
+
+    for (method, path, body, status) in [
+        ("PUT", path.clone(), Some(json!({ "enabled": "yes" })), 400),
+        ("PUT", path.clone(), Some(json!({})), 400),
+        ("POST", path.clone(), None, 404),
+        ("GET", format!("{path}/more"), None, 404),
+        ("GET", "/v1/projects/zzzzzzzzzzzzzzzzzzzz/key-check".into(), None, 404),
+    ] {
+        ask(&socket, method, &path, body.as_ref()).expect(status);
+    }
+    assert_eq!(machine.run(&["key-check", "set", &"z".repeat(20), "on"]).status.code(), Some(1));
+    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+}

@@ -1,6 +1,7 @@
 //! Where requests go, and what services are told.
 
-use gantry::edge::upstreams::Service;
+use gantry::edge::{self, upstreams::Service};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -57,6 +58,72 @@ async fn a_service_believes_the_edge_and_not_the_client() {
     });
     assert_eq!(answer.json()["headers"], expected);
     assert!(answer.head.contains("x-kept: yes") && !answer.head.contains("keep-alive"), "{}", answer.head);
+}
+
+#[tokio::test]
+async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_them() {
+    let sent = "X_Project_Ref: evil\r\nX_Forwarded_For: 1.2.3.4\r\nx_real_ip: 1.2.3.4\r\nX_Custom: 1\r\nX-Forwarded_Host: evil\r\n";
+    for underscore_headers in [false, true] {
+        let gate = Gate::with(|_| None, edge::Options { underscore_headers, ..edge::Options::default() }).await;
+        let (host, mut client) = (gate.host(), gate.client().await);
+        client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{sent}\r\n")).await;
+        let answer = client.answer().await;
+        let seen = answer.json()["headers"].as_object().unwrap().keys().filter(|name| name.contains('_')).cloned().collect::<Vec<_>>();
+        let allowed: &[&str] = if underscore_headers { &["x_custom"] } else { &[] };
+        assert_eq!(seen, allowed);
+        assert_eq!(answer.saw("x-project-ref").as_deref(), Some(gate.project.as_str()));
+    }
+}
+
+#[tokio::test]
+async fn cookies_of_http_2_reach_a_service_as_one_field() {
+    let gate = Gate::new().await;
+    let (lines, mut heard) = mpsc::channel(1);
+    let (address, _service) = once(async move |mut stream| {
+        lines.send(read_head(&mut stream).await).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    })
+    .await;
+    gate.point(Service::Functions, address).await;
+    let io = TokioIo::new(gate.connect(&gate.host(), &["h2"]).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let mut driver = JoinSet::new();
+    driver.spawn(async move { drop(connection.await) });
+    let request = hyper::Request::builder().uri(format!("https://{}/functions/v1/", gate.host()));
+    let request = ["a=1", "b=2", "c=3; d=4"].iter().fold(request, |request, crumb| request.header("cookie", *crumb));
+    let answer = sender.send_request(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap()).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    let head = heard.recv().await.unwrap();
+    let cookies: Vec<_> = head.lines().filter(|line| line.to_lowercase().starts_with("cookie:")).collect();
+    assert_eq!(cookies, ["cookie: a=1; b=2; c=3; d=4"]);
+}
+
+#[tokio::test]
+async fn trailers_of_a_client_do_not_reach_a_service() {
+    let gate = Gate::new().await;
+    let (lines, mut heard) = mpsc::channel(1);
+    let (address, _service) = once(async move |mut stream| {
+        let head = read_head(&mut stream).await;
+        let mut body = Vec::new();
+        while !body.ends_with(b"\r\n\r\n") {
+            body.push(stream.read_u8().await.unwrap());
+        }
+        lines.send((head, String::from_utf8(body).unwrap())).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+    })
+    .await;
+    gate.point(Service::Functions, address).await;
+    let (host, mut client) = (gate.host(), gate.client().await);
+    let chunks = "3\r\nabc\r\n0\r\nX-Project-Ref: evil\r\n\r\n";
+    client
+        .send(&format!(
+            "POST /functions/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\nTrailer: X-Project-Ref\r\n\r\n{chunks}"
+        ))
+        .await;
+    assert_eq!(client.answer().await.status, 200);
+    let (head, body) = heard.recv().await.unwrap();
+    assert_eq!(body, "3\r\nabc\r\n0\r\n\r\n");
+    assert!(!head.to_lowercase().contains("evil"), "{head}");
 }
 
 #[tokio::test]

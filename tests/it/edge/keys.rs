@@ -22,7 +22,7 @@ impl Gate {
     }
 
     /// The project's keys in clear.
-    async fn keys(&self, path: &str) -> Vec<Value> {
+    pub(super) async fn keys(&self, path: &str) -> Vec<Value> {
         let answer = self.node.get(&format!("{path}/api-keys?reveal=true")).as_(&self.app.owner).send().await.expect(200);
         answer.json().as_array().unwrap().clone()
     }
@@ -84,4 +84,29 @@ async fn a_key_that_was_taken_away_opens_nothing_any_more() {
     let call = gate.node.post(&gate.app.at("/api-keys?reveal=true")).as_(&gate.app.owner);
     let made = call.json(&json!({"type": "publishable", "name": "another"})).send().await.expect(201).json();
     assert_eq!(gate.with_key(made["api_key"].as_str().unwrap()).await, 200, "a new one is good at once");
+}
+
+impl Gate {
+    /// Sets the key check of the project, as `gantry key-check set` does on another node.
+    pub(super) async fn set_key_check(&self, enabled: Option<bool>) {
+        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry key-check set");
+        edge::key_checks::set(&self.app.app.db, &self.project, enabled, &self.app.clock, audit).await.unwrap();
+        self.node.app.forget("project_key_checks");
+    }
+}
+
+#[tokio::test]
+async fn the_operator_switches_the_key_check_of_one_project() {
+    for general in [false, true] {
+        let options = edge::Options { check_keys: general, ..edge::Options::default() };
+        let gate = Gate::with(|_| None, options).await;
+        let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
+        gate.node.app.forget("projects");
+        let (host, by_default) = (format!("{sibling}.example.test"), if general { 401 } else { 200 });
+        for (enabled, status) in [(None, by_default), (Some(true), 401), (Some(false), 200), (None, by_default)] {
+            gate.set_key_check(enabled).await;
+            assert_eq!(gate.get("/rest/v1/todos").await.status, status, "{general} {enabled:?}, at the next request");
+            assert_eq!(gate.client_of(&host).await.get(&host, "/rest/v1/todos").await.status, by_default, "another project");
+        }
+    }
 }

@@ -77,17 +77,58 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused() {
         assert_eq!((answer.status, answer.message().as_str()), (400, "The request is malformed"), "{first}");
         assert!(client.is_closed().await, "{first}");
     }
-    for bad in [
-        "Content-Length: 1\r\nContent-Length: 2",
-        "Content-Length: -1",
-        "Transfer-Encoding: chunked, identity",
-        "Transfer-Encoding: x",
-        "Bad Header: x",
+    for (bad, status) in [
+        ("Content-Length: 1\r\nContent-Length: 2", 400),
+        ("Content-Length: -1", 400),
+        ("Transfer-Encoding: chunked, identity", 400),
+        ("Transfer-Encoding: x", 400),
+        ("Transfer-Encoding: gzip, chunked", 501),
+        ("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", 501),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", 501),
+        ("Bad Header: x", 400),
     ] {
         let mut client = gate.client().await;
         client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{bad}\r\n\r\n0\r\n\r\n{smuggled}")).await;
-        assert_eq!(client.answer().await.status, 400, "{bad}");
+        assert_eq!(client.answer().await.status, status, "{bad}");
         assert!(client.is_closed().await, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_whose_chunks_cannot_be_read_is_the_clients_mistake() {
+    let gate = Gate::new().await;
+    let host = gate.host();
+    // Before the request is passed on, and after.
+    for chunks in ["zz\r\nabc\r\n", "-1\r\n", "3\r\nabcdef\r\n", "3\r\nabc\r\nzz\r\n", "11111111111111111\r\n"] {
+        let mut client = gate.client().await;
+        client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}")).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.message().as_str()), (400, "The request is malformed"), "{chunks}");
+        assert!(client.is_closed().await, "{chunks}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
+    let gate = Gate::new().await;
+    let host = gate.host();
+    for (path, headers, status) in [
+        ("/rest/v1/x", "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n", 400),
+        ("/rest/v1/x", "Authorization: Bearer a\r\nauthorization: Bearer a\r\n", 400),
+        ("/rest/v1/x", "Authorization: Bearer a\r\n", 200),
+        ("/rest/v1/..;/x", "", 400),
+        ("/rest/v1/..%3b/x", "", 400),
+        ("/rest/v1/..%5cx", "", 400),
+        ("/rest/v1/..%5C..%5Cauth", "", 400),
+        ("/rest/v1/..\\x", "", 400),
+        ("/rest/v1/%2e%2E/x", "", 400),
+        ("/rest/v1/..%2fx", "", 400),
+        ("/rest/v1/%252e%252e%252fx", "", 400),
+        ("/rest/v1/a;b=c", "", 200),
+    ] {
+        let mut client = gate.client().await;
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n")).await;
+        assert_eq!(client.answer().await.status, status, "{path} {headers}");
     }
 }
 

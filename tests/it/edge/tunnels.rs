@@ -1,12 +1,17 @@
 //! WebSockets: asked for in one way only, then bytes both ways.
 
-use gantry::edge::upstreams::Service;
+use std::time::Duration;
+
+use gantry::edge::{self, upstreams::Service};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    task::JoinSet,
     time::timeout,
 };
 
-use super::{Gate, once, read_head};
+use super::{Client, Gate, once, read_head};
 use crate::support::machine::PATIENCE;
 
 const WISH: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
@@ -97,4 +102,124 @@ async fn when_the_edge_stops_its_websockets_end() {
     gate.node.app.edge.stop();
     assert!(client.is_closed().await);
     timeout(PATIENCE, service.join_next()).await.unwrap().unwrap().unwrap();
+}
+
+/// How soon a WebSocket ends that would not be granted any more.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A service that grants every WebSocket, and repeats what it is told.
+struct Granting {
+    gate: Gate,
+    _service: JoinSet<()>,
+}
+
+impl Granting {
+    async fn new(gate: Gate) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        gate.point(Service::Realtime, listener.local_addr().unwrap()).await;
+        let mut service = JoinSet::new();
+        service.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    read_head(&mut stream).await;
+                    stream.write_all(GRANT).await.unwrap();
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        Self { gate, _service: service }
+    }
+
+    async fn open(&self, host: &str, query: &str) -> Client {
+        let mut client = self.gate.client_of(host).await;
+        client.send(&format!("GET /realtime/v1/websocket{query} HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n")).await;
+        assert_eq!(client.answer().await.status, 101, "{host}");
+        assert!(client.is_open().await);
+        client
+    }
+
+    async fn vanity(&self, name: &str) {
+        let call = self.gate.node.post(&self.gate.app.at("/vanity-subdomain/activate")).as_(&self.gate.app.owner);
+        call.json(&json!({ "vanity_subdomain": name })).send().await.expect(201);
+    }
+
+    /// Says what is wanted of the project, as another node does.
+    async fn want(&self, desired: &str, status: &str) {
+        let sql = "update projects set desired = $2, status = $3 where ref = $1";
+        self.gate.app.app.db.query(sql, &[&self.gate.project.as_str(), &desired, &status]).await.unwrap();
+        self.gate.node.app.forget("projects");
+    }
+}
+
+impl Client {
+    /// Whether what is said comes back.
+    async fn is_open(&mut self) -> bool {
+        self.send("still there?").await;
+        let mut back = [0; 12];
+        timeout(PATIENCE, self.0.read_exact(&mut back)).await.is_ok_and(|read| read.is_ok())
+    }
+
+    /// Whether it ends within a second.
+    async fn ends(&mut self) -> bool {
+        let ended = timeout(SECOND, self.0.read(&mut [0; 1])).await;
+        ended.is_ok_and(|read| !matches!(read, Ok(1..)))
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
+    let town = Granting::new(Gate::new().await).await;
+    town.vanity("shop").await;
+    let (mut by_name, mut by_reference) = (town.open("shop.example.test", "").await, town.open(&town.gate.host(), "").await);
+    town.gate.node.delete(&town.gate.app.at("/vanity-subdomain")).as_(&town.gate.app.owner).send().await.expect(200);
+    assert!(by_name.ends().await);
+    assert!(by_reference.is_open().await, "its own name leads there still");
+    // A name that another project has by now leads elsewhere.
+    town.vanity("shop").await;
+    let mut by_name = town.open("shop.example.test", "").await;
+    let other = town.gate.app.stub(town.gate.app.home.id, "other").await;
+    let sql = "update vanity_subdomains set project_id = (select id from projects where ref = $1)";
+    town.gate.app.app.db.query(sql, &[&other.as_str()]).await.unwrap();
+    town.gate.node.app.forget("vanity_subdomains");
+    assert!(by_name.ends().await && by_reference.is_open().await);
+}
+
+#[tokio::test]
+async fn a_websocket_ends_with_its_project() {
+    for (desired, status) in [("paused", "PAUSING"), ("removed", "GOING_DOWN")] {
+        let town = Granting::new(Gate::new().await).await;
+        let mut client = town.open(&town.gate.host(), "").await;
+        let sibling = town.gate.app.stub(town.gate.app.home.id, "sibling").await;
+        town.gate.node.app.forget("projects");
+        let sql = "insert into project_upstreams select s.id, u.service, u.url from project_upstreams u, projects s where s.ref = $1";
+        town.gate.app.app.db.query(sql, &[&sibling.as_str()]).await.unwrap();
+        town.gate.node.app.forget("project_upstreams");
+        let mut other = town.open(&format!("{sibling}.example.test"), "").await;
+        town.want(desired, status).await;
+        assert!(client.ends().await, "{desired}");
+        assert!(other.is_open().await, "{desired}");
+    }
+}
+
+#[tokio::test]
+async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
+    let options = edge::Options { check_keys: true, ..edge::Options::default() };
+    let town = Granting::new(Gate::with(|_| None, options).await).await;
+    let (gate, host) = (&town.gate, town.gate.host());
+    let keys = gate.keys(&gate.app.at("")).await;
+    let of = |kind: &str| keys.iter().find(|key| key["type"] == kind).unwrap();
+    let with = |kind: &str| format!("?apikey={}", of(kind)["api_key"].as_str().unwrap());
+    let (mut revoked, mut kept) = (town.open(&host, &with("secret")).await, town.open(&host, &with("publishable")).await);
+    let id = of("secret")["id"].as_str().unwrap();
+    gate.node.delete(&gate.app.at(&format!("/api-keys/{id}"))).as_(&gate.app.owner).send().await.expect(200);
+    assert!(revoked.ends().await);
+    assert!(kept.is_open().await);
+    // Without the check, keys end nothing; switched on again, it ends what has none that is good.
+    gate.set_key_check(Some(false)).await;
+    let mut without = town.open(&host, "").await;
+    gate.set_key_check(Some(true)).await;
+    assert!(without.ends().await);
+    assert!(kept.is_open().await);
 }
