@@ -11,7 +11,8 @@
 //! - [`clusters`]: the real PostgreSQL behind a project; [`router`]: the way in for its clients, [`network`]: who may take it
 //! - [`edge`]: the way in to its services, by [`domains`]: the names under which it is reached
 //! - [`analytics`]: what projects log, kept and asked for through the package `gantry-logs`
-//! - [`app`], [`db`], [`sealing`], [`cache`], [`places`], [`tls`], [`listener`], [`telemetry`], [`error`], [`ids`], [`clock`]: what they share
+//! - [`app`], [`db`], [`sealing`], [`cache`], [`places`], [`tls`], [`listener`], [`telemetry`], [`error`], [`ids`], [`names`],
+//!   [`clock`]: what they share
 
 pub mod accepting;
 pub mod access;
@@ -36,6 +37,7 @@ pub mod jit;
 pub mod keys;
 pub mod limits;
 pub mod listener;
+pub mod names;
 pub mod network;
 pub mod oauth;
 pub mod operator;

@@ -21,6 +21,7 @@ use crate::{
     db::{self, Db},
     error::{Context, Error},
     ids::{OrgSlug, OrganizationId, UserId},
+    names,
 };
 
 /// An organization, as lists show it.
@@ -120,9 +121,7 @@ pub async fn create(
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
 ) -> Result<Summary, Error> {
-    if !(1..=256).contains(&name.chars().count()) {
-        return Err(Error::invalid("name", "expected 1 to 256 characters"));
-    }
+    names::check("name", name, 256)?;
     let slug = slug.unwrap_or_else(|| OrgSlug::generate(entropy));
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("creating an organization")?;

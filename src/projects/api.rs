@@ -21,7 +21,7 @@ use crate::{
     http::{Created, Done, Endpoint, Json, Lists, Query, Tag, Verb, Written, mount, needs},
     ids::OrgSlug,
     limits::{STANDARD, STANDARD_BY_BODY},
-    projects,
+    names, projects,
 };
 
 /// Endpoints of this slice.
@@ -146,9 +146,7 @@ struct UpdateRequest {
 }
 
 async fn update(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<UpdateRequest>) -> Result<Json<Named>, Error> {
-    if !(1..=256).contains(&request.name.chars().count()) {
-        return Err(Error::invalid("name", "expected 1 to 256 characters"));
-    }
+    names::check("name", &request.name, 256)?;
     Ok(Json(projects::rename(&app, &project, &request.name, &audit).await?))
 }
 

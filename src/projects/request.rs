@@ -8,6 +8,7 @@ use super::regions::{self, Region, SmartGroup};
 use crate::{
     clusters::{Engine, Engines},
     error::{Context, Error},
+    names,
 };
 
 macro_rules! sizes {
@@ -105,9 +106,7 @@ pub struct NewProject {
 impl CreateRequest {
     /// Checks the body against what is installed here. Nothing that was asked for is silently left out.
     pub(super) fn check(self, engines: &Engines) -> Result<NewProject, Error> {
-        if !(1..=256).contains(&self.name.chars().count()) {
-            return Err(Error::invalid("name", "expected 1 to 256 characters"));
-        }
+        names::check("name", &self.name, 256)?;
         if !(1..=256).contains(&self.db_pass.expose_secret().len()) {
             return Err(Error::invalid("db_pass", "expected 1 to 256 bytes"));
         }

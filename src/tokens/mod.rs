@@ -22,7 +22,7 @@ use crate::{
     error::{Context, Credential, Error},
     http::Presented,
     ids::{TokenId, UserId},
-    oauth,
+    names, oauth,
 };
 
 /// Longest custom life of a token.
@@ -222,7 +222,7 @@ fn read(row: &Row) -> Token {
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    if (1..=256).contains(&name.chars().count()) { Ok(()) } else { Err(Error::invalid("name", "expected 1 to 256 characters")) }
+    names::check("name", name, 256)
 }
 
 /// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.

@@ -12,6 +12,7 @@ use crate::{
     access::Permission,
     error::Error,
     http::{Access, Endpoint, Query, Verb, mount},
+    names,
     tokens::cli_login::{self, Channel},
 };
 
@@ -53,7 +54,7 @@ struct AskedFor {
 impl AskedFor {
     /// As a person can read it, and as a token can be called.
     fn name(&self) -> String {
-        let name: String = self.token_name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+        let name: String = self.token_name.chars().filter(|c| !names::is_hidden(*c)).take(NAME_CHARS_MAX).collect();
         if name.trim().is_empty() { "Command line".to_owned() } else { name }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{ProjectId, ProjectRef},
+    names,
     tokens::Digest,
 };
 
@@ -62,9 +63,7 @@ pub async fn create(
     audit: &Recorder,
 ) -> Result<(Key, SecretString), Error> {
     let doing = "making an ingest key";
-    if !(1..=100).contains(&name.chars().count()) {
-        return Err(Error::invalid("name", "must have 1 to 100 characters"));
-    }
+    names::check("name", name, 100)?;
     let secret = SecretString::from(format!("{PREFIX}{}", hex::encode(entropy.bytes::<20>())));
     let hint = format!("…{}", &secret.expose_secret()[secret.expose_secret().len() - 4..]);
     let mut client = db.client().await?;

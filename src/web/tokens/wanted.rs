@@ -10,6 +10,7 @@ use super::catalogue::{self, Row};
 use crate::{
     access::{Permission, Reach, Role},
     ids::OrganizationId,
+    names,
 };
 
 /// Before the name of a row, the field that says its level.
@@ -158,7 +159,9 @@ impl Wanted {
             _ => None,
         };
         let wrong = Wrong {
-            name: (!(1..=256).contains(&self.name.trim().chars().count())).then(|| "Give it a name of up to 256 characters.".to_owned()),
+            name: names::check("name", self.name.trim(), 256)
+                .is_err()
+                .then(|| "Give it a name of up to 256 visible characters.".to_owned()),
             days: self.ends(now).is_none().then(|| "Choose a day from today on, within a year.".to_owned()),
             reach: reach.map(str::to_owned),
             permissions: self.permissions().is_empty().then(|| "Choose at least one permission.".to_owned()),
