@@ -272,8 +272,8 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SEALING_KEY", value_name = "FILE")]
     pub sealing_key: Option<PathBuf>,
 
-    /// Where clients reach this server: scheme, host and port. It is the issuer of OAuth tokens. Without it: as each request
-    /// spells it.
+    /// Where clients reach this server: scheme, host and port. It is the issuer of OAuth tokens, and applications can ask for
+    /// consent only if it is set. Without it: none, and for `gantry dev` the address it listens on.
     #[arg(long, env = "GANTRY_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
 
@@ -377,6 +377,9 @@ pub enum ConfigError {
     /// Only a control database that others use too can be where counters are shared.
     #[error("--limits-url postgres shares counters through the control database, so it needs --database-url")]
     NothingShared,
+    /// The issuer of tokens is an origin: paths of the protocol are put behind it.
+    #[error("--public-url must be a scheme, a host and a port, such as https://api.example.com, and nothing more")]
+    NotAnOrigin,
     /// What a project serves could set cookies for the pages, and look like them.
     #[error("--public-url is under --project-domain, where projects are reached: give the account pages a host outside of it")]
     AmongProjects,
@@ -405,7 +408,11 @@ impl Config {
         if postgres && self.control.database_url.is_none() {
             return Err(ConfigError::NothingShared);
         }
-        let host = self.public_url.as_ref().and_then(|url| url::Url::parse(url).ok()).and_then(|url| url.host_str().map(str::to_owned));
+        let public = self.public_url.as_ref().map(|url| url::Url::parse(url).map_err(|_| ConfigError::NotAnOrigin)).transpose()?;
+        if public.as_ref().is_some_and(|url| self.public_url().as_deref() != Some(&url.origin().ascii_serialization())) {
+            return Err(ConfigError::NotAnOrigin);
+        }
+        let host = public.as_ref().and_then(url::Url::host_str);
         if host.is_some_and(|host| host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))) {
             return Err(ConfigError::AmongProjects);
         }
@@ -502,6 +509,27 @@ mod tests {
         ] {
             let line = ["x", "--project-domain", "Projects.test", "--public-url", url];
             assert_eq!(Line::parse_from(line).config.check().is_ok(), ok, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_public_url_is_an_origin() {
+        for (url, ok) in [
+            ("https://gantry.example.com", true),
+            ("https://gantry.example.com/", true),
+            ("http://127.0.0.1:8080", true),
+            ("https://[::1]:8443", true),
+            ("https://gantry.example.com/base", false),
+            ("https://gantry.example.com?x", false),
+            ("https://gantry.example.com#x", false),
+            ("https://user@gantry.example.com", false),
+            ("https://Gantry.example.com", false),
+            ("https://gantry.example.com:443", false),
+            ("gantry.example.com", false),
+            ("ftp:gantry", false),
+            ("", false),
+        ] {
+            assert_eq!(Line::parse_from(["x", "--public-url", url]).config.check().is_ok(), ok, "{url}");
         }
     }
 

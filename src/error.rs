@@ -56,6 +56,8 @@ pub enum Error {
         /// When to ask again.
         retry: Duration,
     },
+    /// The operation needs an option that the operator did not set. The text names it.
+    Unconfigured(&'static str),
     /// A published operation that this server does not have yet.
     NotBuilt(&'static str),
     /// What the OAuth protocol has a name for.
@@ -166,6 +168,7 @@ codes! {
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
     NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
+    NOT_CONFIGURED = "not_configured", 503, "The operation needs an option that the operator of the server did not set.", "Tell the operator; the message names the option.";
     UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
     REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
     HOSTNAME_CONFIGURED = "hostname_configured", 544, "A project that has a custom hostname asked for another.", "Delete the first one.";
@@ -205,6 +208,7 @@ impl Error {
                 _ => OAUTH_REFUSED,
             },
             Self::Internal(_) => INTERNAL_SERVER_ERROR,
+            Self::Unconfigured(_) => NOT_CONFIGURED,
             Self::NotBuilt(_) => NOT_IMPLEMENTED,
             Self::Unavailable { .. } => UNAVAILABLE,
             Self::TimedOut(_) => REQUEST_TIMEOUT,
@@ -243,6 +247,7 @@ impl Error {
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
+            Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
             Self::Oauth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),

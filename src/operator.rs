@@ -117,7 +117,7 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
     let request_id = audit.request_id().to_owned();
     let outcome = async { asked?.answer(&app, Body::new(body), audit).await };
     outcome.await.unwrap_or_else(|error| {
-        respond::error(&error, &Refused { method: &parts.method, uri: &parts.uri, request_id: &request_id, operation, challenge: "" })
+        respond::error(&error, &Refused { method: &parts.method, uri: &parts.uri, request_id: &request_id, operation, challenge: None })
     })
 }
 

@@ -144,6 +144,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let listener = TcpListener::from_std(bind(config.listen, "--listen")?)?;
     let admin = config.admin_listen.map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?)).transpose()?;
     let operator = config.operator_socket.as_deref().map(operator_socket).transpose()?;
+    let issuer = issuer(&config, choice, listener.local_addr()?);
     let mut databases = Databases::bind(&config, choice)?;
     let mut edges = Edges::bind(&config, choice)?;
     let tls = tls(&config)?;
@@ -179,7 +180,11 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
-        let settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
+        let mut settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
+        settings.oauth.public_url = issuer;
+        if settings.oauth.public_url.is_none() && oauth::applications::any(&db).await? {
+            tracing::warn!("OAuth applications are registered, and none can ask for consent before --public-url is set");
+        }
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_resources(resources);
         clusters.prepare().await?;
@@ -347,6 +352,14 @@ async fn first_steps(
         file.display()
     );
     settings(config, databases, &home, &entropy)
+}
+
+/// The issuer of OAuth tokens: `--public-url`, and without it, for `gantry dev`, the address it listens on. Never a name that
+/// requests bring along.
+fn issuer(config: &Config, choice: Choice, address: SocketAddr) -> Option<String> {
+    let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
+    let own = (choice == Choice::Convenient && !address.ip().is_unspecified()).then(|| format!("{scheme}://{address}"));
+    config.public_url().or(own)
 }
 
 fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {

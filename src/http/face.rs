@@ -43,8 +43,8 @@ pub struct Refused<'a> {
     pub request_id: &'a str,
     /// Id of the operation.
     pub operation: &'static str,
-    /// The answer to "how do I authenticate?", where that is the error.
-    pub challenge: &'a str,
+    /// Value of `WWW-Authenticate`, where the error has one.
+    pub challenge: Option<&'a str>,
 }
 
 /// Who an operation is asked for by another one, in this process.

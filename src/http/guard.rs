@@ -23,7 +23,7 @@ use super::{
     fields::{self, RequestId, Told},
     input::{Basic, Call, Payload},
     named::{self, Named},
-    respond,
+    nul, respond,
     router::Api,
     transport::{Peer, Transport},
 };
@@ -76,13 +76,20 @@ impl Guarded {
         self.face.asks
     }
 
-    /// How to authenticate: RFC 6750, and where RFC 9728 says the rest is told.
-    fn challenge(&self, credential: Credential, arrival: &Arrival) -> String {
-        let peer = self.app.settings.transport.peer(arrival.socket, &arrival.headers);
-        let origin = self.app.settings.oauth.issuer(peer.origin(&arrival.uri, &arrival.headers));
-        let wrong = if credential == Credential::Missing { "" } else { "error=\"invalid_token\", " };
-        let scope = self.endpoint.access.oauth().map(|scope| format!(", scope=\"{}\"", scope.name())).unwrap_or_default();
-        format!("Bearer {wrong}resource_metadata=\"{origin}{RESOURCE_METADATA}\"{scope}")
+    /// The challenge of a 401, or of a 403 to an OAuth token that lacks the scope of the operation (RFC 6750, 3), with the
+    /// address of the metadata (RFC 9728, 5.1) if the server knows its own. None for any other error.
+    fn challenge(&self, error: &Error) -> Option<String> {
+        let wrong = match error {
+            Error::Unauthenticated(Credential::Missing) => None,
+            Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
+            Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
+            _ => return None,
+        };
+        let issuer = self.app.settings.oauth.issuer().ok();
+        let metadata = issuer.map(|issuer| format!("resource_metadata=\"{issuer}{RESOURCE_METADATA}\""));
+        let scope = self.endpoint.access.oauth().map(|scope| format!("scope=\"{}\"", scope.name()));
+        let parameters: Vec<_> = [wrong, metadata, scope].into_iter().flatten().collect();
+        Some(["Bearer ", &parameters.join(", ")].concat().trim_end().to_owned())
     }
 
     fn refuse(&self, error: Error, arrival: &Arrival, request_id: &str) -> Response {
@@ -90,8 +97,8 @@ impl Guarded {
             return respond::within(error);
         }
         let Arrival { method, uri, .. } = arrival;
-        let challenge = if let Error::Unauthenticated(credential) = error { self.challenge(credential, arrival) } else { String::new() };
-        (self.face.refuse)(&error, &Refused { method, uri, request_id, operation: self.endpoint.id, challenge: &challenge })
+        let challenge = self.challenge(&error);
+        (self.face.refuse)(&error, &Refused { method, uri, request_id, operation: self.endpoint.id, challenge: challenge.as_deref() })
     }
 }
 
@@ -220,7 +227,8 @@ async fn admit(
     let (subject, standing) = count(guarded, &caller, named, now, trail).await?;
     // Nobody's body, and a stranger's, is not worth reading.
     let looked_into = if caller.user().is_some() && standing != Standing::Stranger { look_into(endpoint, arrival).await } else { Ok(()) };
-    let unreadable = unreadable.or(looked_into.err());
+    let query = arrival.uri.query().unwrap_or_default();
+    let unreadable = unreadable.or(looked_into.err()).or(nul::check_query(query).err());
     let asked = Asked { query: arrival.uri.query().unwrap_or_default(), body: arrival.payload.seen() };
     if let Some(user) = caller.user().filter(|_| may_change(endpoint, *effect, &asked)) {
         let recorder = Recorder::new(user, &subject, peer.address, request_id.as_str(), endpoint.id);
@@ -389,6 +397,9 @@ pub(super) fn basic(headers: &HeaderMap) -> Basic {
     let Some(line) = lines.next() else { return Basic::Absent };
     let read = || {
         let (scheme, encoded) = line.to_str().ok()?.split_once(' ')?;
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return Some(Basic::Bearer);
+        }
         let text = String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()?;
         let (name, secret) = text.split_once(':').filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
         Some(Basic::Said { name: decoded(name), secret: decoded(secret).into() })

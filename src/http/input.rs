@@ -14,6 +14,7 @@ use super::{
     endpoint::Endpoint,
     face::{Asking, OnBehalf},
     guard::{Arrival, basic},
+    nul,
     openapi::Described,
     router::placeholder,
     transport::Peer,
@@ -40,11 +41,13 @@ pub struct Call<'a> {
     pub(super) request_id: &'a str,
 }
 
-/// What HTTP Basic said.
+/// The client credentials of the `Authorization` header (RFC 6749, 2.3.1).
 #[derive(Debug)]
 pub enum Basic {
     /// There is no such header.
     Absent,
+    /// There is a bearer token, which says nothing about the client: the management SDK sends its own with every request.
+    Bearer,
     /// There is one, or more than one, and it cannot be read.
     Unreadable,
     /// A name and a secret.
@@ -300,6 +303,7 @@ pub(crate) fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T,
     if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
         return Err(Error::invalid("body", "Invalid input: expected an object"));
     }
+    nul::check_json(bytes)?;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -8,6 +8,7 @@ mod fields;
 mod guard;
 pub mod input;
 mod named;
+pub(crate) mod nul;
 mod openapi;
 pub mod output;
 mod rehearse;

@@ -34,12 +34,11 @@ pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     let head = if matches!(error, Error::LimitReached) { fields::refused } else { fields::head };
     let body = body(error, refused.uri.path().starts_with("/v2/"), refused.request_id);
     let mut response = output::json_under(head, status(error), &body);
+    if let Some(challenge) = refused.challenge {
+        let challenge = HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    }
     match error {
-        Error::Unauthenticated(_) => {
-            response
-                .headers_mut()
-                .insert(header::WWW_AUTHENTICATE, HeaderValue::try_from(refused.challenge).unwrap_or(HeaderValue::from_static("Bearer")));
-        }
         Error::Oauth(fault) => {
             response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             if fault.error == "invalid_client" {

@@ -68,7 +68,7 @@ async fn nothing() -> Result<Done, Error> {
     Ok(Done)
 }
 
-/// Who issues tokens, as the client that asks reaches this server.
+/// The issuer of tokens, where the operator configured one.
 struct Issuer(String);
 
 impl Input for Issuer {
@@ -76,7 +76,7 @@ impl Input for Issuer {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
-        Ok(Self(app.settings.oauth.issuer(call.peer().origin(call.uri(), call.headers()))))
+        app.settings.oauth.issuer().map(|issuer| Self(issuer.to_owned()))
     }
 }
 
@@ -356,7 +356,9 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 };
 
 async fn introspect(app: App, Form { fields, basic, .. }: Form) -> Result<Unkept<Json<Introspection>>, Error> {
-    let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
+    // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
+    let authenticated = client::authenticate(&app.db, basic, &fields, app.clock.now()).await;
+    let application = authenticated.map_err(|error| if error.code().status == 422 { client::unknown() } else { error })?;
     // Who proves nothing learns nothing.
     if application.public {
         return Err(client::unknown());
@@ -412,6 +414,12 @@ pub(super) static REGISTER: Endpoint = Endpoint {
     )
 };
 
-async fn register(app: App, origin: Origin, Json(registration): Json<Registration>) -> Result<Unkept<Created<Registered>>, Error> {
+/// Without an issuer an application could register and never ask for anything, so it is told at once.
+async fn register(
+    app: App,
+    origin: Origin,
+    Issuer(_): Issuer,
+    Json(registration): Json<Registration>,
+) -> Result<Unkept<Created<Registered>>, Error> {
     Ok(Unkept(Created(register::register(&app, registration, &origin).await?)))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio_postgres::Row;
 
+use super::audience::Audience;
 use crate::{
     access::{Approval, Holder, Reach, Role, Scopes, User},
     db::Db,
@@ -21,12 +22,17 @@ const USE_RESOLUTION: TimeDelta = TimeDelta::minutes(1);
 pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option<Holder>, Error> {
     let doing = "looking up an OAuth access token";
     let sql = "select a.id, a.expires_at, a.scopes, g.scopes, p.scopes, g.id, p.id, p.client_id, g.organization_id, g.projects, \
-               case when p.bind_to_authorizing_user then null else g.acts_as end, u.id, u.gotrue_id, a.first_used_at, g.last_used_at \
+               case when p.bind_to_authorizing_user then null else g.acts_as end, u.id, u.gotrue_id, a.first_used_at, g.last_used_at, \
+               g.resource \
                from oauth_access_tokens a join oauth_grants g on g.id = a.grant_id join oauth_applications p on p.id = g.application_id \
                join users u on u.id = g.user_id join members m on (m.organization_id, m.user_id) = (g.organization_id, g.user_id) \
                where a.digest = $1 and a.revoked_at is null and g.revoked_at is null and p.deleted_at is null and a.expires_at > $2";
     let rows = db.query(sql, &[&digest.as_bytes(), &now]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
+    // A token for another resource is none here (RFC 8707, 2), and is not used by being tried.
+    if Audience::stored(row.get(15)) != Audience::Api {
+        return Ok(None);
+    }
     if row.get::<_, Option<DateTime<Utc>>>(13).is_none() {
         let sql =
             "update oauth_access_tokens set first_used_at = coalesce(first_used_at, $2) where id = $1 and revoked_at is null returning id";

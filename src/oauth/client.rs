@@ -28,6 +28,8 @@ pub async fn authenticate(db: &Db, basic: Basic, fields: &Fields, now: DateTime<
     let (id, secret) = match &basic {
         Basic::Unreadable => return Err(unknown()),
         Basic::Absent => (named.ok_or_else(|| unprocessable("Required parameter: client_id"))?, secret),
+        // Beside credentials in the body it is ignored; in their place it is refused.
+        Basic::Bearer => (named.ok_or_else(unknown)?, secret),
         Basic::Said { .. } if fields.has("client_secret") => {
             return Err(fault("invalid_request", "The client authenticates in two ways at once."));
         }

@@ -229,6 +229,9 @@ impl Exchange<'_> {
         {
             return Err(fault("invalid_target", "This resource was not asked for when the user approved."));
         }
+        if grant.scopes.is_empty() {
+            return Err(fault("invalid_scope", "The application has none of the approved scopes any more; ask the user again."));
+        }
         let Some(text) = self.fields.get("scope").filter(|text| *text != "all") else { return Ok(grant.scopes) };
         let wanted = Scopes::named(text.split(' '));
         let all_known = text.split(' ').count() == wanted.iter().count();

@@ -20,6 +20,11 @@ impl Fields {
             if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
                 return Err(fault("invalid_request", "There are too many fields, or one is too long."));
             }
+            // A text that is no UTF-8 was read with U+FFFD in its place, and could not be returned as it came.
+            if value.contains(['\0', '\u{fffd}']) || name.contains(['\0', '\u{fffd}']) {
+                let name = if name.bytes().all(|byte| byte.is_ascii_graphic()) { &*name } else { "A field" };
+                return Err(fault("invalid_request", format!("{name} must be UTF-8, without U+0000 and U+FFFD.")));
+            }
             if fields.iter().any(|(known, _)| *known == name) {
                 return Err(fault("invalid_request", "A field is there more than once."));
             }
@@ -47,6 +52,16 @@ impl Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_that_could_not_be_returned_as_it_came_is_refused() {
+        for odd in ["state=%FF", "state=a%C3", "state=%ED%A0%80", "state=%00", "state=x%00y", "state=%EF%BF%BD", "%00=1", "%FF=1"] {
+            let Err(Error::Oauth(fault)) = Fields::parse(odd.as_bytes()) else { panic!("{odd}") };
+            assert_eq!(fault.error, "invalid_request", "{odd}");
+            assert!(fault.description.starts_with("state") || fault.description.starts_with("A field"), "{odd}");
+        }
+        assert_eq!(Fields::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes()).unwrap().get("state"), Some("é\r\n\u{7f}  "));
+    }
 
     #[test]
     fn a_field_is_there_once() {

@@ -19,9 +19,12 @@ use crate::{
 pub struct Introspection {
     /// Whether it can be used.
     pub active: bool,
-    /// `access_token` or `refresh_token`.
+    /// `Bearer` for an access token (RFC 6749, 5.1). A refresh token has no such type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_type: Option<String>,
+    /// `access_token` or `refresh_token`: a member of this server's own, as RFC 7662, 2.2 permits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_use: Option<String>,
     /// What it may do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
@@ -59,7 +62,8 @@ pub async fn introspect(db: &Db, application: &Application, token: &str, now: Da
     let scopes = row.get::<_, Option<Vec<&str>>>(1).map_or(approved, |names| Scopes::named(names).and(approved));
     Ok(Introspection {
         active: true,
-        token_type: row.get(0),
+        token_type: (row.get::<_, &str>(0) == "access_token").then(|| "Bearer".to_owned()),
+        token_use: row.get(0),
         scope: Some(scopes.to_string()),
         client_id: Some(application.client_id),
         sub: row.get(6),

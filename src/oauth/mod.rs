@@ -4,13 +4,14 @@
 //! - [`requests`]: what waits for a member's answer, and the answer
 //! - [`grants`]: what was approved, and [`authorizations`], who sees and ends it; [`approvals`]: what stands behind an access token
 //! - [`code`], [`refresh`]: the two state machines, as pure functions; [`exchange`]: the transaction that runs them
-//! - [`redirect`], [`pkce`], [`fields`]: what a request has to look like
+//! - [`redirect`], [`pkce`], [`fields`]: what a request has to look like; [`audience`]: the resource a token is for
 //! - [`client`]: which application asks; [`revoke`], [`introspect`], [`metadata`]: the rest of the protocol
 //! - [`upkeep`]: what is over goes away
 
 pub mod api;
 pub mod applications;
 pub mod approvals;
+pub mod audience;
 pub mod authorizations;
 pub mod client;
 pub mod code;
@@ -54,16 +55,17 @@ pub const GRANT_LIFE: TimeDelta = TimeDelta::days(365);
 /// What the operator decided about applications.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where clients reach this server, without a slash at the end. Without it, as each request spells it.
+    /// Where clients reach this server: scheme, host and port, without a slash at the end. Without it no consent can be asked
+    /// for: an issuer taken from the `Host` field would be the sender's choice.
     pub public_url: Option<String>,
     /// How long an access token lives.
     pub access_life: TimeDelta,
 }
 
 impl Settings {
-    /// Who issues tokens, for a client that reaches this server at `origin`.
-    pub fn issuer(&self, origin: String) -> String {
-        self.public_url.clone().unwrap_or(origin)
+    /// The issuer of tokens (RFC 8414, 2).
+    pub fn issuer(&self) -> Result<&str, Error> {
+        self.public_url.as_deref().ok_or(Error::Unconfigured(NO_ISSUER))
     }
 }
 
@@ -72,6 +74,10 @@ impl Default for Settings {
         Self { public_url: None, access_life: TimeDelta::days(1) }
     }
 }
+
+/// The answer where an issuer is needed and none is configured.
+const NO_ISSUER: &str = "OAuth needs an address that clients know this server by. Its operator has to start it with --public-url, \
+                         for example --public-url https://api.example.com";
 
 /// An error that the protocol has a name for: its name, and what a person should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,6 +24,9 @@ pub fn problem(text: &str) -> Option<&'static str> {
         return Some("names no host");
     }
     let Ok(url) = Url::parse(text) else { return Some("is not an address") };
+    if url.has_host() && !names_host(text, &url) {
+        return Some("must spell its host as DNS does: lower-case letters, digits, hyphens and dots, or an IP address");
+    }
     if !url.username().is_empty() || url.password().is_some() {
         return Some("must not name a user");
     }
@@ -37,11 +40,11 @@ pub fn problem(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether `sent` is one of the registered addresses, letter by letter. A program that listens on this computer may take any
-/// port it gets (RFC 8252, 7.3), if it registered the address of the interface rather than a name.
-pub fn registered(list: &[String], sent: &str) -> bool {
-    sent.len() <= LENGTH_MAX
-        && list.iter().any(|known| known == sent || without_port(known).is_some_and(|known| Some(known) == without_port(sent)))
+/// Whether `sent` is one of the registered addresses, letter by letter. A native application, which is a public one, may
+/// listen on any port of the loopback interface (RFC 8252, 7.3), if it registered the interface's address rather than a name.
+pub fn registered(list: &[String], sent: &str, native: bool) -> bool {
+    let on_another_port = |known: &str| native && without_port(known).is_some_and(|known| Some(known) == without_port(sent));
+    sent.len() <= LENGTH_MAX && list.iter().any(|known| known == sent || on_another_port(known))
 }
 
 /// An address on the loopback interface in two parts, without the port between them.
@@ -78,13 +81,43 @@ pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
     [address, join, &query].concat()
 }
 
-/// What a style of page has to allow, so that a form there may lead to the address.
+/// The source that a page's `form-action` has to name, so that a form there may lead to the address. It is written anew from
+/// the parsed address. None for a host that is no name of DNS: the characters of one registered before hosts were checked
+/// (`a;sandbox`, `a,b`, `*.a.test`) would be read as part of the policy.
 pub fn origin(address: &str) -> Option<String> {
     let url = Url::parse(address).ok()?;
-    Some(match url.scheme() {
-        "http" | "https" => url.origin().ascii_serialization(),
-        scheme => format!("{scheme}:"),
-    })
+    match url.scheme() {
+        "http" | "https" if url.host().as_ref().is_some_and(is_plain) => Some(url.origin().ascii_serialization()),
+        "http" | "https" => None,
+        scheme => Some(format!("{scheme}:")),
+    }
+}
+
+/// Whether the host is an IP address, or a name of letters, digits, hyphens and dots (RFC 1123, 2.1). The URL standard permits
+/// more characters than that.
+fn is_plain(host: &Host<&str>) -> bool {
+    match host {
+        Host::Ipv4(_) | Host::Ipv6(_) => true,
+        Host::Domain(name) => {
+            let label = |label: &str| {
+                (1..=63).contains(&label.len())
+                    && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+                    && !label.starts_with('-')
+                    && !label.ends_with('-')
+            };
+            name.len() <= 253 && name.strip_suffix('.').unwrap_or(name).split('.').all(label)
+        }
+    }
+}
+
+/// Whether the text spells the host as it is serialised, so that what is compared, shown and allowed is one and the same.
+fn names_host(text: &str, url: &Url) -> bool {
+    let Some(host) = url.host() else { return false };
+    let authority = text.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = &authority[..authority.find(['/', '?', '#']).unwrap_or(authority.len())];
+    let spelled = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let host_text = host.to_string();
+    is_plain(&host) && spelled.strip_prefix(host_text.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 /// Where an answer goes that stays on the user's own computer.
@@ -142,6 +175,19 @@ mod tests {
             "com.example.app://host/callback",
             "vbscript:x",
             "https://é.example/",
+            "https://a;sandbox/cb",
+            "https://a,b/cb",
+            "https://a'b/cb",
+            "https://%2A.a.test/cb",
+            "https://%61.test/cb",
+            "https://a_b.test/cb",
+            "https://A.test/cb",
+            "https://a..test/cb",
+            "https://-a.test/cb",
+            "https://0x7f.1/cb",
+            "https://2130706433/cb",
+            "https://[::0001]/cb",
+            "http://LOCALHOST/cb",
         ] {
             assert!(problem(wrong).is_some(), "{wrong}");
         }
@@ -162,7 +208,7 @@ mod tests {
             "http://[::1]:8080/cb?a=b",
             "http://localhost:3000/cb",
         ] {
-            assert!(registered(&list, same), "{same}");
+            assert!(registered(&list, same, true), "{same}");
         }
         for other in [
             "",
@@ -192,7 +238,18 @@ mod tests {
             "http://[::1]:8080/cb",
             "https://127.0.0.1/cb",
         ] {
-            assert!(!registered(&list, other), "{other}");
+            assert!(!registered(&list, other, true), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_a_native_application_may_take_another_port() {
+        let list = ["http://127.0.0.1:3000/cb".to_owned(), "http://[::1]/cb".to_owned()];
+        for exact in &list {
+            assert!(registered(&list, exact, false) && registered(&list, exact, true), "{exact}");
+        }
+        for other in ["http://127.0.0.1:3001/cb", "http://127.0.0.1/cb", "http://[::1]:3000/cb"] {
+            assert!(registered(&list, other, true) && !registered(&list, other, false), "{other}");
         }
     }
 
@@ -203,6 +260,11 @@ mod tests {
         assert_eq!(with("https://a.example/cb?", &[("code", "x")]), "https://a.example/cb?code=x");
         assert_eq!(origin("https://a.example:444/cb").unwrap(), "https://a.example:444");
         assert_eq!(origin("com.example.app:/cb").unwrap(), "com.example.app:");
+        assert_eq!(origin("https://A.example:443/cb").unwrap(), "https://a.example");
+        assert_eq!(origin("http://[::1]:80/cb").unwrap(), "http://[::1]");
+        for unsafe_before in ["https://a;sandbox/cb", "https://a,b/cb", "https://%2A.a.test/cb", "https://a'b/cb"] {
+            assert_eq!(origin(unsafe_before), None, "{unsafe_before}");
+        }
         assert_eq!(shown("http://localhost:1/cb"), "a program on your computer");
         assert_eq!(shown("https://a.example/cb"), "a.example");
     }

@@ -1,9 +1,13 @@
 //! Applications that register themselves (RFC 7591): nobody vouches for them, so they may do no more than who approves them, in
 //! projects that are chosen, and are gone if nobody ever does.
 
+use std::net::{IpAddr, Ipv6Addr};
+
+use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
@@ -16,10 +20,22 @@ use crate::{
     access::Scopes,
     app::App,
     error::{Context, Error},
+    names,
 };
 
-/// Applications that registered themselves and that nobody approved yet. A flood ends here.
+/// Applications that registered themselves and that nobody approved yet, at most.
 const UNUSED_MAX: i64 = 10_000;
+/// From this many on an application that nobody approved waits [`SHORT_LIFE`] and no longer.
+const UNUSED_MANY: i64 = 8_000;
+/// Long enough for a person to sign in and approve what they just began.
+const SHORT_LIFE: TimeDelta = TimeDelta::minutes(30);
+/// Of them, those from one address (one /64 of IPv6). The oldest make room for the next.
+const UNUSED_OF_ADDRESS_MAX: i64 = 50;
+/// Applications of one address that make room in one registration: each time every node forgets the tokens it knows, so not
+/// for each registration.
+const EXPIRED_OF_ADDRESS_MAX: i64 = 10;
+/// Applications that make room in one registration.
+const EXPIRED_MAX: i64 = 500;
 
 /// Parts of names that would be taken for somebody else.
 const RESERVED: [&str; 4] = ["gantry", "supabase", "administrator", "official"];
@@ -77,15 +93,10 @@ pub async fn register(app: &App, registration: Registration, origin: &Origin) ->
     let secret = (!draft.public).then(|| Minted::secret(&app.entropy));
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql = "select count(*) from oauth_applications a where source = 'dcr' and deleted_at is null \
-               and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
-    if transaction.query_one(sql, &[]).await.context(doing)?.get::<_, i64>(0) >= UNUSED_MAX {
-        return Err(Error::Unavailable {
-            what: "Too many applications registered and were never used".into(),
-            retry: std::time::Duration::from_hours(1),
-        });
-    }
+    make_room(&transaction, origin.address, now).await?;
     let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
+    let sql = "update oauth_applications set registered_from = $2 where id = $1";
+    transaction.execute(sql, &[&id.0, &network(origin.address)]).await.context(doing)?;
     if let Some(secret) = &secret {
         secrets::insert(&transaction, id, secret, now).await?;
     }
@@ -104,6 +115,55 @@ pub async fn register(app: &App, registration: Registration, origin: &Origin) ->
         token_endpoint_auth_method: method.to_owned(),
         scope: scopes.to_string(),
     })
+}
+
+/// Deletes applications that nobody approved, oldest first, where one address has too many of them or there are too many in
+/// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
+async fn make_room(transaction: &Transaction<'_>, address: IpAddr, now: DateTime<Utc>) -> Result<(), Error> {
+    let doing = "making room for an application that registers itself";
+    let sql = "select count(*), count(*) filter (where registered_from = $1) from oauth_applications a \
+               where source = 'dcr' and deleted_at is null and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
+    let network = network(address);
+    let row = transaction.query_one(sql, &[&network]).await.context(doing)?;
+    let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
+    if of_address >= UNUSED_OF_ADDRESS_MAX {
+        unused -= expire(transaction, Some(&network), now, of_address - UNUSED_OF_ADDRESS_MAX + EXPIRED_OF_ADDRESS_MAX).await?;
+    }
+    if unused >= UNUSED_MANY {
+        unused -= expire(transaction, None, now - SHORT_LIFE, EXPIRED_MAX).await?;
+    }
+    if unused >= UNUSED_MAX {
+        return Err(Error::Unavailable {
+            what: "Too many applications registered and were never used".into(),
+            retry: std::time::Duration::from_mins(5),
+        });
+    }
+    Ok(())
+}
+
+/// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
+/// network or from all. How many that were.
+pub(super) async fn expire(transaction: &Transaction<'_>, network: Option<&str>, before: DateTime<Utc>, most: i64) -> Result<i64, Error> {
+    let doing = "expiring applications that nobody approved";
+    // An application that is being approved at this moment is locked, and passed by.
+    let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
+               and not exists (select 1 from oauth_grants g where g.application_id = a.id) \
+               order by created_at, id limit $3 for update skip locked";
+    let rows = transaction.query(sql, &[&before, &network, &most]).await.context(doing)?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    // Read again under the lock: it may have been approved between that statement's snapshot and its lock.
+    let sql = "delete from oauth_applications a where id = any($1) \
+               and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
+    let gone = transaction.execute(sql, &[&ids]).await.context(doing)?;
+    Ok(i64::try_from(gone).unwrap_or(most))
+}
+
+/// Everything that one subscriber may have: an IPv4 address, or a /64 of IPv6.
+fn network(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("{}/64", Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+    }
 }
 
 impl Registration {
@@ -125,8 +185,7 @@ impl Registration {
             Some(_) => return Err(unsuitable("token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.")),
         };
         let name = self.client_name.unwrap_or_else(|| "Unnamed application".to_owned());
-        let lower = name.to_lowercase();
-        if RESERVED.iter().any(|word| lower.contains(word)) {
+        if names::imitates(&name, &RESERVED) {
             return Err(unsuitable("client_name would be taken for somebody else."));
         }
         let scopes = match self.scope.as_deref().map(str::trim).filter(|text| !text.is_empty() && *text != "all") {
@@ -187,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn a_subscriber_has_one_network() {
+        for (address, expected) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ] {
+            assert_eq!(network(address.parse().unwrap()), expected, "{address}");
+        }
+    }
+
+    #[test]
     fn what_is_not_offered_is_not_registered() {
         let list = |text: &str| Some(vec![text.to_owned()]);
         for wrong in [
@@ -197,6 +268,8 @@ mod tests {
             Registration { token_endpoint_auth_method: Some("private_key_jwt".to_owned()), ..registration() },
             Registration { client_name: Some("Supabase CLI".to_owned()), ..registration() },
             Registration { client_name: Some("The GANTRY console".to_owned()), ..registration() },
+            Registration { client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()), ..registration() },
+            Registration { client_name: Some("G\u{430}ntry".to_owned()), ..registration() },
             Registration { scope: Some("everything".to_owned()), ..registration() },
         ] {
             assert!(matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata"));

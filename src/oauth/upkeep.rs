@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{CODE_LIFE, REQUEST_LIFE};
+use super::{CODE_LIFE, REQUEST_LIFE, register};
 use crate::{
     clock::Clock,
     db::Db,
@@ -67,11 +67,6 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
             now - MEMORY,
         ),
         (
-            "delete from oauth_applications where id in (select id from oauth_applications a where source = 'dcr' and created_at <= $1 \
-             and not exists (select 1 from oauth_grants g where g.application_id = a.id) limit $2) returning 1",
-            now - UNUSED_LIFE,
-        ),
-        (
             "delete from oauth_applications where id in (select id from oauth_applications where deleted_at <= $1 limit $2) returning 1",
             now - GRANT_MEMORY,
         ),
@@ -81,6 +76,15 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
             if i64::try_from(gone.len()).is_ok_and(|gone| gone < ROWS_MAX) {
                 break;
             }
+        }
+    }
+    for _ in 0..BATCHES_MAX {
+        let mut client = db.client().await?;
+        let transaction = client.transaction().await.context("clearing what is over of OAuth")?;
+        let gone = register::expire(&transaction, None, now - UNUSED_LIFE, ROWS_MAX).await?;
+        transaction.commit().await.context("clearing what is over of OAuth")?;
+        if gone < ROWS_MAX {
+            break;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::cookie;
 use crate::{
     error::{Denial, Error},
-    http::{Call, Described, Input},
+    http::{Call, Described, Input, nul},
 };
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -48,6 +48,7 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    nul::check_form(body)?;
     // What is wrong is not repeated: it may be a password.
     serde_urlencoded::from_bytes(body).map_err(|_| Error::invalid("form", "a field is missing"))
 }

@@ -4,6 +4,7 @@
 mod counted;
 mod declared;
 mod guarded;
+mod text;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +59,8 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 10] = ["declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample"];
+const CHECKS: [&str; 11] =
+    ["declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample", "nul"];
 
 /// What a loop found wrong, by operation.
 #[derive(Default)]

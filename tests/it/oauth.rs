@@ -2,6 +2,7 @@
 
 mod applications;
 mod asking;
+mod audience;
 mod authorized;
 mod consent;
 mod ending;

@@ -33,6 +33,10 @@ pub async fn find(
     now: DateTime<Utc>,
     recorder: impl FnOnce(&User) -> Recorder + Send,
 ) -> Result<Known, Error> {
+    // PostgreSQL holds no U+0000, so no account is linked to it.
+    if person.subject.contains('\0') || person.email.as_ref().is_some_and(|email| email.contains('\0')) {
+        return Ok(Known::Nobody);
+    }
     let sql = "select user_id from identities where issuer = $1 and subject = $2";
     let rows = db.query(sql, &[&provider.issuer(), &person.subject]).await.context("looking up an identity")?;
     if let Some(row) = rows.first() {

@@ -19,6 +19,7 @@ use crate::{
     db::Db,
     error::{Context, Error},
     ids::{ApplicationId, OrganizationId, UserId},
+    names,
 };
 
 /// Applications of one organization.
@@ -140,6 +141,12 @@ pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Er
     Ok(rows.first().map(read))
 }
 
+/// Whether any application is registered.
+pub async fn any(db: &Db) -> Result<bool, Error> {
+    let rows = db.query(applications!("true limit 1"), &[]).await.context("looking for applications")?;
+    Ok(!rows.is_empty())
+}
+
 /// The applications of an organization, by name.
 pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
     let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
@@ -195,10 +202,12 @@ impl Draft {
         }
     }
 
-    /// Whether it is, to who looks, what the application is: what the operator vouches for.
-    fn looks_like(&self, application: &Application) -> bool {
-        (&self.name, &self.website, &self.icon, &self.redirect_uris)
-            == (&application.name, &application.website, &application.icon, &application.redirect_uris)
+    /// Whether the application stays verified with this draft: it looks the same, and asks for no scope that the operator did
+    /// not see.
+    fn stays_verified(&self, application: &Application, scopes: Scopes) -> bool {
+        scopes.within(application.scopes)
+            && (&self.name, &self.website, &self.icon, &self.redirect_uris)
+                == (&application.name, &application.website, &application.icon, &application.redirect_uris)
     }
 
     /// What is wrong with it, if anything; what it may ask for, if not.
@@ -227,17 +236,12 @@ impl Draft {
     }
 }
 
-/// Refuses names that cannot be read, or look like something else: they are all that people see of an application.
+/// Checks the name of an application: it is all that people see of one, so it also has no space around it.
 pub fn check_name(name: &str) -> Result<(), Error> {
-    // Marks that turn text around or stand nowhere.
-    let invisible = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    if name.trim() != name || !(1..=NAME_CHARS_MAX).contains(&name.chars().count()) || name.chars().any(invisible) {
-        return Err(Error::invalid("name", format!("expected 1 to {NAME_CHARS_MAX} visible characters")));
+    if name.trim() != name {
+        return Err(Error::invalid("name", format!("expected 1 to {NAME_CHARS_MAX} visible characters, without spaces around them")));
     }
-    Ok(())
+    names::check("name", name, NAME_CHARS_MAX)
 }
 
 /// Refuses addresses that cannot be registered.
@@ -372,7 +376,7 @@ pub async fn change(db: &Db, id: ApplicationId, change: Change, now: DateTime<Ut
     let application = read(&row.ok_or(Error::NotFound)?);
     let draft = change.applied_to(&application)?;
     let scopes = draft.check()?;
-    let verified = application.verified && draft.looks_like(&application);
+    let verified = application.verified && draft.stays_verified(&application, scopes);
     let sql = "update oauth_applications set name = $2, website = $3, icon = $4, redirect_uris = $5, scopes = $6, \
                bind_to_authorizing_user = $7, project_selection = $8, verified = $9 where id = $1";
     let values: [crate::db::Param<'_>; 9] = [

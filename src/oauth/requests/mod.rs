@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{
     Minted, REQUEST_LIFE,
     applications::{self, Application, Selection},
-    fault,
+    audience, fault,
     fields::Fields,
     grants,
     pkce::Challenge,
@@ -49,7 +49,7 @@ pub async fn begin(app: &App, fields: Result<Fields, Error>, issuer: &str, proje
     let client_id = Uuid::try_parse(client_id).map_err(|_| unknown())?;
     let application = applications::by_client_id(&app.db, client_id).await?.ok_or_else(unknown)?;
     let address = fields.required("redirect_uri")?;
-    if !redirect::registered(&application.redirect_uris, address) {
+    if !redirect::registered(&application.redirect_uris, address, application.public) {
         return Err(fault("invalid_request", "redirect_uri is none that is registered for this application."));
     }
     let state = fields.get("state");
@@ -100,28 +100,23 @@ impl Wanted {
             return Err(fault("invalid_request", "This application has to send a code_challenge."));
         }
         let organization = fields.get("organization_slug").filter(|slug| slug.parse::<OrgSlug>().is_ok()).map(str::to_owned);
-        let resource = fields.get("resource").map(|resource| check_resource(resource, issuer)).transpose()?;
+        let resource = fields.get("resource").map(|resource| audience::check(resource, issuer)).transpose()?;
         Ok(Self { scopes: asked(fields.get("scope"), application.scopes)?, challenge, resource, organization })
     }
 }
 
-/// What of its scopes an application asks for: all, unless it names some.
-fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
-    let Some(text) = scope.filter(|text| *text != "all") else { return Ok(registered) };
-    let some = Scopes::named(text.split(' ')).and(registered);
-    if some.is_empty() {
+/// The scopes, unless there are none: an approval of nothing would look like one of something.
+fn some(scopes: Scopes) -> Result<Scopes, Error> {
+    if scopes.is_empty() {
         return Err(fault("invalid_scope", "None of these scopes is registered for this application."));
     }
-    Ok(some)
+    Ok(scopes)
 }
 
-/// This server, or something below it: tokens are for nothing else.
-fn check_resource(resource: &str, issuer: &str) -> Result<String, Error> {
-    let below = resource.strip_prefix(issuer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    if !below || resource.contains(['#', '?']) {
-        return Err(fault("invalid_target", "This server issues tokens for itself only."));
-    }
-    Ok(resource.to_owned())
+/// What of its scopes an application asks for: all, unless it names some.
+fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
+    let Some(text) = scope.filter(|text| *text != "all") else { return some(registered) };
+    some(Scopes::named(text.split(' ')).and(registered))
 }
 
 async fn keep(
@@ -227,6 +222,10 @@ pub async fn release(db: &Db, id: Uuid, session: &Digest) -> Result<(), Error> {
     db.query(sql, &[&id, &session.as_bytes()]).await.context("letting go of a request of an application").map(drop)
 }
 
+/// The answer to an approval of a request whose scopes the application has lost since it asked.
+pub const NOTHING_LEFT: &str = "The application no longer has any of the scopes that it asked for, so there is nothing to allow. \
+                                Go back to it and begin again";
+
 /// What a member chose.
 #[derive(Debug)]
 pub struct Choice<'a> {
@@ -269,6 +268,9 @@ pub async fn approve(app: &App, request: &Request, answering: Answering, choice:
     let doing = "approving a request of an application";
     request.answerable(answering)?;
     check_role(&request.application, choice.held)?;
+    if request.scopes.is_empty() {
+        return Err(Error::Rejected(NOTHING_LEFT.into()));
+    }
     let projects = chosen(app, request, answering.user, &choice).await?;
     let now = app.clock.now();
     let mut client = app.db.client().await?;
@@ -364,19 +366,6 @@ mod tests {
         }
         for none in ["database:write", "nonsense", " ", "PROJECTS:READ"] {
             assert!(asked(Some(none), registered).is_err(), "{none}");
-        }
-    }
-
-    #[test]
-    fn tokens_are_for_this_server_only() {
-        let issuer = "https://api.example";
-        for fine in ["https://api.example", "https://api.example/", "https://api.example/mcp"] {
-            assert_eq!(check_resource(fine, issuer).unwrap(), fine);
-        }
-        for other in
-            ["https://api.example.evil.example", "https://evil.example", "https://api.example/#x", "https://api.example/?x", "mcp", ""]
-        {
-            assert!(check_resource(other, issuer).is_err(), "{other}");
         }
     }
 }

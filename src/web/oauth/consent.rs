@@ -19,7 +19,8 @@ use crate::{
     access::Role,
     accounts::sessions::{self, Ending},
     error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
+    ids::{OrgSlug, ProjectRef},
     oauth::{
         self,
         applications::Selection,
@@ -40,6 +41,9 @@ pub(in crate::web) static SWITCH: Endpoint =
 pub(in crate::web) static PROBLEM: Endpoint =
     page("page-oauth-problem", "A request that cannot be answered", Verb::Get, oauth::PROBLEM_PAGE, Access::Public, || mount(problem));
 
+/// Projects that stay chosen when the form is shown again: as many as an approval can name.
+const PROJECTS_KEPT_MAX: usize = 100;
+
 #[derive(Template)]
 #[template(path = "oauth_consent.html")]
 struct Consent {
@@ -56,7 +60,7 @@ struct Consent {
     projects: Vec<String>,
     whole: bool,
     left: Moment,
-    wrong: Option<String>,
+    wrong: Option<&'static str>,
 }
 
 impl Consent {
@@ -66,6 +70,11 @@ impl Consent {
 
     fn is_chosen(&self, place: &Place) -> bool {
         self.place().is_some_and(|chosen| chosen.organization.slug == place.organization.slug)
+    }
+
+    /// Whether there is nothing that could be allowed.
+    fn asks_nothing(&self) -> bool {
+        self.lines.is_empty()
     }
 
     /// Whether the member's role is too low to give this away.
@@ -112,20 +121,12 @@ struct Problem {
     text: &'static str,
 }
 
-#[derive(Deserialize, schemars::JsonSchema)]
-struct Which {
-    #[serde(flatten)]
-    id: AuthId,
-    organization: Option<String>,
-}
-
-async fn ask(visitor: Visitor, Query(which): Query<Which>) -> Result<Answer, Error> {
-    let Some(request) = open(&visitor, which.id.auth_id).await? else { return over(visitor.frame()) };
+async fn ask(visitor: Visitor, Query(which): Query<AuthId>, wanted: Wanted) -> Result<Answer, Error> {
+    let Some(request) = open(&visitor, which.auth_id).await? else { return over(visitor.frame()) };
     if request.done {
         return receipt(&visitor, &request);
     }
-    let wanted = Wanted { organization: which.organization, ..Wanted::default() };
-    show(&visitor, &request, wanted, None).await
+    show(&visitor, &request, wanted).await
 }
 
 /// The request, if this browser session is the one that opened it first.
@@ -155,15 +156,83 @@ fn receipt(visitor: &Visitor, request: &Request) -> Result<Answer, Error> {
     })
 }
 
-/// What the form says so far.
+/// The choices of the form so far. They stand in the address of the page, so that a form that cannot be accepted leads back to
+/// the page instead of being answered with one: a browser that goes back to such an answer would send the form again.
 #[derive(Default)]
 struct Wanted {
     organization: Option<String>,
     projects: Vec<String>,
     whole: bool,
+    /// What was wrong with them.
+    wrong: Option<Wrong>,
 }
 
-async fn show(visitor: &Visitor, request: &Request, wanted: Wanted, wrong: Option<String>) -> Result<Answer, Error> {
+/// A reason that a form is shown again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    /// No project is chosen.
+    NoProject,
+    /// The projects that are chosen cannot be.
+    Projects,
+    /// The application has none of the scopes any more.
+    NoScope,
+}
+
+impl Wrong {
+    const ALL: [Self; 3] = [Self::NoProject, Self::Projects, Self::NoScope];
+
+    /// Its word in the address.
+    fn word(self) -> &'static str {
+        match self {
+            Self::NoProject => "no-project",
+            Self::Projects => "projects",
+            Self::NoScope => "no-scope",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NoProject => "Choose at least one project.",
+            Self::Projects => "Choose 1 to 100 projects of this organization.",
+            Self::NoScope => requests::NOTHING_LEFT,
+        }
+    }
+}
+
+impl Wanted {
+    /// The page with these choices.
+    fn page(&self, id: Uuid) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("auth_id", &id.to_string());
+        query.extend_pairs(self.organization.iter().map(|slug| ("organization", slug)));
+        query.extend_pairs(self.projects.iter().map(|reference| ("project", reference)));
+        if self.whole {
+            query.append_pair("reach", "all");
+        }
+        query.extend_pairs(self.wrong.map(|wrong| ("wrong", wrong.word())));
+        format!("{}?{}", oauth::CONSENT_PAGE, query.finish())
+    }
+}
+
+impl Input for Wanted {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let mut wanted = Self::default();
+        for (name, value) in form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()) {
+            match &*name {
+                "organization" => wanted.organization = Some(value.into_owned()),
+                "project" => wanted.projects.push(value.into_owned()),
+                "reach" => wanted.whole = value == "all",
+                "wrong" => wanted.wrong = Wrong::ALL.into_iter().find(|wrong| wrong.word() == value),
+                _ => {}
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<Answer, Error> {
     let asks: Shown = visitor.get(&format!("/platform/oauth/authorizations/{}", request.id)).await?;
     let places = places(visitor).await?;
     let by_project = asks.project_ref.as_ref().and_then(|wanted| places.iter().position(|place| place.has(wanted)));
@@ -187,27 +256,25 @@ async fn show(visitor: &Visitor, request: &Request, wanted: Wanted, wrong: Optio
         role,
         projects,
         whole: wanted.whole,
-        wrong,
+        wrong: wanted.wrong.or(request.scopes.is_empty().then_some(Wrong::NoScope)).map(Wrong::text),
     };
-    let status = if page.wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    Ok(Answer::page(&page)?.status(status).leading_to(redirect::origin(&request.redirect_uri).as_deref()))
+    Ok(Answer::page(&page)?.leading_to(redirect::origin(&request.redirect_uri).as_deref()))
 }
 
-/// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones.
+/// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones. Whatever comes
+/// of it, the answer leads on: to the application, or back to the page.
 async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> Result<Answer, Error> {
     let all = |wanted: &str| fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect::<Vec<_>>();
     let one = |wanted: &str| all(wanted).into_iter().next().unwrap_or_default();
     let id = Uuid::try_parse(&one("auth_id")).map_err(|_| Error::NotFound)?;
-    let Some(request) = open(&visitor, id).await? else { return over(visitor.frame()) };
-    if request.done {
-        return receipt(&visitor, &request);
-    }
+    let page = Wanted::default().page(id);
+    let Some(request) = open(&visitor, id).await?.filter(|request| !request.done) else { return Answer::to(&page) };
     if one("decision") != "approve" {
         let told = visitor.ask(Method::DELETE, &format!("/platform/oauth/authorizations/{id}"), None).await;
-        return away(&visitor, id, told).await;
+        return away(&page, told);
     }
     let slug = one("organization");
-    if slug.parse::<crate::ids::OrgSlug>().is_err() {
+    if slug.parse::<OrgSlug>().is_err() {
         return Err(Error::NotFound);
     }
     let whole = request.application.selection == Selection::Off || one("reach") == "all";
@@ -215,23 +282,20 @@ async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> 
     let body = if whole { json!({}) } else { json!({"project_refs": projects}) };
     let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
     match visitor.ask(Method::POST, &path, Some(&body)).await {
-        Err(error @ Error::Invalid { .. }) => {
-            let none = projects.is_empty().then(|| "Choose at least one project.".to_owned());
-            let wanted = Wanted { organization: Some(slug), projects, whole };
-            show(&visitor, &request, wanted, none.or_else(|| Some(error.message().into_owned()))).await
+        Err(Error::Invalid { .. }) => {
+            let wrong = Some(if projects.is_empty() { Wrong::NoProject } else { Wrong::Projects });
+            let projects = projects.into_iter().filter(|it| it.parse::<ProjectRef>().is_ok()).take(PROJECTS_KEPT_MAX).collect();
+            Answer::to(&Wanted { organization: Some(slug), projects, whole, wrong }.page(id))
         }
-        told => away(&visitor, id, told).await,
+        told => away(&page, told),
     }
 }
 
-/// To the application, with the answer. Who presses twice sees the receipt of what the first press did.
-async fn away(visitor: &Visitor, id: Uuid, told: Result<Told, Error>) -> Result<Answer, Error> {
+/// To the application, with the answer. A request that was answered already, or is over, leads to its page, which says so.
+fn away(page: &str, told: Result<Told, Error>) -> Result<Answer, Error> {
     match told {
         Ok(told) => Answer::away(&told.url),
-        Err(error @ Error::Rejected(_)) => match open(visitor, id).await? {
-            Some(request) if request.done => receipt(visitor, &request),
-            _ => Err(error),
-        },
+        Err(Error::Rejected(_)) => Answer::to(page),
         Err(other) => Err(other),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gantry::{
     access::{Caller, Role, Standing, decide},
+    error::{Denial, Error},
     http::Access,
 };
 
@@ -13,6 +14,9 @@ use super::{
     questions, reaches, standing, subject, user, within,
 };
 use crate::support::{Actor, TestApp};
+
+/// Where an application learns who issues tokens with more scopes.
+const METADATA: &str = "http://api.example/.well-known/oauth-protected-resource";
 
 fn application(scopes: Scopes, reach: Reach, acts_as: Option<Role>) -> User {
     let approval = Approval { id: ApprovalId(1), application: ApplicationId(1), client_id: uuid::Uuid::nil(), scopes, reach, acts_as };
@@ -144,7 +148,7 @@ async fn an_application_gets_what_the_decision_says() {
             holders.push((User { id: actor.user, gotrue_id: actor.gotrue_id, ..user }, *role, token));
         }
     }
-    let (mut cells, mut wrong) = (0, Vec::new());
+    let (mut cells, mut lacking, mut wrong) = (0, 0, Vec::new());
     let mut questions: Vec<_> = questions().into_iter().filter(|question| question.endpoint.access != Access::Public).collect();
     questions.sort_by_key(|question| question.endpoint.id == "v1-delete-a-project");
     for question in &questions {
@@ -158,6 +162,12 @@ async fn an_application_gets_what_the_decision_says() {
             let decided = letter(&decide(&Caller::User(user.clone().into()), &question.endpoint.access, &question.asked(), standing));
             let answer = world.ask(question, token).await;
             let head = question.endpoint.method.name() == "HEAD";
+            if decided == letter(&Err(Error::Forbidden(Denial::Scope(OauthScope::AuthRead)))) {
+                let scope = question.endpoint.access.oauth().unwrap().name();
+                let challenge = format!("Bearer error=\"insufficient_scope\", resource_metadata=\"{METADATA}\", scope=\"{scope}\"");
+                assert_eq!(answer.header("www-authenticate"), Some(&*challenge), "{question:?}");
+                lacking += 1;
+            }
             let live = told(&answer, head);
             let live = if live == '4' && decided == '.' && names_more(question.endpoint) { '.' } else { live };
             let simulated = world.simulate(question, user).await;
@@ -167,5 +177,5 @@ async fn an_application_gets_what_the_decision_says() {
         }
     }
     assert!(wrong.is_empty(), "{} of {cells}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(cells > 3_000, "{cells}");
+    assert!(cells > 3_000 && lacking > 200, "{cells}, {lacking} of which lack a scope");
 }

@@ -172,7 +172,7 @@ async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Err
     verify::set(&app.app.db, id.parse::<Uuid>().unwrap(), verified, audit, app.clock.now()).await
 }
 
-/// The operator looked at a name, a website, an icon and redirect URIs: nothing else keeps the word they gave.
+/// The operator looked at a name, a website, an icon, redirect URIs and scopes: a change of one ends it, except to fewer scopes.
 #[tokio::test]
 async fn what_the_operator_vouched_for_is_what_they_looked_at() {
     let app = TestApp::new().await;
@@ -191,6 +191,9 @@ async fn what_the_operator_vouched_for_is_what_they_looked_at() {
         json!({"icon": "https://app.example/icon.png"}),
         json!({"icon": ""}),
         json!({"redirect_uris": [CALLBACK, "https://other.example/callback"]}),
+        // Fewer scopes were seen than it asks for now. The loop before left it with one.
+        json!({"scopes": ["projects:read", "database:write"]}),
+        json!({"scopes": ["projects:read", "database:write", "secrets:read"]}),
     ] {
         vouch(&app, &client.id, true).await.unwrap();
         assert_eq!(app.patch(&one).as_(&app.owner).json(&changed).send().await.expect(200).json()["verified"], false, "{changed}");

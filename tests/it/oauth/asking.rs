@@ -1,11 +1,14 @@
 //! Attacks on the request for consent: where answers may go, what may be asked, and that errors never travel further than that.
 
+use gantry::http::Transport;
 use serde_json::json;
 
 use super::flow::{CALLBACK, CHALLENGE, Client, anywhere, fails, parameter, parameters, query, register};
 use crate::support::{
-    TestApp,
+    ISSUER, TestApp,
     client::{Answer, Call},
+    machine::Machine,
+    settings,
 };
 
 async fn ask(app: &TestApp, text: &str) -> Answer {
@@ -66,7 +69,6 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
         " https://app.example/callback",
         "https://app.example/callback ",
         "https://app.example/callback\r\nSet-Cookie: x=y",
-        "https://app.example/callback\u{0}",
         "https://app.example/callback\t",
         "https://\u{430}pp.example/callback",
         "https://other.example/callback",
@@ -82,6 +84,7 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
         fails(address, &answer, "invalid_request");
         assert!(answer.header("location").is_none(), "{address}");
     }
+    ask_with(&app, &client, "redirect_uri", Some("https://app.example/callback\u{0}")).await.expect(400);
     let long = format!("{CALLBACK}{}", "x".repeat(4_000));
     fails("long", &ask_with(&app, &client, "redirect_uri", Some(&long)).await, "invalid_request");
     fails("none", &ask_with(&app, &client, "redirect_uri", None).await, "invalid_request");
@@ -172,12 +175,14 @@ async fn what_cannot_be_asked_is_told_to_the_application() {
         ("resource", Some("https://evil.example"), "invalid_target"),
         ("resource", Some("http://#fragment"), "invalid_target"),
         ("resource", Some("mcp"), "invalid_target"),
+        ("resource", Some("http://api.example/other"), "invalid_target"),
+        ("resource", Some("http://api.example/v1/projects"), "invalid_target"),
     ] {
         let answer = ask_with(&app, &client, name, value).await.expect(303);
         let address = answer.header("location").unwrap();
         assert!(address.starts_with("https://app.example/callback?error="), "{name} {value:?}: {address}");
         assert_eq!(parameter(address, "error"), error, "{name} {value:?}: {address}");
-        assert_eq!((parameter(address, "state").as_str(), parameter(address, "iss").as_str()), ("xyz", "http://"), "{name}");
+        assert_eq!((parameter(address, "state").as_str(), parameter(address, "iss").as_str()), ("xyz", ISSUER), "{name}");
         assert!(!address.contains("code="), "{address}");
     }
     assert_eq!(kept(&app).await, 0);
@@ -223,4 +228,76 @@ async fn a_claim_of_a_project_is_for_who_may_give_it_away() {
     let shown = app.get(&format!("/platform/oauth/authorizations/{id}")).as_(&app.owner).send().await.expect(200);
     assert_eq!(shown.json()["project_ref"], app.home.project.as_str());
     app.get("/v1/oauth/authorize/project-claim").as_(&app.owner).send().await.expect(400);
+}
+
+/// RFC 8252, 7.3: another port is for native applications, which keep no secret. Whoever holds a secret runs on a server.
+#[tokio::test]
+async fn only_a_native_application_is_answered_on_another_port() {
+    let app = TestApp::new().await;
+    let uris = json!(["http://127.0.0.1:4711/callback"]);
+    let native = register(&app, json!({"public": true, "redirect_uris": uris})).await;
+    let confidential = register(&app, json!({"redirect_uris": uris})).await;
+    for (client, address, allowed) in [
+        (&native, "http://127.0.0.1:4711/callback", true),
+        (&native, "http://127.0.0.1:4712/callback", true),
+        (&confidential, "http://127.0.0.1:4711/callback", true),
+        (&confidential, "http://127.0.0.1:4712/callback", false),
+    ] {
+        let answer = ask_with(&app, client, "redirect_uri", Some(address)).await;
+        if allowed {
+            assert!(answer.expect(303).header("location").unwrap().starts_with("/authorize?auth_id="), "{address}");
+        } else {
+            fails(address, &answer, "invalid_request");
+        }
+    }
+}
+
+/// What an application sends as `state` it gets back byte by byte, or it is told that it cannot.
+#[tokio::test]
+async fn a_state_comes_back_as_it_went_or_is_refused() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({})).await;
+    for state in ["xyz", "a b+c&d=e", "é\u{1f980}\r\n\t", "%FF", "\u{7f}\u{1}", "{\"a\":[1]}"] {
+        let address = client.approved(&app, &app.owner, &[("state", state)], &json!({})).await;
+        assert_eq!(parameter(&address, "state"), state);
+    }
+    let fields: Vec<_> = client.asks();
+    let fields: Vec<_> = fields.iter().filter(|(name, _)| *name != "state").map(|(name, value)| (*name, value.as_str())).collect();
+    let before = kept(&app).await;
+    for odd in ["%FF", "a%C3", "%ED%A0%80", "%EF%BF%BD"] {
+        fails(odd, &ask(&app, &format!("{}&state={odd}", query(&fields))).await, "invalid_request");
+    }
+    let answer = ask(&app, &format!("{}&state=a%00b", query(&fields))).await.expect(400);
+    assert_eq!(answer.message(), "state: cannot contain the character U+0000");
+    assert_eq!(kept(&app).await, before);
+}
+
+/// The `Host` field is the sender's to choose, so it names no issuer.
+#[tokio::test]
+async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_why() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({})).await;
+    let pair = client.tokens(&app, &app.owner).await;
+    let mut settings = settings(Transport::default(), uuid::Uuid::from_u128(2));
+    settings.oauth.public_url = None;
+    let node = app.another_with(settings, std::sync::Arc::new(Machine::bare()));
+    let fields: Vec<_> = client.asks();
+    let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let registration = json!({"client_name": "Assistant", "redirect_uris": [CALLBACK]});
+    for call in [
+        node.get(&format!("/v1/oauth/authorize?{}", query(&fields))),
+        node.get(&format!("/v1/oauth/authorize/project-claim?{}&project_ref={}", query(&fields), app.home.project)).as_(&app.owner),
+        node.get("/.well-known/oauth-authorization-server"),
+        node.get("/.well-known/oauth-protected-resource"),
+        node.get("/.well-known/oauth-protected-resource/mcp"),
+        node.post("/platform/oauth/apps/register").json(&registration),
+    ] {
+        let answer = anywhere(call).header("host", "evil.example").send().await.expect(503);
+        assert!(answer.message().contains("--public-url") && !answer.text().contains("evil.example"), "{answer:?}");
+    }
+    let refused = node.get("/v1/projects").header("host", "evil.example").send().await.expect(401);
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer scope=\"projects:read\""));
+    // What was approved before goes on.
+    node.get("/v1/projects").token(&pair.access).send().await.expect(200);
+    client.refresh(&node, &pair.refresh).await.expect(200);
 }

@@ -244,12 +244,11 @@ async fn a_resource_is_named_before_it_is_approved() {
         ];
         client.call(&app.node, "/oauth/token", &fields).send().await
     };
-    // Without a host in the request the server has no other name for itself.
-    let here = "http:///mcp";
+    let here = "http://api.example/mcp";
     let pair = Pair::of(&exchange(here, here).await.expect(200));
-    fails("another", &exchange(here, "http:///other").await, "invalid_target");
+    fails("another", &exchange(here, "http://api.example/other").await, "invalid_target");
     fails("added", &exchange("", here).await, "invalid_target");
-    let fields = [("grant_type", "refresh_token"), ("refresh_token", pair.refresh.as_str()), ("resource", "http:///other")];
+    let fields = [("grant_type", "refresh_token"), ("refresh_token", pair.refresh.as_str()), ("resource", "http://api.example/other")];
     fails("at the refresh", &client.call(&app.node, "/oauth/token", &fields).send().await, "invalid_target");
     let told = client.call(&app.node, "/oauth/introspect", &[("token", &pair.access)]).send().await.expect(200);
     assert_eq!(told.json()["aud"], here);

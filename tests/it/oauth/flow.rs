@@ -9,7 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Actor, Node, TestApp,
+    Actor, ISSUER, Node, TestApp,
     client::{Answer, Call},
 };
 
@@ -180,7 +180,7 @@ async fn an_application_gets_tokens_uses_renews_and_returns_them() {
     let client = register(&app, json!({})).await;
     let address = client.approved(&app, &app.owner, &[("scope", "all")], &json!({})).await;
     assert!(address.starts_with("https://app.example/callback?code=sbc_"), "{address}");
-    assert_eq!((parameter(&address, "state").as_str(), parameter(&address, "iss").as_str()), ("xyz", "http://"));
+    assert_eq!((parameter(&address, "state").as_str(), parameter(&address, "iss").as_str()), ("xyz", ISSUER));
     let answer = client.exchange(&app.node, &parameter(&address, "code")).await.expect(200);
     let body = answer.json();
     assert_eq!((&body["token_type"], &body["expires_in"]), (&json!("Bearer"), &json!(86_400)));
@@ -238,7 +238,8 @@ async fn a_public_application_proves_itself_by_pkce_alone() {
 #[tokio::test]
 async fn clients_find_out_by_themselves() {
     let app = TestApp::new().await;
-    let ask = async |path: &str| app.get(path).header("host", "api.example").send().await.expect(200).json();
+    // Whatever a client calls this server, the issuer is the operator's word.
+    let ask = async |path: &str| app.get(path).header("host", "evil.example").send().await.expect(200).json();
     let server = ask("/.well-known/oauth-authorization-server").await;
     assert_eq!(server["issuer"], "http://api.example");
     assert_eq!(server["token_endpoint"], "http://api.example/oauth/token");
@@ -250,11 +251,8 @@ async fn clients_find_out_by_themselves() {
         (&json!("http://api.example/mcp"), &json!(["http://api.example"]))
     );
     assert_eq!(ask("/.well-known/oauth-protected-resource").await["resource"], "http://api.example");
-    let refused = app.get("/v1/projects").header("host", "api.example").send().await.expect(401);
+    let refused = app.get("/v1/projects").header("host", "evil.example").send().await.expect(401);
     let challenge = refused.header("www-authenticate").unwrap().to_owned();
     let expected = "Bearer resource_metadata=\"http://api.example/.well-known/oauth-protected-resource\", scope=\"projects:read\"";
     assert_eq!(challenge, expected);
-    // What a client calls this server goes into no header as it is.
-    let odd = app.get("/v1/projects").header("host", "a\"b").send().await.expect(401);
-    assert!(!odd.header("www-authenticate").unwrap().contains("a\"b"));
 }

@@ -52,7 +52,9 @@ async fn who_does_not_prove_who_it_is_gets_one_answer() {
         ("basic, not base64", Some("Basic ???".to_owned()), vec![named, ("client_secret", secret)]),
         ("basic, no text", Some(format!("Basic {}", BASE64_STANDARD.encode(b"\xff:\xff"))), vec![named, ("client_secret", secret)]),
         ("basic, nothing", Some("Basic".to_owned()), vec![named, ("client_secret", secret)]),
-        ("bearer", Some(format!("Bearer {secret}")), vec![named, ("client_secret", secret)]),
+        ("bearer, no secret", Some(format!("Bearer {secret}")), vec![named]),
+        ("bearer, wrong secret", Some(format!("Bearer {secret}")), vec![named, ("client_secret", "wrong")]),
+        ("bearer in the place of all", Some(format!("Bearer {secret}")), vec![]),
         ("digest", Some("Digest username=x".to_owned()), vec![named, ("client_secret", secret)]),
     ] {
         let answer = asks(&app, &code, header.as_deref(), &more).await;
@@ -178,10 +180,12 @@ async fn a_token_is_explained_to_its_application_only() {
     let pair = client.tokens(&app, &app.owner).await;
     let explain = async |client: &Client, token: &str| client.call(&app.node, "/oauth/introspect", &[("token", token)]).send().await;
     let told = explain(&client, &pair.access).await.expect(200).json();
-    assert_eq!((&told["active"], &told["token_type"], &told["client_id"]), (&json!(true), &json!("access_token"), &json!(client.id)));
+    assert_eq!((&told["active"], &told["token_type"], &told["client_id"]), (&json!(true), &json!("Bearer"), &json!(client.id)));
     assert_eq!(told["sub"], app.owner.gotrue_id.to_string());
     assert_eq!(told["exp"].as_i64().unwrap() - told["iat"].as_i64().unwrap(), 86_400);
-    assert_eq!(explain(&client, &pair.refresh).await.expect(200).json()["token_type"], "refresh_token");
+    assert_eq!(told["token_use"], "access_token");
+    let refresh = explain(&client, &pair.refresh).await.expect(200).json();
+    assert_eq!((&refresh["token_use"], refresh.get("token_type")), (&json!("refresh_token"), None));
     let inactive = json!({"active": false});
     for (case, client, token) in [
         ("another's", &other, pair.access.as_str()),
@@ -196,6 +200,9 @@ async fn a_token_is_explained_to_its_application_only() {
     fails("no token", &client.call(&app.node, "/oauth/introspect", &[]).send().await, "invalid_request");
     let nobody = anywhere(app.post("/oauth/introspect")).form(&[("token", &pair.access), ("client_id", &client.id)]).send().await;
     fails("nobody", &nobody, "invalid_client");
+    let unnamed = anywhere(app.post("/oauth/introspect")).form(&[("token", &pair.access)]).send().await;
+    fails("no credentials", &unnamed, "invalid_client");
+    assert_eq!(unnamed.header("www-authenticate"), Some("Basic realm=\"OAuth client\""));
     let fresh = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
     assert_eq!(explain(&client, &pair.refresh).await.expect(200).json(), inactive, "it was used");
     client.call(&app.node, "/oauth/revoke", &[("token", &fresh.refresh)]).send().await.expect(200);
@@ -237,4 +244,22 @@ async fn guesses_are_counted() {
     app.post("/oauth/token").form(&fields).send().await.expect(429);
     app.advance(60);
     app.post("/oauth/token").form(&fields).send().await.expect(400);
+}
+
+/// The management SDK sends its personal access token with every request, also with those that authenticate in the body.
+#[tokio::test]
+async fn a_bearer_token_beside_credentials_in_the_body_says_nothing() {
+    let app = TestApp::new().await;
+    let client = register(&app, json!({})).await;
+    let code = client.code(&app, &app.owner).await;
+    let fields = [("grant_type", "authorization_code"), ("code", &code), ("redirect_uri", CALLBACK), ("code_verifier", VERIFIER)];
+    let bearer = format!("Bearer {}", app.owner.token);
+    let pair = Pair::of(&client.call(&app.node, "/v1/oauth/token", &fields).header("authorization", &bearer).send().await.expect(201));
+    let fields = [("grant_type", "refresh_token"), ("refresh_token", pair.refresh.as_str())];
+    let pair = Pair::of(&client.call(&app.node, "/oauth/token", &fields).header("authorization", &bearer).send().await.expect(200));
+    let wrong = json!({"client_id": client.id, "client_secret": "wrong", "refresh_token": pair.refresh});
+    fails("wrong", &app.post("/v1/oauth/revoke").token(&app.owner.token).json(&wrong).send().await, "invalid_client");
+    let right = json!({"client_id": client.id, "client_secret": client.secret, "refresh_token": pair.refresh});
+    app.post("/v1/oauth/revoke").token(&app.owner.token).json(&right).send().await.expect(204);
+    assert_eq!(tried(&app.node, &pair.access).await, 401);
 }

@@ -77,6 +77,15 @@ async fn what_cannot_be_trusted_is_not_registered() {
         ("a name turned around", with("client_name", json!("evil\u{202e}gnp")), "invalid_client_metadata"),
         ("a hidden mark", with("client_name", json!("Ac\u{200b}me")), "invalid_client_metadata"),
         ("a line end", with("client_name", json!("Acme\n")), "invalid_client_metadata"),
+        ("full-width letters", with("client_name", json!("Ｓｕｐａｂａｓｅ")), "invalid_client_metadata"),
+        ("a joiner", with("client_name", json!("Supa\u{34f}base")), "invalid_client_metadata"),
+        ("tag characters", with("client_name", json!("Acme\u{e0041}\u{e007f}")), "invalid_client_metadata"),
+        ("a Hangul filler", with("client_name", json!("\u{3164}Acme")), "invalid_client_metadata"),
+        ("letters of another script", with("client_name", json!("G\u{430}ntry")), "invalid_client_metadata"),
+        ("an accent", with("client_name", json!("Ga\u{301}ntry")), "invalid_client_metadata"),
+        ("a host that is no host", redirect("https://a;sandbox/cb"), "invalid_redirect_uri"),
+        ("two hosts", redirect("https://a,b/cb"), "invalid_redirect_uri"),
+        ("an encoded wildcard", redirect("https://%2A.a.test/cb"), "invalid_redirect_uri"),
         ("no name", with("client_name", json!("")), "invalid_client_metadata"),
         ("a long name", with("client_name", json!("x".repeat(101))), "invalid_client_metadata"),
         ("implicit", with("grant_types", json!(["implicit"])), "invalid_client_metadata"),
@@ -135,4 +144,63 @@ async fn a_flood_ends_and_leaves_nothing() {
     upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
     // What was approved and never used is nothing any more after a week.
     assert_eq!(count().await, 0);
+}
+
+/// Rows as registrations of others leave them, so that the bound is reached without ten thousand requests.
+async fn flood(app: &TestApp, count: i32, secs_ago: f64) {
+    let sql = "insert into oauth_applications (client_id, name, website, redirect_uris, scopes, public, bind_to_authorizing_user, \
+               project_selection, source, created_at, registered_from) \
+               select gen_random_uuid(), 'flood', '', array['https://app.example/cb'], array['projects:read'], true, true, 'required', \
+               'dcr', $2::timestamptz - make_interval(secs => $3 + n::float8 / 1000), '192.0.2.' || (n % 250) from generate_series(1, $1) n";
+    app.app.db.query(sql, &[&count, &app.clock.now(), &secs_ago]).await.unwrap();
+}
+
+async fn unused(app: &TestApp) -> i64 {
+    let sql = "select count(*) from oauth_applications a where not exists (select 1 from oauth_grants g where g.application_id = a.id)";
+    app.app.db.query(sql, &[]).await.unwrap()[0].get(0)
+}
+
+/// Ten thousand registrations that nobody uses close registration for half an hour, and not for a month.
+#[tokio::test]
+async fn a_flood_makes_room_oldest_first_and_never_takes_what_was_approved() {
+    let app = TestApp::new().await;
+    let used = register(&app, &right()).await.expect(201).json();
+    let used = Client { id: used["client_id"].as_str().unwrap().to_owned(), secret: None };
+    used.approved(&app, &app.owner, &[], &json!({"project_refs": [app.home.project]})).await;
+    app.advance(7_200);
+    // Below the bound, and near it, nothing goes that is young.
+    flood(&app, 7_999, 3_600.0).await;
+    register(&app, &right()).await.expect(201);
+    assert_eq!(unused(&app).await, 8_000);
+    register(&app, &right()).await.expect(201);
+    assert_eq!(unused(&app).await, 7_501, "the 500 oldest made room");
+    app.app.db.query("delete from oauth_applications where name = 'flood'", &[]).await.unwrap();
+    flood(&app, 10_000, 0.0).await;
+    let full = register(&app, &right()).await.expect(503);
+    assert!(full.header("retry-after").is_some(), "{full:?}");
+    app.advance(1_801);
+    register(&app, &right()).await.expect(201);
+    let sql = "select count(*) from oauth_applications where client_id = $1::text::uuid";
+    assert_eq!(app.app.db.query(sql, &[&used.id]).await.unwrap()[0].get::<_, i64>(0), 1, "the one that was approved");
+    let sql = "select count(*) from oauth_applications where name = 'flood' and created_at < $1";
+    let oldest = app.clock.now() - chrono::TimeDelta::milliseconds(1_801_000 + 9_501);
+    assert_eq!(app.app.db.query(sql, &[&oldest]).await.unwrap()[0].get::<_, i64>(0), 0, "the oldest went");
+}
+
+/// One address has a share: its own oldest registration makes room for its next, and no other's does.
+#[tokio::test]
+async fn one_address_uses_up_its_own_share() {
+    let app = TestApp::new().await;
+    flood(&app, 40, 60.0).await;
+    let mut first = None;
+    for _ in 0..6 {
+        for _ in 0..10 {
+            let made = app.post("/platform/oauth/apps/register").json(&right()).send().await.expect(201).json();
+            first.get_or_insert(made["client_id"].clone());
+        }
+        app.advance(3_600);
+    }
+    assert_eq!(unused(&app).await, 40 + 50);
+    let sql = "select count(*) from oauth_applications where client_id = $1::text::uuid";
+    assert_eq!(app.app.db.query(sql, &[&first.unwrap().as_str().unwrap()]).await.unwrap()[0].get::<_, i64>(0), 0);
 }

@@ -103,7 +103,9 @@ impl Answer {
     fn check_headers(&self) {
         assert!(self.quota.remaining <= self.quota.limit && self.quota.reset >= 1, "{self:?}");
         assert!(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "{self:?}");
-        assert_eq!(self.status == 401, self.headers.contains_key(header::WWW_AUTHENTICATE), "{self:?}");
+        let challenge = self.header("www-authenticate");
+        assert_eq!(self.status == 401, challenge.is_some_and(|told| !told.contains("insufficient_scope")), "{self:?}");
+        assert!(self.status == 403 || challenge.is_none_or(|told| !told.contains("insufficient_scope")), "{self:?}");
         self.check_limit_fields();
     }
 

@@ -73,6 +73,9 @@ impl Dns for Said {
     }
 }
 
+/// The issuer of every node's tokens.
+pub(crate) const ISSUER: &str = "http://api.example";
+
 /// When every test begins.
 pub(crate) fn dawn() -> DateTime<Utc> {
     "2026-11-21T09:15:03Z".parse().unwrap()
@@ -316,7 +319,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         upstreams: Upstreams::default(),
         edge: gantry::edge::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
-        oauth: oauth::Settings::default(),
+        oauth: oauth::Settings { public_url: Some(ISSUER.to_owned()), ..oauth::Settings::default() },
         provider: None,
         logs: analytics::Options::default(),
     }
