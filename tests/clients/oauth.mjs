@@ -157,7 +157,7 @@ async function withMcp(server, page, waits, reference) {
     codeVerifier: () => kept.verifier,
     invalidateCredentials: (scope) => { if (scope === 'tokens' || scope === 'all') delete kept.tokens; },
   };
-  const serverUrl = `${server.url}/mcp`;
+  const serverUrl = server.url;
   assert.equal(await auth(provider, { serverUrl }), 'REDIRECT');
   await allow(page, kept.url, { projects: [reference], name: 'consent-registered-itself' });
   const answer = await waits.next();
@@ -173,6 +173,14 @@ async function withMcp(server, page, waits, reference) {
   assert.equal(await projects(server, kept.tokens.access_token), 401);
   // A dead refresh token is dropped, and the user asked again.
   assert.equal(await auth(provider, { serverUrl }), 'REDIRECT');
+  // A token for an MCP server beside the API is for that server, and the API refuses it.
+  const beside = `${server.url}/mcp`;
+  delete kept.tokens;
+  assert.equal(await auth(provider, { serverUrl: beside }), 'REDIRECT');
+  await allow(page, kept.url, { projects: [reference] });
+  const answered = await waits.next();
+  assert.equal(await auth(provider, { serverUrl: beside, authorizationCode: answered.searchParams.get('code') }), 'AUTHORIZED');
+  assert.equal(await projects(server, kept.tokens.access_token), 401);
 }
 
 /** What members let applications do in the organization, and ending all of one. */
