@@ -11,7 +11,7 @@ use crate::{
     analytics::{self, Analytics},
     clock::{Clock, Entropy},
     clusters::{Embedded, Provisioner},
-    db::Db,
+    db::{Db, heartbeat},
     domains::hostnames::{self, acme::Authority, dns::Dns},
     edge::{self, Edge, upstreams::Upstreams},
     endpoints,
@@ -19,7 +19,9 @@ use crate::{
     http::{Api, Endpoint, Links, Transport},
     jit,
     limits::{self, Limits, Memory, Shared},
-    listener, oauth,
+    listener,
+    network::Doors,
+    oauth,
     projects::{
         idle::{self, Uses},
         lease::{self, Lease},
@@ -112,6 +114,8 @@ pub struct Inner {
     pub jit: jit::Keeper,
     /// Connections to the projects' databases.
     pub router: Router,
+    /// Who may connect to them, as it was last read.
+    pub doors: Doors,
     /// Looks at hostnames when their time has come.
     pub hostnames: hostnames::Keeper,
     /// Requests to the projects' services.
@@ -186,6 +190,7 @@ impl App {
             pool: Pool::default(),
             jit: jit::Keeper::default(),
             router: Router::default(),
+            doors: Doors::default(),
             hostnames: hostnames::Keeper::default(),
             edge: Edge::default(),
             analytics,
@@ -233,6 +238,7 @@ impl Background {
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
+        tasks.spawn(heartbeat::run(app.db.clone()));
         tasks.spawn(lease::run(app.clone()));
         tasks.spawn(reconciler::run(app.clone()));
         tasks.spawn(reconciler::empty_trash(app.clone()));

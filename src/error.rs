@@ -2,10 +2,16 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
+use deadpool_postgres::{PoolError, TimeoutType};
+
 use crate::{
     access::{OauthScope, Permission},
+    db::{self, QueryError},
     oauth::Fault,
 };
+
+/// When to ask again after the control database was away or busy: it is usually back by then.
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
 
 /// Anything an operation can fail with.
 #[derive(Debug)]
@@ -185,8 +191,23 @@ impl Error {
     }
 
     /// A fault of ours; `doing` completes "failed while …".
+    ///
+    /// A database that is away is no fault of ours: such a cause makes it [`Error::Unavailable`].
     pub fn internal(doing: &'static str, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::Internal(Report { doing, cause: cause.into() })
+        let cause = cause.into();
+        if matches!(cause.downcast_ref(), Some(QueryError::Away)) {
+            return Self::control_database_away();
+        }
+        if cause.downcast_ref().is_some_and(db::is_lost) {
+            tracing::debug!(%cause, doing, "a connection was lost");
+            return Self::Unavailable { what: "The connection to the database was lost".into(), retry: DATABASE_RETRY };
+        }
+        Self::Internal(Report { doing, cause })
+    }
+
+    /// The control database does not answer.
+    pub fn control_database_away() -> Self {
+        Self::Unavailable { what: "The control database does not answer".into(), retry: DATABASE_RETRY }
     }
 
     /// The row of the table this error belongs to.
@@ -266,12 +287,14 @@ impl fmt::Display for Error {
 
 impl StdError for Error {}
 
-impl From<deadpool_postgres::PoolError> for Error {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
         match error {
-            deadpool_postgres::PoolError::Timeout(_) => {
-                Self::Unavailable { what: "The control database is busy".into(), retry: Duration::from_secs(1) }
+            PoolError::Timeout(TimeoutType::Wait) => {
+                Self::Unavailable { what: "The control database is busy".into(), retry: DATABASE_RETRY }
             }
+            PoolError::Timeout(_) => Self::control_database_away(),
+            PoolError::Backend(cause) if db::is_lost(&cause) => Self::control_database_away(),
             other => Self::internal("connecting to the control database", other),
         }
     }
@@ -287,6 +310,13 @@ mod tests {
         let error = failed.unwrap_err();
         assert_eq!(error.message(), "Internal Server Error");
         assert_eq!(error.to_string(), "reading the template: /secret/path");
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_no_fault_of_the_server() {
+        let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
+        let error = failed.unwrap_err();
+        assert_eq!((error.code().status, error.message().as_ref()), (503, "The control database does not answer; try again shortly"));
     }
 
     #[test]

@@ -42,7 +42,11 @@ pub async fn run(app: App) {
 }
 
 async fn listen(app: &App) -> Result<(), Error> {
-    let (client, mut connection) = app.db.dedicated(LISTENER).await.context("connecting to hear notifications")?;
+    app.db.until_available().await;
+    let (client, mut connection) = tokio::select! {
+        connected = app.db.dedicated(LISTENER) => connected.context("connecting to hear notifications")?,
+        () = app.db.until_away() => return Err(Error::control_database_away()),
+    };
     let subscribe = async {
         client.batch_execute("listen gantry").await?;
         client.query_one("select pg_backend_pid()", &[]).await.map(|row| row.get::<_, i32>(0))
@@ -65,6 +69,8 @@ async fn listen(app: &App) -> Result<(), Error> {
                 Some(Err(error)) => return Err(error).context("hearing notifications"),
                 None => return Ok(()),
             },
+            // It hangs: what others change meanwhile may never be heard on this connection.
+            () = app.db.until_away() => return Err(Error::control_database_away()),
         }
     }
 }
@@ -96,6 +102,13 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
 /// Fails if a node does not answer within five seconds. It still believes what it knows for as long as its cache
 /// lives, half a minute at most.
 pub async fn settle(db: &Db) -> Result<(), Error> {
+    tokio::select! {
+        settled = settle_over(db) => settled,
+        () = db.until_away() => Err(Error::control_database_away()),
+    }
+}
+
+async fn settle_over(db: &Db) -> Result<(), Error> {
     let (client, mut connection) = db.dedicated("gantry").await.context("connecting to the control database")?;
     let (sender, mut answers) = mpsc::channel(64);
     let driver = tokio::spawn(async move {

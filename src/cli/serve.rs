@@ -20,7 +20,8 @@ use secrecy::ExposeSecret;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    task::JoinSet,
+    sync::oneshot,
+    task::{JoinHandle, JoinSet},
 };
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -74,11 +75,39 @@ pub(super) struct Running {
     routers: JoinSet<()>,
     edges: JoinSet<()>,
     listeners: JoinSet<()>,
-    control: Option<Control>,
+    control: Option<Supervised>,
     home: Arc<Home>,
     /// The lock of whoever keeps its counters in the data folder.
     keeps_limits: Option<File>,
     signals: Signals,
+}
+
+/// The control cluster, started again whenever its server ends by itself.
+struct Supervised {
+    control: Arc<Control>,
+    /// Dropping it ends the supervision.
+    stop: oneshot::Sender<()>,
+    supervision: JoinHandle<()>,
+}
+
+impl Supervised {
+    fn new(control: Control) -> Self {
+        let control = Arc::new(control);
+        let (stop, stopping) = oneshot::channel();
+        let supervised = control.clone();
+        let supervision = tokio::spawn(async move {
+            // An error means that the sender is gone, which asks for the same.
+            supervised.supervise(async { drop(stopping.await) }).await;
+        });
+        Self { control, stop, supervision }
+    }
+
+    /// Stops the server for good.
+    async fn stop(self) -> anyhow::Result<()> {
+        drop(self.stop);
+        self.supervision.await?;
+        Ok(self.control.stop().await?)
+    }
 }
 
 /// Where databases are reached, and what there is to say about it.
@@ -237,7 +266,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         routers,
         edges,
         listeners,
-        control,
+        control: control.map(Supervised::new),
         home,
         keeps_limits,
         signals,
@@ -272,7 +301,7 @@ impl Running {
             tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
         }
         self.app.db.close();
-        if let Some(control) = &self.control {
+        if let Some(control) = self.control {
             control.stop().await?;
         }
         tracing::debug!(data = %self.home.dir().display(), "stopped");

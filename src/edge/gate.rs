@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use super::{answer::Refusal, names::Site, upstreams::Service};
 use crate::{
     app::App,
+    error::Error,
     ids::ProjectId,
     keys::{self, Accepted},
 };
@@ -69,7 +70,10 @@ impl Gate {
                 Ok(accepted)
             }
             Err(error) => {
-                tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
+                // An outage of the control database is logged once, not for each request.
+                if !matches!(error, Error::Unavailable { .. }) {
+                    tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
+                }
                 known.map(|(_, accepted)| accepted).ok_or(Refusal::KeysUnknown)
             }
         }

@@ -135,6 +135,8 @@ pub(super) struct Names {
     read: watch::Sender<u64>,
     /// Whether a change was heard of that requests do not wait for, unless they find nothing.
     outdated: AtomicBool,
+    /// Whether the database was away when the table was to be read: requests do not wait for what cannot be read.
+    stalled: watch::Sender<bool>,
     bell: Notify,
 }
 
@@ -145,6 +147,7 @@ impl Default for Names {
             wanted: AtomicU64::new(1),
             read: watch::channel(0).0,
             outdated: AtomicBool::new(false),
+            stalled: watch::Sender::new(false),
             bell: Notify::new(),
         }
     }
@@ -160,7 +163,7 @@ impl Names {
     pub(super) async fn find(&self, host: &str) -> Option<Arc<Site>> {
         self.caught_up().await;
         let known = self.known().get(host).cloned();
-        if known.is_some() || !self.outdated.load(Ordering::Acquire) {
+        if known.is_some() || !self.outdated.load(Ordering::Acquire) || *self.stalled.borrow() {
             return known;
         }
         // A project that was made a moment ago.
@@ -178,6 +181,7 @@ impl Names {
     /// Something changed that nobody may be served by any more.
     pub(super) fn change(&self) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
+        self.stalled.send_replace(false);
         self.bell.notify_one();
     }
 
@@ -195,9 +199,15 @@ impl Names {
     async fn caught_up(&self) {
         let wanted = self.wanted.load(Ordering::Acquire);
         if *self.read.borrow() < wanted {
-            let mut read = self.read.subscribe();
-            // The sender is ours. Late is better than never: the old table is served then.
-            let _ = Box::pin(timeout(PATIENCE, read.wait_for(|read| *read >= wanted))).await;
+            let (mut read, mut stalled) = (self.read.subscribe(), self.stalled.subscribe());
+            // The senders are ours. Late is better than never: the old table is served then.
+            let settled = async {
+                tokio::select! {
+                    _ = read.wait_for(|read| *read >= wanted) => {}
+                    _ = stalled.wait_for(|stalled| *stalled) => {}
+                }
+            };
+            let _ = Box::pin(timeout(PATIENCE, settled)).await;
         }
     }
 
@@ -213,6 +223,7 @@ impl Names {
         )?;
         let table = Table::new(&app.settings.project_domain, published, &overrides, &key_checks, challenges);
         *self.table.write() = Arc::new(Table { wildcard, ..table });
+        self.stalled.send_replace(false);
         self.read.send_replace(wanted);
         Ok(())
     }
@@ -226,7 +237,10 @@ pub(super) async fn run(app: App) {
         let pause = match Box::pin(names.read(&app)).await {
             Ok(()) => FULL_PASS,
             Err(error) => {
-                tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");
+                let away = matches!(error, Error::Unavailable { .. });
+                if !names.stalled.send_replace(away) {
+                    tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");
+                }
                 names.outdated.store(true, Ordering::Release);
                 RETRY
             }
@@ -290,5 +304,20 @@ mod tests {
         assert!(!settled(&names));
         names.read.send_replace(2);
         timeout(Duration::from_secs(1), names.caught_up()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_does_not_wait_for_a_database_that_is_away() {
+        let names = Names::default();
+        names.read.send_replace(1);
+        names.change();
+        let begun = Instant::now();
+        let (found, ()) = tokio::join!(names.find("a.example.test"), async {
+            names.outdated.store(true, Ordering::Release);
+            names.stalled.send_replace(true);
+        });
+        assert!(found.is_none() && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        names.change();
+        timeout(Duration::from_millis(20), names.caught_up()).await.unwrap_err();
     }
 }

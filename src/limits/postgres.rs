@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     clock::Ticks,
-    db::Db,
+    db::{self, Db},
     error::{Context, Error},
 };
 
@@ -308,8 +308,8 @@ fn answer(row: &Row, column: usize, admitted: bool) -> Answer {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` wants")]
-fn failed(error: tokio_postgres::Error) -> Trouble {
-    Trouble::Failed(error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string))
+fn failed(error: impl db::Answered + ToString) -> Trouble {
+    Trouble::Failed(error.answer().map_or_else(|| error.to_string(), ToString::to_string))
 }
 
 async fn sweep(db: Db) {

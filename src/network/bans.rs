@@ -11,12 +11,12 @@ use crate::{
     app::App,
     audit::Recorder,
     error::{Context, Error},
-    ids::ProjectId,
+    ids::{ProjectId, ProjectRef},
     projects,
 };
 
 /// Bans of one project at most. They end by themselves.
-const BANS_MAX: i64 = 1000;
+pub(super) const BANS_MAX: i64 = 1000;
 
 /// What is counted and banned of an address: all of it, or the network that one customer of a provider usually has.
 pub fn block(address: IpAddr) -> IpNet {
@@ -27,8 +27,9 @@ pub fn block(address: IpAddr) -> IpNet {
 }
 
 /// Bans a block of addresses from a project's database until then.
-pub async fn ban(app: &App, project: ProjectId, block: IpNet, until: DateTime<Utc>) -> Result<(), Error> {
+pub async fn ban(app: &App, project: ProjectId, reference: &ProjectRef, block: IpNet, until: DateTime<Utc>) -> Result<(), Error> {
     let doing = "banning an address";
+    app.doors.ban(reference, block, until);
     let sql = "delete from network_bans where project_id = $1 and until <= $2";
     app.db.query(sql, &[&project.0, &app.clock.now()]).await.context(doing)?;
     let sql = "insert into network_bans (project_id, address, until) select $1, $2::text::inet, $3 \

@@ -1,19 +1,24 @@
 //! Who may reach a project's database, and from where.
 //!
 //! What is said here is read for every connection, by the node that takes it: a change holds everywhere from the moment it is
-//! answered.
+//! answered. While the control database is away, the last rules that were read decide.
 
 pub mod api;
 pub mod bans;
+mod doors;
 pub mod login_roles;
 mod pooler;
 pub mod restrictions;
 
 use std::net::IpAddr;
 
+use chrono::{DateTime, Utc};
+use ipnet::IpNet;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
+pub use self::doors::Doors;
+use self::doors::Rules;
 use crate::{
     app::App,
     error::{Context, Error},
@@ -45,22 +50,43 @@ pub struct Door {
 }
 
 /// The door of a project for an address, unless there is no such project.
+///
+/// While the control database is away, by the rules as they were last read here. [`Error::Unavailable`] if they are not known.
 pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Option<Door>, Error> {
-    let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), \
-               n.allowed is null or exists (select from unnest(n.allowed) network where $2::text::inet <<= network), \
-               exists (select from network_bans b where b.project_id = p.id and $2::text::inet <<= b.address and b.until > $3) \
+    let (now, ticks) = (app.clock.now(), app.clock.ticks());
+    match rules(app, project).await {
+        Ok(Some(rules)) => {
+            let door = rules.door(address, now);
+            app.doors.keep(project, rules, ticks);
+            Ok(Some(door))
+        }
+        Ok(None) => {
+            app.doors.forget(project);
+            Ok(None)
+        }
+        Err(error @ Error::Unavailable { .. }) => app.doors.last(project, ticks).map(|rules| Some(rules.door(address, now))).ok_or(error),
+        Err(error) => Err(error),
+    }
+}
+
+async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> {
+    let doing = "looking up a project's door";
+    let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), n.allowed::text[], \
+               array(select text(b.address) from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
+               array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3) \
                from projects p left join project_networks n on n.project_id = p.id where p.ref = $1 and p.desired <> 'removed'";
-    let address = address.to_canonical().to_string();
-    let rows = app.db.query(sql, &[&project.as_str(), &address, &app.clock.now()]).await.context("looking up a project's door")?;
+    let rows = app.db.query(sql, &[&project.as_str(), &app.clock.now(), &bans::BANS_MAX]).await.context(doing)?;
     let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Door {
+    let networks = |texts: Vec<&str>| texts.into_iter().map(str::parse).collect::<Result<Vec<IpNet>, _>>().context(doing);
+    let until: Vec<DateTime<Utc>> = row.get(7);
+    Ok(Some(Rules {
         id: ProjectId(row.get(0)),
         status: Status::read(row, 1)?,
         asleep: row.get(2),
         here: row.get::<_, Uuid>(3) == app.settings.node,
         tls_required: row.get(4),
-        admitted: row.get(5),
-        banned: row.get(6),
+        allowed: row.get::<_, Option<Vec<&str>>>(5).map(networks).transpose()?,
+        bans: networks(row.get(6))?.into_iter().zip(until).collect(),
     }))
 }
 

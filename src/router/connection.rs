@@ -29,7 +29,8 @@ use super::{
 use crate::{
     app::App,
     clock::Ticks,
-    ids::ProjectId,
+    error::Error,
+    ids::{ProjectId, ProjectRef},
     jit,
     network::{self, Door, bans},
     places::Place,
@@ -267,7 +268,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) ->
         Ok(Ok(Outcome::Out { wrong_password })) => {
             if wrong_password {
                 app.metrics.router().count("wrong password");
-                note_failure(app, &door, peer).await;
+                note_failure(app, &door, &named.project, peer).await;
             }
             return None;
         }
@@ -292,15 +293,21 @@ async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> R
             let door = door(app, named, peer.ip(), encrypted).await?;
             match door.status {
                 Status::ActiveHealthy if !door.asleep => {
-                    projects::note_use(app, door.id).await.map_err(|error| fault(&error))?;
-                    return Ok(door);
+                    match projects::note_use(app, door.id).await {
+                        // Nothing puts a project to sleep while the control database is away.
+                        Ok(()) | Err(Error::Unavailable { .. }) => return Ok(door),
+                        Err(error) => return Err(fault(&error)),
+                    }
                 }
                 Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
                 Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => return Err(Refusal::Away),
                 // Then the door is looked at once more: its rules may have changed meanwhile.
                 Status::ActiveHealthy | Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {
-                    projects::wake(app, door.id, &named.project).await.map_err(|_| Refusal::Away)?;
+                    projects::wake(app, door.id, &named.project).await.map_err(|error| match error {
+                        Error::Unavailable { .. } => Refusal::ControlAway,
+                        _ => Refusal::Away,
+                    })?;
                 }
             }
         }
@@ -326,7 +333,10 @@ async fn door(app: &App, named: &Named, address: IpAddr, encrypted: bool) -> Res
     Ok(door)
 }
 
-fn fault(error: &crate::error::Error) -> Refusal {
+fn fault(error: &Error) -> Refusal {
+    if matches!(error, Error::Unavailable { .. }) {
+        return Refusal::ControlAway;
+    }
     tracing::error!(%error, "a connection to a database was refused");
     Refusal::Fault
 }
@@ -352,13 +362,13 @@ async fn reach(socket: &PathBuf) -> Result<UnixStream, Refusal> {
 }
 
 /// Counts a wrong password against the address, and bans it when there were too many.
-async fn note_failure(app: &App, door: &Door, peer: SocketAddr) {
+async fn note_failure(app: &App, door: &Door, project: &ProjectRef, peer: SocketAddr) {
     let (block, now): (_, Ticks) = (bans::block(peer.ip()), app.clock.ticks());
     if !app.router.failures.note(door.id, block, now) {
         return;
     }
     tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");
-    if let Err(error) = bans::ban(app, door.id, block, app.clock.now() + BAN).await {
+    if let Err(error) = bans::ban(app, door.id, project, block, app.clock.now() + BAN).await {
         tracing::error!(%error, "an address could not be banned");
     }
 }

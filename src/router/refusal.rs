@@ -33,6 +33,8 @@ pub(super) enum Refusal {
     Paused,
     /// Neither running nor about to.
     Away,
+    /// The control database, which knows who may connect, does not answer.
+    ControlAway,
     /// Its server is on another machine.
     Elsewhere,
     /// As many connections as there may be.
@@ -62,6 +64,7 @@ impl Refusal {
             Self::Banned => Some("Wait, or lift the ban: DELETE /v1/projects/{ref}/network-bans."),
             Self::Paused => Some("Restore the project first: POST /v1/projects/{ref}/restore."),
             Self::Away => Some("Look at the project's health: GET /v1/projects/{ref}/health."),
+            Self::ControlAway => Some("Try again shortly."),
             Self::Elsewhere => Some("Connect to the machine that runs the project."),
             Self::Full | Self::ProjectFull => Some("Close connections that are not used, or try again."),
             _ => None,
@@ -80,6 +83,7 @@ impl Refusal {
             Self::Banned => ("28000", "this address is banned for a while: too many wrong passwords".into()),
             Self::Paused => ("57P03", "the project is paused".into()),
             Self::Away => ("57P03", "the project's database is not running".into()),
+            Self::ControlAway => ("57P03", "the control database does not answer".into()),
             Self::Elsewhere => ("57P03", "the project's database is on another machine".into()),
             Self::Full => ("53300", "sorry, too many clients already".into()),
             Self::ProjectFull => ("53300", "too many connections for this project".into()),
@@ -116,7 +120,7 @@ impl Refusal {
             Self::Malformed(_) | Self::Protocol | Self::NoUser | Self::Replication | Self::Late => "malformed",
             Self::NoProject | Self::Conflict(..) | Self::Unknown => "unknown project",
             Self::Reserved(_) | Self::TlsRequired | Self::Restricted | Self::Banned | Self::Unguarded => "forbidden",
-            Self::Paused | Self::Away | Self::Elsewhere | Self::Stopping | Self::Fault => "unavailable",
+            Self::Paused | Self::Away | Self::ControlAway | Self::Elsewhere | Self::Stopping | Self::Fault => "unavailable",
             Self::Full | Self::ProjectFull => "full",
         }
     }

@@ -12,6 +12,7 @@ mod machine;
 mod operator;
 mod orders;
 mod private;
+mod outage;
 mod quota;
 mod refusals;
 mod secrets;

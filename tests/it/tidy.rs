@@ -19,6 +19,8 @@ const SLEEPS: &[(&str, &str)] = &[
     ("logs/tests/query/hostile.rs", "is a function that is refused"),
     ("src/analytics/s3/client.rs", "a pause before a request is made again"),
     ("src/clusters/resources/cgroup.rs", "nothing announces that a control group is empty"),
+    ("src/clusters/control.rs", "a pause before a server that keeps ending is started again"),
+    ("src/db/heartbeat.rs", "the database is asked every so often whether it is there"),
     ("src/clusters/server.rs", "nothing announces that a server became ready"),
     ("src/database/stop.rs", "the grace itself is a time"),
     ("src/router/connection.rs", "nothing announces room in a server's queue"),

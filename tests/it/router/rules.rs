@@ -238,7 +238,9 @@ async fn what_was_said_about_a_project_goes_with_it() {
         .await
         .expect(200);
     let block = network::bans::block("2001:db8::7".parse().unwrap());
-    network::bans::ban(&app.app, project.id, block, crate::support::dawn() + chrono::TimeDelta::minutes(5)).await.unwrap();
+    network::bans::ban(&app.app, project.id, &project.reference, block, crate::support::dawn() + chrono::TimeDelta::minutes(5))
+        .await
+        .unwrap();
     assert_eq!(network::bans::list(&app.app, &project).await.unwrap(), ["2001:db8::/64"]);
     app.delete(&app.at("")).as_(&app.owner).send().await.expect(200);
     for table in ["select count(*) from project_networks", "select count(*) from network_bans"] {
