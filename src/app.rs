@@ -10,12 +10,12 @@ use crate::{
     accounts::provider::Provider,
     analytics::{self, Analytics},
     clock::{Clock, Entropy},
-    clusters::{Embedded, Provisioner},
+    clusters::{Embedded, Location, Provisioner},
     db::{Db, heartbeat},
     domains::hostnames::{self, acme::Authority, dns::Dns},
     edge::{self, Edge, upstreams::Upstreams},
     endpoints,
-    error::Error,
+    error::{Context, Error},
     http::{Api, Endpoint, Links, Transport},
     jit,
     limits::{self, Limits, Memory, Shared},
@@ -50,6 +50,8 @@ pub struct Settings {
     pub links: Links,
     /// This node: the owner of the clusters in its data folder.
     pub node: Uuid,
+    /// Whether the control database lies in the data folder.
+    pub own_database: bool,
     /// First of the numeric user ids of project clusters.
     pub project_uid_base: u32,
     /// Where requests are counted.
@@ -171,7 +173,8 @@ impl App {
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let lease = Lease::new(&entropy);
+        let location = Location::of(clusters.home().dir()).context("looking where the data folder is")?;
+        let lease = Lease::new(&entropy, location, settings.own_database);
         let analytics = Analytics::new(settings.logs.clone(), settings.node, clusters.home().clone(), clock.clone(), entropy.clone());
         let inner = Inner {
             settings,

@@ -7,7 +7,7 @@ use secrecy::ExposeSecret;
 
 use crate::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Engine, Home, Launcher, server::Host},
+    clusters::{Account, ClusterError, Control, Engine, Home, Launcher, Location, server::Host},
     config::ControlOptions,
     db::Db,
 };
@@ -50,6 +50,7 @@ impl OpenControl {
         match Home::open(&options.home(), account) {
             Ok(home) => {
                 let home = Arc::new(home);
+                Location::confirm(home.dir())?;
                 let host = Host { engine: Engine::find(options.postgres_bin.as_deref())?, launcher: Launcher::default() };
                 let control = Control::ensure(&home, &host, &Entropy::system()).await?;
                 Ok(Self { db: Db::new(control.config())?, started: Some((control, home)) })

@@ -14,6 +14,7 @@ mod generate;
 mod hostname;
 mod key_check;
 mod limits;
+mod node;
 mod output;
 mod secret;
 mod serve;
@@ -82,6 +83,9 @@ enum Command {
     Hostname(hostname::Hostname),
     /// Write the files that derive from the code: the OpenAPI document, tables and requests.
     Generate(generate::Generate),
+    /// Look after data folders that were copied or moved.
+    #[command(subcommand)]
+    Node(node::Node),
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
     Engine(engine::Engine),
@@ -140,6 +144,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::KeyCheck(key_check) => key_check.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
+        Command::Node(node) => node.run().await,
         Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,

@@ -36,8 +36,8 @@ use crate::{
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{
-        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher, OldVersions, Resources, sandbox_available,
-        server::Host,
+        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher, Location, OldVersions, Resources,
+        sandbox_available, server::Host,
     },
     config::{Config, UnderscoreHeaders},
     db::Db,
@@ -188,6 +188,10 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         None => Home::open(&config.control.home(), account)?,
     };
     let home = Arc::new(home);
+    if config.control.database_url.is_none() {
+        // Its control database would tell a copy the same as the original.
+        Location::confirm(home.dir())?;
+    }
     // Before anything is started: Gantry itself may have to move to a control group beside those of projects.
     let resources = resources(&config, &home)?;
     let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0, resources.groups().enforced());
@@ -216,14 +220,17 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         }
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
         let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_resources(resources);
-        clusters.prepare().await?;
-        let reflink = clusters.shares_blocks().await?;
-        tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
         let operations = App::operations();
         let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
         let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
         app.analytics.ready().await?;
+        // Nothing of the folder is started before.
         lease::claim(&app).await?;
+        if app.lease.refusal().is_none() {
+            app.clusters.prepare().await?;
+            let reflink = app.clusters.shares_blocks().await?;
+            tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
+        }
         anyhow::Ok((app, background, listener.local_addr()?))
     };
     let (app, background, address) = match begun.await {
@@ -294,7 +301,7 @@ impl Running {
         }
         self.app.analytics.close().await;
         self.background.shutdown().await;
-        self.app.lease.release();
+        self.app.lease.hand_back(&self.app).await;
         if self.keeps_limits.is_some()
             && let Err(error) = snapshot::save(self.app.limits.memory(), &self.app.clock, &limits_file(&self.home))
         {
@@ -402,6 +409,7 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         databases,
         links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
+        own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
         prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
         idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),

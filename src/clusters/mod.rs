@@ -18,6 +18,7 @@ pub mod home;
 pub mod identity;
 pub mod install;
 pub mod launch;
+pub mod location;
 mod process;
 pub mod provisioner;
 pub mod registry;
@@ -40,6 +41,7 @@ pub use self::{
     engines::{Engines, Installed, OldVersions},
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    location::{Likeness, Location, Moved},
     provisioner::Provisioner,
     resources::{ControlGroups, ResourceLimits, Resources},
     server::{Host, Running},
@@ -73,6 +75,9 @@ pub enum ClusterError {
         /// ` (pid 123)`, or nothing if unknown.
         holder: String,
     },
+    /// The data folder is a copy, or was moved.
+    #[error(transparent)]
+    Moved(Moved),
     /// Servers run unprivileged, and may not enter this directory.
     #[error("servers run as {account} and cannot enter {}: {} has mode {mode:04o}; choose a directory such as /var/lib/gantry", dir.display(), ancestor.display())]
     Unreachable {

@@ -4,6 +4,7 @@
 
 mod admin;
 mod attacks;
+mod copies;
 mod crash;
 mod dev;
 mod help;

@@ -9,15 +9,15 @@ use super::{
 };
 
 /// A data folder, and a control database that is not in it.
-struct Shared {
-    machine: Machine,
-    url: String,
+pub(super) struct Shared {
+    pub(super) machine: Machine,
+    pub(super) url: String,
     _control: Gantry,
     elsewhere: Machine,
 }
 
 impl Shared {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let elsewhere = Machine::new();
         let control = elsewhere.dev(&[]);
         rows(&elsewhere, "control", "gantry", "create database shared");
@@ -25,12 +25,17 @@ impl Shared {
         Self { url: format!("postgres://gantry@{socket}/shared"), machine: Machine::new(), _control: control, elsewhere }
     }
 
-    fn serve(&self) -> Gantry {
+    pub(super) fn serve(&self) -> Gantry {
         self.machine.serve(&["--database-url", &self.url])
     }
 
+    /// How often the lease of the folder was taken.
+    pub(super) fn generation(&self) -> i64 {
+        rows_in(&self.elsewhere, "control", "gantry", "shared", "select generation from node_leases")[0].get(0)
+    }
+
     /// Answers as the owner of an organization.
-    fn with_owner(&self, mut gantry: Gantry) -> Gantry {
+    pub(super) fn with_owner(&self, mut gantry: Gantry) -> Gantry {
         let run = |arguments: &[&str]| self.machine.json(&[arguments, &["--database-url", &self.url]].concat());
         run(&["user", "create", "--email", "ops@example.com"]);
         run(&["org", "create", "--name", "Ops", "--slug", "ops", "--owner", "ops@example.com"]);
@@ -64,7 +69,7 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     first.healthy(&project);
     first.query(&project, "create table kept as select 42 as n").expect(201);
     assert!(!leads(&second), "{}", second.log());
-    let holders = || -> i64 { rows_in(&shared.elsewhere, "control", "gantry", "shared", "select generation from node_leases")[0].get(0) };
+    let holders = || shared.generation();
     assert_eq!(holders(), 1);
 
     // Killed: the kernel says so, and nobody waits for a lease to run out.
@@ -84,7 +89,7 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     third.healthy(&next);
     assert_eq!(holders(), 3);
     second.signal(Signal::CONT);
-    until("the second to notice", || second.log().contains("another process acts").then_some(()));
+    until("the second to notice", || second.log().contains("this process no longer acts").then_some(()));
     for gantry in [&second, &third] {
         for project in [&project, &cut, &stuck, &next] {
             gantry.healthy(project);

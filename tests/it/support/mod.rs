@@ -310,6 +310,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         databases: Some(Published { host: "pooler.example.test".to_owned(), port: 5432, tls: true }),
         links: Links::default(),
         node,
+        own_database: false,
         project_uid_base: FIRST_UID + 1000,
         prepared: Wanted::default(),
         idle_pause_after: None,

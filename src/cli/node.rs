@@ -1,0 +1,109 @@
+//! `gantry node`: the data folder of this machine, and copies of it.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{admin::Common, control::OpenControl};
+use crate::{
+    clock::Entropy,
+    clusters::{Account, Home, Likeness, Location},
+    projects::lease,
+};
+
+const NEVER_USED: &str = "no server ever used this data folder: there is nothing to adopt, start it with `gantry serve`";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Node {
+    /// Say where the data folder was last used, and whether it is still there.
+    Show {
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Take over a data folder that was copied or moved here.
+    ///
+    /// Gantry starts nothing from a data folder that was last used elsewhere, as two copies of a project's database would run
+    /// under one name. Stop Gantry there first, and never start it there again.
+    Adopt {
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+impl Node {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Show { common } => show(&common).await,
+            Self::Adopt { common } => adopt(&common).await,
+        }
+    }
+}
+
+async fn show(common: &Common) -> anyhow::Result<()> {
+    let dir = folder(common)?;
+    let here = Location::of(&dir)?;
+    let (earlier, running) = match &common.control.database_url {
+        None => (Location::recorded(&dir)?, None),
+        Some(_) => {
+            let node = node(&dir)?;
+            match OpenControl::with(&common.control, async |db| Ok(lease::last_used(db, node).await?)).await? {
+                Some((earlier, expired)) => (earlier, Some(!expired)),
+                None => (None, None),
+            }
+        }
+    };
+    let likeness = earlier.as_ref().map(|earlier| here.likeness(earlier));
+    let value = json!({
+        "data_dir": dir,
+        "last_used_on": earlier.as_ref().map(|earlier| &earlier.host),
+        "here": likeness.map(|likeness| likeness != Likeness::Other),
+        "in_use": running,
+    });
+    common.output.print(&value, || {
+        let Some(earlier) = &earlier else { return format!("{} was not used yet.", dir.display()) };
+        let place = if likeness == Some(Likeness::Other) { "which is elsewhere: adopt it to use it here" } else { "which is here" };
+        format!("{} was last used on {}, {place}.", dir.display(), earlier.host)
+    })
+}
+
+async fn adopt(common: &Common) -> anyhow::Result<()> {
+    let dir = folder(common)?;
+    let here = Location::of(&dir)?;
+    if common.control.database_url.is_some() {
+        let node = node(&dir)?;
+        OpenControl::with(&common.control, async |db| {
+            let (earlier, expired) = lease::last_used(db, node).await?.context(NEVER_USED)?;
+            if earlier.as_ref().is_some_and(|earlier| here.likeness(earlier) != Likeness::Other) {
+                return Ok(());
+            }
+            let host = earlier.map_or_else(|| "another machine".to_owned(), |earlier| earlier.host);
+            anyhow::ensure!(
+                expired && lease::adopt(db, node, &here, &Entropy::system()).await?,
+                "a server on {host} uses the original of this data folder; stop it there, and try again (15 s after it was killed)"
+            );
+            Ok(())
+        })
+        .await?;
+    } else {
+        // Its lock: nothing may run on it meanwhile.
+        let home = Home::open(&dir, Account::for_servers()?)?;
+        anyhow::ensure!(home.control_data().exists(), NEVER_USED);
+        here.record(home.dir())?;
+    }
+    common.output.print(&json!({ "data_dir": dir, "adopted": true }), || format!("{} is used here from now on.", dir.display()))
+}
+
+/// The data folder, without links.
+fn folder(common: &Common) -> anyhow::Result<std::path::PathBuf> {
+    let dir = common.control.home();
+    dir.canonicalize().with_context(|| format!("cannot open {}", dir.display()))
+}
+
+/// The node that the folder belongs to.
+fn node(dir: &Path) -> anyhow::Result<Uuid> {
+    let text = std::fs::read_to_string(dir.join("node")).context(NEVER_USED)?;
+    text.trim().parse().context("the file `node` of the data folder does not hold a UUID")
+}
