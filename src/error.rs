@@ -53,6 +53,9 @@ pub enum Error {
     },
     /// The project's database did not answer in time.
     DatabaseUnreachable,
+    /// The project's database does not let the platform's own roles in: its owner changed them or closed the database. The
+    /// server's own words.
+    DatabaseRefuses(String),
     /// The operation took longer than its bound.
     TimedOut(Duration),
     /// The service is short of something for now.
@@ -233,7 +236,7 @@ impl Error {
             Self::NotBuilt(_) => NOT_IMPLEMENTED,
             Self::Unavailable { .. } => UNAVAILABLE,
             Self::TimedOut(_) => REQUEST_TIMEOUT,
-            Self::DatabaseUnreachable => DATABASE_UNREACHABLE,
+            Self::DatabaseUnreachable | Self::DatabaseRefuses(_) => DATABASE_UNREACHABLE,
             Self::HostnameConfigured => HOSTNAME_CONFIGURED,
         }
     }
@@ -266,6 +269,9 @@ impl Error {
             Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
             Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
+            Self::DatabaseRefuses(words) => {
+                format!("The project's database refuses the platform's own login: {words}. The platform repairs its roles; try again shortly").into()
+            }
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Unconfigured(text) => (*text).into(),

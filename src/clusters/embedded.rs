@@ -321,8 +321,30 @@ impl Embedded {
 
     /// A superuser session in database `postgres`, guarded against what the tenant may have attached to it. The
     /// connection ends when the client is dropped.
+    /// If the tenant closed that database, it is opened again first.
     pub async fn admin(&self, project: &ProjectRef) -> Result<Client> {
-        self.existing(project)?.admin().await
+        let server = self.existing(project)?;
+        match server.admin().await {
+            Err(error) if error.is_closed_database() => {
+                tracing::warn!(%project, %error, "the project's database is closed to the platform; it is opened again");
+                self.repair(project).await?;
+                server.admin().await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Makes the platform's own roles, and the database that every project has, what they must be. Within seconds; can be repeated.
+    pub async fn repair(&self, project: &ProjectRef) -> Result<()> {
+        let admin = self.existing(project)?.repairer().await?;
+        let sql_error = |cause| ClusterError::Sql { doing: "repairing the platform's roles", cause };
+        admin.batch_execute(template::REPAIR).await.map_err(sql_error)
+    }
+
+    /// The same over a superuser's session that is there already.
+    pub async fn repair_over(&self, admin: &Client) -> Result<()> {
+        let sql_error = |cause| ClusterError::Sql { doing: "repairing the platform's roles", cause };
+        admin.batch_execute(template::REPAIR).await.map_err(sql_error)
     }
 
     /// The same in another of its databases.

@@ -33,6 +33,8 @@ use std::{
     time::Duration,
 };
 
+use tokio_postgres::error::SqlState;
+
 pub use self::{
     account::Account,
     control::Control,
@@ -168,6 +170,19 @@ pub enum ClusterError {
 
 /// Shorthand of this module.
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
+
+impl ClusterError {
+    /// Whether the server let nobody into this database: it is closed, renamed or gone, whoever asks.
+    fn is_closed_database(&self) -> bool {
+        let closed = [SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, SqlState::UNDEFINED_DATABASE];
+        matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| closed.contains(code)))
+    }
+
+    /// Whether the server refused the role itself: asking again helps nobody.
+    fn is_refused_role(&self) -> bool {
+        matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| code.code().starts_with("28")))
+    }
+}
 
 /// The server's own message where there is one; the driver's `Display` alone only says "db error".
 fn sql_text(error: &tokio_postgres::Error) -> String {

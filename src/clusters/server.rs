@@ -50,6 +50,8 @@ const CHILD_GRACE: Duration = Duration::from_secs(1);
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// One connection attempt, until the server has accepted it.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// A database that belongs to the superuser: the owner of a project can neither close, rename nor drop it.
+const UNCLOSED: &str = "template1";
 /// What a superuser session may not inherit from settings that a tenant can attach to its database.
 const SUPERUSER_OPTIONS: &str =
     "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
@@ -215,8 +217,10 @@ impl Server {
         let ready = async {
             loop {
                 if PidFile::read(self.data()).is_some_and(|file| file.ready) {
-                    match self.connect(self.superuser, "postgres").await {
-                        Ok(_) => return,
+                    match self.accepts().await {
+                        Ok(()) => return Ok(()),
+                        // Nothing that passes: waiting changes nothing.
+                        Err(error) if error.is_refused_role() => return Err(error),
                         Err(error) => last = error.to_string(),
                     }
                 }
@@ -224,8 +228,19 @@ impl Server {
             }
         };
         tokio::select! {
-            outcome = timeout(patience, ready) => outcome.map_err(|_| ClusterError::NotReady { name: self.name().to_owned(), waited: patience, last }),
+            outcome = timeout(patience, ready) => {
+                outcome.unwrap_or_else(|_| Err(ClusterError::NotReady { name: self.name().to_owned(), waited: patience, last }))
+            }
             _ = handle.ended() => Err(self.not_started()),
+        }
+    }
+
+    /// Whether the server lets the superuser in: into the database that every project has or, where its owner closed that, into
+    /// another, from which it can be opened again.
+    async fn accepts(&self) -> Result<()> {
+        match self.admin().await {
+            Err(error) if error.is_closed_database() => self.connect(self.superuser, UNCLOSED).await.map(drop),
+            answer => answer.map(drop),
         }
     }
 
@@ -315,6 +330,12 @@ impl Server {
     /// Connects as the superuser.
     pub async fn admin(&self) -> Result<Client> {
         self.connect(self.superuser, "postgres").await
+    }
+
+    /// A superuser session for repairs, in a database that only a superuser can close. Not for long: while it is there, no database
+    /// can be made from that one.
+    pub(super) async fn repairer(&self) -> Result<Client> {
+        self.connect(self.superuser, UNCLOSED).await
     }
 
     /// Makes the server's control group, and frees the shared memory that its last run left.

@@ -65,6 +65,9 @@ pub(super) const PROJECT: Recipe = Recipe {
 /// What roles may do, also in projects from an older template. Can be repeated.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 
+/// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
+pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
+
 /// Tells these grants from those of another version.
 pub(super) fn grants_version() -> String {
     hex::encode(&Sha256::digest(GRANTS)[..4])

@@ -27,10 +27,10 @@ pub use session::{Limits, Session, Target};
 
 use crate::error::Error;
 
-/// Whether the database lets the customer's role in and answers, within `time`.
+/// Whether the database lets the customer's role in and answers, within `time`. Repairs nothing, so that a cause can be told.
 pub async fn ping(target: &Target, time: Duration) -> Result<(), Error> {
     let limits = Limits { time, ..Limits::default() };
-    Session::open(target, OWNER, DATABASE, &[], limits).await?.simple("select 1").await.map(drop)
+    Session::open_once(target, OWNER, DATABASE, &[], limits).await?.simple("select 1").await.map(drop)
 }
 
 /// The role that owns a project's database: a customer's SQL and migrations run as it.

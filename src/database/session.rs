@@ -27,20 +27,24 @@ use postgres_protocol::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
+    DATABASE,
     sql_error::SqlError,
     stop::{self, Backend, GRACE},
 };
 use crate::{
-    clusters,
+    clusters::{self, Embedded},
     error::{Context as _, Error},
+    ids::ProjectRef,
 };
 
 /// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a repair of the platform's roles may take.
+const REPAIR: Duration = Duration::from_secs(5);
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 32 * 1024;
 
@@ -48,12 +52,54 @@ const READ_BYTES: usize = 32 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     socket: PathBuf,
+    /// Whose roles are repaired where they are refused.
+    repair: Option<Repair>,
 }
+
+/// A project whose platform roles can be repaired.
+#[derive(Debug, Clone)]
+struct Repair {
+    clusters: Embedded,
+    project: ProjectRef,
+}
+
+impl PartialEq for Repair {
+    fn eq(&self, other: &Self) -> bool {
+        self.project == other.project
+    }
+}
+
+impl Eq for Repair {}
 
 impl Target {
     /// `socket` is the path of the server's `.s.PGSQL.<port>`.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), repair: None }
+    }
+
+    /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
+    pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
+        let repair = Repair { clusters: clusters.clone(), project: project.clone() };
+        Self { socket: clusters.socket_path(project), repair: Some(repair) }
+    }
+
+    /// Repairs the platform's roles. Returns whether it may have helped.
+    pub(crate) async fn repair(&self) -> bool {
+        let Some(Repair { clusters, project }) = &self.repair else { return false };
+        match timeout(REPAIR, clusters.repair(project)).await {
+            Ok(Ok(())) => {
+                tracing::warn!(%project, "the project refused the platform's roles; they were repaired");
+                true
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%project, %error, "the project refuses the platform's roles, and they could not be repaired");
+                false
+            }
+            Err(_) => {
+                tracing::warn!(%project, "the project refuses the platform's roles, and repairing them took too long");
+                false
+            }
+        }
     }
 
     /// Path of the server's socket.
@@ -179,8 +225,25 @@ pub struct Session {
 impl Session {
     /// Logs in as `role`. `settings` are server parameters, over the role's and the database's own.
     ///
-    /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full.
+    /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full;
+    /// [`Error::DatabaseRefuses`] if the owner shut the role out and it could not be repaired.
     pub async fn open(target: &Target, role: &str, database: &str, settings: &[(&str, &str)], limits: Limits) -> Result<Self, Error> {
+        match Self::open_once(target, role, database, settings, limits).await {
+            Err(Error::DatabaseRefuses(_)) if database == DATABASE && Box::pin(target.repair()).await => {
+                Self::open_once(target, role, database, settings, limits).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// The same as it is, without a repair.
+    pub(super) async fn open_once(
+        target: &Target,
+        role: &str,
+        database: &str,
+        settings: &[(&str, &str)],
+        limits: Limits,
+    ) -> Result<Self, Error> {
         let deadline = Instant::now() + limits.time;
         let connect_by = deadline.min(Instant::now() + CONNECT);
         let Ok(Ok(stream)) = timeout_at(connect_by, UnixStream::connect(target.socket())).await else {
@@ -231,7 +294,7 @@ impl Session {
                     self.ready(ready.status());
                     return Ok(());
                 }
-                Message::ErrorResponse(body) => return Err(refused(SqlError::read(&body))),
+                Message::ErrorResponse(body) => return Err(refused(SqlError::read(&body), database)),
                 Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
                 _ => return Err(io::Error::other("the server asks for a password; it must trust the peer")).context("logging in"),
             }
@@ -471,15 +534,15 @@ pub(super) fn too_large(limits: &Limits) -> Error {
 }
 
 /// Why the server did not let us in.
-fn refused(error: SqlError) -> Error {
+fn refused(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
-        // Insufficient resources (too many sessions), operator intervention (starting up, shutting down).
-        Some("53" | "57") => Error::DatabaseUnreachable,
-        // The role is not ours to use: the cluster is set up wrongly.
-        Some("28") => match Err::<(), _>(error.summary()).context("logging in to a project's database") {
-            Err(internal) => internal,
-            Ok(()) => Error::DatabaseUnreachable,
-        },
+        // The server has no room, starts or stops. A bound that the owner set on the role or the database is told apart by its text.
+        Some("53" | "57") if !error.summary().contains("too many connections for") => Error::DatabaseUnreachable,
+        // The role may not log in, or is gone.
+        Some("28") => Error::DatabaseRefuses(error.summary()),
+        // The database that every project has is closed (55) or gone (3D), may not be connected to (42), or has a bound (53); or what
+        // the role is to become is gone or not allowed (22, 42).
+        Some("55" | "3D" | "42" | "22" | "53") if database == DATABASE => Error::DatabaseRefuses(error.summary()),
         _ => error.into_error(""),
     }
 }

@@ -62,7 +62,7 @@ pub async fn check(app: &App, project: &Project, services: &[Service], timeout: 
         _ => {}
     }
     let asleep: bool = row.get(2);
-    let target = Target::new(app.clusters.socket_path(&project.reference));
+    let target = Target::of(&app.clusters, &project.reference);
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {
@@ -85,6 +85,12 @@ async fn database(service: Service, status: Status, cause: Option<String>, targe
         Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => health(service, ServiceStatus::Unhealthy, cause),
         _ => match database::ping(target, timeout).await {
             Ok(()) => health(service, ServiceStatus::ActiveHealthy, None),
+            Err(error @ Error::DatabaseRefuses(_)) => {
+                // The cause is told once, and is gone for whoever asks next.
+                let target = target.clone();
+                tokio::spawn(async move { target.repair().await });
+                health(service, ServiceStatus::Unhealthy, Some(error.message().into_owned()))
+            }
             Err(error) => health(service, ServiceStatus::Unhealthy, cause.or_else(|| Some(error.message().into_owned()))),
         },
     }

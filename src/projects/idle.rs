@@ -59,7 +59,7 @@ pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Targ
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => rouse(app, id).await?,
-                Status::ActiveHealthy => return Ok(Target::new(app.clusters.socket_path(project))),
+                Status::ActiveHealthy => return Ok(Target::of(&app.clusters, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing | Status::Inactive | Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
                     return Err(Error::DatabaseUnreachable);

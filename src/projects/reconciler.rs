@@ -411,6 +411,7 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
 async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
     let reference = &project.cluster.project;
     let Some(admin) = app.provisioner.admin(reference).await.context("connecting to a cluster")? else { return Ok(()) };
+    app.clusters.repair_over(&admin).await.context("repairing the platform's roles")?;
     if project.outdated {
         app.clusters.grant(&admin).await.context("granting what roles may do")?;
     }

@@ -18,4 +18,5 @@ mod quota;
 mod refusals;
 mod secrets;
 mod serve;
+mod shut_out;
 mod wire;
