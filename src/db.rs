@@ -154,7 +154,7 @@ impl Db {
     /// Brings the schema up to this binary's. Safe to run on several nodes at once.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
         let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME)).await.map_err(|_| Error::control_database_away())?;
-        let (mut client, connection) = connected.context("connecting to the control database")?;
+        let (mut client, connection) = connected.map_err(|error| unreachable(&error))?;
         let driver = tokio::spawn(connection);
         // A session lock: it goes with this connection, whatever happens to us.
         client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.context("waiting to migrate the control database")?;
@@ -239,6 +239,16 @@ impl Shared {
         self.prepared.write().insert(sql, statement.clone());
         Ok(statement)
     }
+}
+
+/// The reason for an operator, who starts a server or runs a command.
+fn unreachable(error: &tokio_postgres::Error) -> Error {
+    Error::Unavailable { what: format!("the control database cannot be reached: {}", text(error)).into(), retry: CONNECT_TIMEOUT }
+}
+
+/// The driver's word for an error, and the cause that it leaves out.
+fn text(error: &tokio_postgres::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Whether the connection was lost, or the server takes none for now, rather than a statement refused.

@@ -39,7 +39,7 @@ enum Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreachable(error) => error.fmt(f),
+            Self::Unreachable(error) => f.write_str(&super::text(error)),
             Self::Ended => f.write_str("the connection ended"),
             Self::Silent => write!(f, "no answer within {} ms", ANSWER.as_millis()),
         }
