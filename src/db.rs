@@ -226,7 +226,7 @@ async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error
 /// Returns once the value is this one; never, if it can no longer change.
 async fn changed_to(mut value: watch::Receiver<bool>, wanted: bool) {
     if value.wait_for(|now| *now == wanted).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
@@ -256,7 +256,7 @@ pub fn is_lost(error: &tokio_postgres::Error) -> bool {
     let passing = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS];
     match error.code() {
         Some(state) => passing.contains(state) || state.code().starts_with("08"),
-        None => error.is_closed() || error.source().is_some_and(|cause| cause.is::<io::Error>()),
+        None => error.is_closed() || error.source().is_some_and(<dyn StdError>::is::<io::Error>),
     }
 }
 

@@ -45,14 +45,13 @@ impl Node {
 async fn show(common: &Common) -> anyhow::Result<()> {
     let dir = folder(common)?;
     let here = Location::of(&dir)?;
-    let (earlier, running) = match &common.control.database_url {
-        None => (Location::recorded(&dir)?, None),
-        Some(_) => {
-            let node = node(&dir)?;
-            match OpenControl::with(&common.control, async |db| Ok(lease::last_used(db, node).await?)).await? {
-                Some((earlier, expired)) => (earlier, Some(!expired)),
-                None => (None, None),
-            }
+    let (earlier, running) = if common.control.database_url.is_none() {
+        (Location::recorded(&dir)?, None)
+    } else {
+        let node = node(&dir)?;
+        match OpenControl::with(&common.control, async |db| Ok(lease::last_used(db, node).await?)).await? {
+            Some((earlier, expired)) => (earlier, Some(!expired)),
+            None => (None, None),
         }
     };
     let likeness = earlier.as_ref().map(|earlier| here.likeness(earlier));

@@ -51,9 +51,9 @@ impl Standing {
     const SQL: &str = "select holder, locked, expires_at, location, clock_timestamp() from node_leases where node = $1";
 
     /// The lease, and the time by the database's clock.
-    fn read(row: &Row) -> Result<(Self, DateTime<Utc>), Error> {
+    fn read(row: &Row) -> (Self, DateTime<Utc>) {
         let location = row.get::<_, Option<Json<Location>>>(3).map(|Json(location)| location);
-        Ok((Self { holder: row.get(0), locked: row.get(1), expires_at: row.get(2), location }, row.get(4)))
+        (Self { holder: row.get(0), locked: row.get(1), expires_at: row.get(2), location }, row.get(4))
     }
 }
 
@@ -216,7 +216,7 @@ impl Lease {
             return Ok(renewed);
         }
         let rows = app.db.query(Standing::SQL, &[node]).await.context(doing)?;
-        let standing = rows.first().map(Standing::read).transpose()?;
+        let standing = rows.first().map(Standing::read);
         let ours = Claimant { holder: self.holder, locked, location: &self.location, own_database: self.own_database };
         let (lease, now) = standing.map_or((None, DateTime::UNIX_EPOCH), |(lease, now)| (Some(lease), now));
         match decide(lease.as_ref(), &ours, now) {
@@ -246,7 +246,7 @@ impl Lease {
 /// Where a folder of this node was last used, and whether its lease has run out. None if it never was.
 pub async fn last_used(db: &Db, node: Uuid) -> Result<Option<(Option<Location>, bool)>, Error> {
     let rows = db.query(Standing::SQL, &[&node]).await.context("reading a data folder's lease")?;
-    let standing = rows.first().map(Standing::read).transpose()?;
+    let standing = rows.first().map(Standing::read);
     Ok(standing.map(|(lease, now)| (lease.location, lease.expires_at < now)))
 }
 
