@@ -191,7 +191,8 @@ impl Bench {
     }
 
     async fn fresh_connections(&self, sql: &str) -> Outcome<Spent> {
-        let config = self.app.clusters.config(&self.project, "postgres")?;
+        let mut config = self.app.clusters.config(&self.project, "postgres")?;
+        config.host_path(self.app.clusters.socket_path(&self.project).parent().ok_or("no folder")?);
         self.measured(QUERIES, async |_| {
             let (client, connection) = config.connect(NoTls).await?;
             let connection = tokio::spawn(connection);

@@ -77,9 +77,9 @@ impl Check {
                 ok: sandbox_available(),
                 needed: false,
                 detail: if sandbox_available() {
-                    "Landlock confines project clusters".into()
+                    "Landlock and seccomp confine project clusters".into()
                 } else {
-                    "no Landlock: project clusters are not confined".into()
+                    "no Landlock or no seccomp filters: project clusters are not confined".into()
                 },
             },
         ]

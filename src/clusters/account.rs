@@ -1,6 +1,10 @@
 //! Operating-system accounts: who Gantry is, and who its servers run as.
 
-use std::{fs, os::unix::fs::chown, path::Path};
+use std::{
+    fs::{self, File},
+    os::unix::fs::{chown, fchown},
+    path::Path,
+};
 
 use super::{At, ClusterError, Result};
 
@@ -81,7 +85,15 @@ impl RunAs {
         (uid >= FIRST_OWN_UID && uid != rustix::process::geteuid().as_raw() && !is_named).then_some(uid)
     }
 
-    /// Hands `path` over. Does nothing unless we are root.
+    /// Hands an open file over, whatever `path` leads to by now. Does nothing unless we are root.
+    pub(super) fn own_file(self, file: &File, path: &Path) -> Result<()> {
+        match self.0 {
+            Some((uid, gid)) => fchown(file, Some(uid), Some(gid)).at("handing over", path),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands `path` over, which must be in a directory that no tenant can write. Does nothing unless we are root.
     pub(super) fn own(self, path: &Path) -> Result<()> {
         match self.0 {
             Some((uid, gid)) => chown(path, Some(uid), Some(gid)).at("handing over", path),

@@ -70,6 +70,8 @@ impl Control {
     /// How to connect to the database `gantry`, as its owner, by peer authentication.
     pub fn config(&self) -> Config {
         let mut config = self.server.config(SUPERUSER, DATABASE);
+        let socket = self.server.socket();
+        config.host_path(socket.path().parent().unwrap_or(socket.path())).port(5432);
         // Our own database: the guards for a tenant's would hide its schema and end a migration.
         config.options("");
         config

@@ -29,6 +29,7 @@ use super::{
     idle,
     resources::Resources,
     server::{Host, Running, Server, Stop},
+    socket::ServerSocket,
     template,
 };
 use crate::{clock::Entropy, ids::ProjectRef};
@@ -352,7 +353,8 @@ impl Embedded {
         self.existing(project)?.connect(template::SUPERUSER, database).await
     }
 
-    /// How to connect to database `postgres` as one of the roles that peer authentication lets Gantry be.
+    /// The parameters of a session with database `postgres` as one of the roles that peer authentication admits Gantry
+    /// as. They name no server: the session begins on a connection of [`Self::socket`].
     pub fn config(&self, project: &ProjectRef, role: &str) -> Result<Config> {
         Ok(self.existing(project)?.config(role, "postgres"))
     }
@@ -367,7 +369,12 @@ impl Embedded {
         self.home.project(project).join("data")
     }
 
-    /// The server's Unix socket.
+    /// The way to the project's server. The project need not exist, and its server need not run.
+    pub fn socket(&self, project: &ProjectRef) -> ServerSocket {
+        ServerSocket::of_server(self.socket_path(project), project.as_str(), self.data(project))
+    }
+
+    /// Path of the server's Unix socket. To connect, use [`Self::socket`].
     pub fn socket_path(&self, project: &ProjectRef) -> PathBuf {
         self.home.socket(project.as_str())
     }

@@ -37,7 +37,7 @@ use crate::ids::ProjectRef;
 /// The longest path `bind` takes for a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 /// What a server puts into its socket directory. The port is only part of the name; nothing listens on TCP.
-const SOCKET: &str = ".s.PGSQL.5432";
+pub(super) const SOCKET: &str = ".s.PGSQL.5432";
 /// Pass through, but do not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;

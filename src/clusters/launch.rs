@@ -8,7 +8,8 @@
 use std::{
     convert::Infallible,
     ffi::OsString,
-    io,
+    fs::OpenOptions,
+    io::{self, Read},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::Command,
@@ -21,10 +22,15 @@ use landlock::{
 };
 use rustix::{
     fs::Mode,
-    process::{Resource, Rlimit},
+    process::{Gid, Resource, Rlimit, Uid},
 };
 
-use super::resources::LaunchBounds;
+use super::{
+    process::Launched,
+    resources::LaunchBounds,
+    seccomp::{self, SeccompError},
+    trace::TRACED,
+};
 
 /// Name of the hidden subcommand that must end in [`launch`].
 pub const SUBCOMMAND: &str = "launch";
@@ -37,7 +43,8 @@ const LANDLOCK: ABI = ABI::V9;
 pub struct Launcher {
     /// A Gantry binary: it is run as `<program> launch …`.
     pub program: PathBuf,
-    /// Confine servers with Landlock. A kernel without it then starts none: see [`sandbox_available`].
+    /// Confine servers with Landlock and a list of system calls. A kernel without them then starts none: see
+    /// [`sandbox_available`].
     pub sandbox: bool,
 }
 
@@ -72,9 +79,15 @@ pub struct LaunchPlan {
     /// What it may use.
     #[command(flatten)]
     pub bounds: LaunchBounds,
-    /// Run without Landlock.
+    /// Run without Landlock and the list of system calls.
     #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
     pub sandbox: bool,
+    /// Start no server: only have the program read its configuration.
+    #[arg(long)]
+    pub check: bool,
+    /// A setting for the check, as `name=value`.
+    #[arg(long = "setting", value_name = "NAME=VALUE", requires = "check")]
+    pub settings: Vec<String>,
 }
 
 /// Which step before the server's own start failed.
@@ -89,6 +102,12 @@ pub enum LaunchError {
     /// The sandbox was asked for, and the kernel has none.
     #[error("sandbox: this kernel has no Landlock")]
     NoSandbox,
+    /// The kernel refused the list of system calls.
+    #[error("sandbox: list of system calls of {0}: {1}")]
+    Calls(&'static str, SeccompError),
+    /// Confined programs are started by a process that traces them, and there is none.
+    #[error("sandbox: not traced by the process that started this one")]
+    NotTraced,
 }
 
 impl LaunchPlan {
@@ -112,29 +131,50 @@ impl LaunchPlan {
         if !self.sandbox {
             arguments.push("--no-sandbox".into());
         }
+        if self.check {
+            arguments.push("--check".into());
+            // In one word: a value may begin with a dash.
+            arguments.extend(self.settings.iter().map(|setting| format!("--setting={setting}").into()));
+        }
         arguments
     }
 
-    fn server(&self) -> Command {
-        let mut server = Command::new(&self.postgres);
-        server.env_clear().env("TZ", "UTC").current_dir(&self.data);
+    fn program(&self) -> Command {
+        let mut program = Command::new(&self.postgres);
+        program.env_clear().env("TZ", "UTC");
+        if self.check {
+            program.args(["-C", "max_connections", "-D"]).arg(&self.data);
+            program.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
+        } else {
+            self.serve(&mut program);
+        }
+        program
+    }
+
+    fn serve(&self, server: &mut Command) {
         server.arg("-D").arg(&self.data).arg("-k").arg(&self.sockets);
         // On the command line, because a tenant who became superuser can change files and ALTER SYSTEM, but not this:
         // the name identifies the processes, and the collector keeps stderr from growing without bound.
         server.arg("-c").arg(format!("cluster_name={}", self.name)).args(["-c", "logging_collector=on"]);
-        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
-            // Also drops the supplementary groups, as we are root.
-            server.uid(uid).gid(gid);
-        }
-        server
+    }
+
+    /// Takes on the ids, without any other group.
+    fn become_user(&self) -> Result<(), rustix::io::Errno> {
+        let (Some(uid), Some(gid)) = (self.uid, self.gid) else { return Ok(()) };
+        rustix::thread::set_thread_groups(&[])?;
+        rustix::thread::set_thread_gid(Gid::from_raw(gid))?;
+        rustix::thread::set_thread_uid(Uid::from_raw(uid))
     }
 }
 
 /// Confines this process and turns it into the server. Returns only on failure.
 ///
-/// Meant for a process that has done nothing else yet.
+/// Meant for a process that has done nothing else yet, and has a single thread.
 pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     let step = |name| move |error: rustix::io::Errno| LaunchError::System(name, error.into());
+    if plan.sandbox {
+        await_tracer()?;
+    }
     // A session of its own: the server outlives Gantry and its terminal.
     rustix::process::setsid().map_err(step("setsid"))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -142,16 +182,39 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(step("setrlimit"))?;
     // While the process still has the privileges to enter a control group.
     plan.bounds.apply().map_err(|(step, error)| LaunchError::System(step, error))?;
+    if !plan.check {
+        // Before the server is there: a server without its note would pass for a process of the tenant's.
+        Launched::note_self(&plan.data).map_err(|error| LaunchError::System("noting the server's process", error))?;
+    }
+    rustix::process::chdir(&plan.data).map_err(step("chdir"))?;
     rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
     if plan.sandbox {
         confine(plan)?;
     }
-    Err(LaunchError::System("starting postgres", plan.server().exec()))
+    // From here on only what the server itself may do.
+    plan.become_user().map_err(step("setuid"))?;
+    if plan.sandbox {
+        let profile = &seccomp::POSTGRES;
+        profile.apply().map_err(|error| LaunchError::Calls(profile.name, error))?;
+    }
+    Err(LaunchError::System("starting postgres", plan.program().exec()))
 }
 
-/// Whether the kernel has Landlock, and it is switched on.
+/// Waits for the word of the process that traces this one, and closes the way by which it came.
+fn await_tracer() -> Result<(), LaunchError> {
+    let mut word = [0];
+    io::stdin().read_exact(&mut word).map_err(|_| LaunchError::NotTraced)?;
+    if word != [TRACED] {
+        return Err(LaunchError::NotTraced);
+    }
+    let nothing = OpenOptions::new().read(true).open("/dev/null").map_err(|error| LaunchError::System("opening /dev/null", error))?;
+    nix::unistd::dup2_stdin(nothing).map_err(|error| LaunchError::System("dup2", error.into()))
+}
+
+/// Whether the kernel has Landlock, switched on, and filters of system calls.
 pub fn sandbox_available() -> bool {
-    Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Execute).and_then(Ruleset::create).is_ok()
+    let landlock = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    landlock.handle_access(AccessFs::Execute).and_then(Ruleset::create).is_ok() && seccomp::available()
 }
 
 /// Read the installation and the account names, execute only the server, write only its own two directories, reach no
@@ -159,9 +222,11 @@ pub fn sandbox_available() -> bool {
 fn confine(plan: &LaunchPlan) -> Result<(), LaunchError> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let execute = AccessFs::Execute | AccessFs::ReadFile;
-    let own = AccessFs::from_all(LANDLOCK)
-        & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeFifo | AccessFs::IoctlDev);
     let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
+    // Files and directories, but no links, pipes, devices and sockets, and no names moved from one directory to another.
+    let data = discard | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir;
+    // The socket and its lock file.
+    let sockets = discard | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::MakeSock | AccessFs::RemoveFile;
 
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -173,7 +238,8 @@ fn confine(plan: &LaunchPlan) -> Result<(), LaunchError> {
         .add_rules(path_beneath_rules(LOADERS, execute))?
         .add_rules(path_beneath_rules([&plan.postgres], execute))?
         .add_rules(path_beneath_rules(["/dev/null"], discard))?
-        .add_rules(path_beneath_rules([&plan.data, &plan.sockets], own))?
+        .add_rules(path_beneath_rules([&plan.data], data))?
+        .add_rules(path_beneath_rules([&plan.sockets], sockets))?
         .restrict_self()?;
     match status.ruleset {
         RulesetStatus::NotEnforced => Err(LaunchError::NoSandbox),
@@ -243,6 +309,8 @@ mod tests {
                     locked_memory_max: ids.map(|_| 0),
                 },
                 sandbox,
+                check: ids.is_some(),
+                settings: ids.iter().flat_map(|_| ["work_mem=1MB".to_owned(), "-search_path=-a, b".to_owned()]).collect(),
             };
             // The subcommand's name stands where a parser expects the program's.
             assert_eq!(Cli::parse_from(plan.arguments()).plan, plan);

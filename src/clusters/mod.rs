@@ -23,9 +23,12 @@ mod process;
 pub mod provisioner;
 pub mod registry;
 pub mod resources;
+mod seccomp;
 pub mod server;
 mod settings;
+pub mod socket;
 pub mod template;
+mod trace;
 
 use std::{
     io,
@@ -47,6 +50,7 @@ pub use self::{
     provisioner::Provisioner,
     resources::{ControlGroups, ResourceLimits, Resources},
     server::{Host, Running},
+    socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
 
@@ -153,6 +157,14 @@ pub enum ClusterError {
         doing: &'static str,
         /// The driver's or the server's answer.
         cause: tokio_postgres::Error,
+    },
+    /// There was no connection to a server's socket, or the socket is not the server's.
+    #[error("cluster {name} cannot be reached: {cause}")]
+    Unreached {
+        /// The cluster.
+        name: String,
+        /// The operating system's answer, or [`socket::NotTheServer`].
+        cause: io::Error,
     },
     /// A connection attempt took longer than its bound.
     #[error("cluster {0} did not answer a connection attempt in time")]

@@ -1,7 +1,9 @@
 //! Recognising a server's processes, and waiting for them to end.
 //!
 //! A pid in a file may belong to anybody by now. A process belongs to a cluster if it runs a `postgres` executable in
-//! the cluster's data directory; the kernel vouches for both.
+//! the cluster's data directory; the kernel vouches for both. Of these processes the server itself is the one that was
+//! launched: the launcher notes its pid and start time beside the data directory, where the tenant cannot write.
+//! A tenant's native code can give its processes any title, but neither a pid nor a start time.
 
 use std::{
     fs, io,
@@ -60,9 +62,21 @@ impl Mark {
             }
             _ => return None,
         };
+        if !ours {
+            return None;
+        }
+        let leads = match Launched::of_cluster(&self.data) {
+            Some(launched) => Some(launched) == Launched::of_process(pid),
+            // Started by a Gantry that kept no such note.
+            None => !title.starts_with(b"postgres: "),
+        };
         // A process on its way out has no title any more; it may still hold shared memory, but leads nobody.
-        let kind = if title.is_empty() || title.starts_with(b"postgres: ") { Kind::Child } else { Kind::Postmaster };
-        ours.then_some(kind)
+        Some(if leads && !title.is_empty() { Kind::Postmaster } else { Kind::Child })
+    }
+
+    /// Whether `pid` is the server itself, not one of its children.
+    pub(super) fn is_postmaster(&self, pid: Pid) -> bool {
+        self.kind(pid) == Some(Kind::Postmaster)
     }
 
     /// The second-best evidence, all world-readable: uid, program name, and the data directory or cluster name that our
@@ -73,6 +87,14 @@ impl Mark {
         let placed = title.split(|byte| *byte == 0).any(|argument| argument == data);
         let leaving = title.is_empty() && state(proc)? != 'Z';
         Some((named || placed || leaving) && is_named_postgres(proc) && fs::metadata(proc).ok()?.uid() == self.uid)
+    }
+
+    /// Whether `pid` is the server that was launched. The note alone says so, at the cost of two small reads.
+    pub(super) fn is_launched(&self, pid: Pid) -> bool {
+        match Launched::of_cluster(&self.data) {
+            Some(launched) => Some(launched) == Launched::of_process(pid),
+            None => self.is_postmaster(pid),
+        }
     }
 
     /// Looks through all processes of the machine.
@@ -94,6 +116,46 @@ impl Mark {
             }
         }
         Ok(family)
+    }
+}
+
+/// A process that was launched as a server: its pid, and when it started in clock ticks since the boot. An `exec` changes
+/// neither, and no two processes of one boot have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Launched {
+    pid: Pid,
+    started: u64,
+}
+
+impl Launched {
+    /// Name of the note, in the directory above the data directory.
+    const NAME: &str = "launched";
+
+    fn file(data: &Path) -> PathBuf {
+        data.with_file_name(Self::NAME)
+    }
+
+    /// The process that was last launched for the cluster in `data`. None if there is no note.
+    fn of_cluster(data: &Path) -> Option<Self> {
+        let text = fs::read_to_string(Self::file(data)).ok()?;
+        let (pid, started) = text.trim().split_once(' ')?;
+        Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? })
+    }
+
+    /// The live process `pid`.
+    fn of_process(pid: Pid) -> Option<Self> {
+        /// Position of the start time in what [`stat`] returns.
+        const STARTED: usize = 19;
+        let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
+        Some(Self { pid, started: stat.split(' ').nth(STARTED)?.parse().ok()? })
+    }
+
+    /// Notes this process as the one launched for the cluster in `data`. Complete or not there at all.
+    pub(super) fn note_self(data: &Path) -> io::Result<()> {
+        let launched = Self::of_process(rustix::process::getpid()).ok_or(io::ErrorKind::NotFound)?;
+        let (file, unfinished) = (Self::file(data), data.with_file_name("launched.new"));
+        fs::write(&unfinished, format!("{} {}\n", launched.pid.as_raw_nonzero(), launched.started))?;
+        fs::rename(&unfinished, &file)
     }
 }
 
@@ -169,6 +231,19 @@ mod tests {
         assert_eq!(mark.kind(me), None);
         assert!(mark.family().unwrap().postmaster.is_none());
         assert_eq!(parent(me), rustix::process::getppid());
+    }
+
+    #[test]
+    fn only_the_launched_process_is_the_one_of_the_note() {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path().join("data");
+        assert_eq!(Launched::of_cluster(&data), None);
+        Launched::note_self(&data).unwrap();
+        let me = Launched::of_process(rustix::process::getpid()).unwrap();
+        assert_eq!(Launched::of_cluster(&data), Some(me));
+        assert_ne!(Launched::of_process(rustix::process::getppid().unwrap()), Some(me));
+        fs::write(Launched::file(&data), format!("{} {}\n", me.pid.as_raw_nonzero(), me.started + 1)).unwrap();
+        assert_ne!(Launched::of_cluster(&data), Some(me), "a pid that was given out again is another process");
     }
 
     #[test]

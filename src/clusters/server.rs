@@ -10,7 +10,7 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -20,7 +20,7 @@ use rustix::{
     process::{Pid, Signal},
 };
 use tokio::{
-    process::{Child, Command},
+    sync::oneshot,
     time::{sleep, timeout},
 };
 use tokio_postgres::{Client, NoTls};
@@ -31,7 +31,8 @@ use super::{
     blocking, files, home,
     process::{Family, Handle, Kind, Mark},
     resources::{self, LaunchBounds, Resources},
-    template,
+    socket::ServerSocket,
+    template, trace,
 };
 
 /// How often to look for what no event announces: a program that became another, a server that became ready.
@@ -149,11 +150,6 @@ impl Server {
         &self.mark.data
     }
 
-    /// The installation it is started from.
-    pub(super) fn engine(&self) -> &Engine {
-        &self.host.engine
-    }
-
     /// Whom its files belong to.
     pub(super) fn run_as(&self) -> RunAs {
         self.run_as
@@ -186,7 +182,7 @@ impl Server {
         if let Some(pid) = self.hinted().await? {
             return Ok(pid);
         }
-        let _held = self.hold().await?;
+        let held = self.hold().await?;
         let family = self.family().await?;
         if let Some(pid) = family.postmaster {
             return Ok(pid);
@@ -202,11 +198,16 @@ impl Server {
             Ok(server.bounds())
         })
         .await?;
-        let mut child = self.spawn(bounds)?;
-        let pid = timeout(LAUNCH_PATIENCE, self.launched(&mut child)).await.unwrap_or(None);
-        // Somebody must collect the exit status, or the process would stay a zombie.
-        tokio::spawn(async move { child.wait().await });
-        pid.ok_or_else(|| self.not_started())
+        let server = self.clone();
+        // A task of its own goes on if the caller gives up: the server's exit is to be taken note of, and until it runs no
+        // other process may start it.
+        let start = tokio::spawn(async move {
+            let launched = server.spawn(bounds).await?;
+            let pid = timeout(LAUNCH_PATIENCE, server.launched(launched)).await.unwrap_or(None);
+            drop(held);
+            pid.ok_or_else(|| server.not_started())
+        });
+        start.await.unwrap_or(Err(ClusterError::ShuttingDown))
     }
 
     /// Waits until the server accepts connections. Fails at once if it exits, and after `patience` in any case.
@@ -302,11 +303,17 @@ impl Server {
         Ok(())
     }
 
-    /// How to connect: over the Unix socket, let in by peer authentication. A bounded attempt each.
+    /// The server's Unix socket.
+    pub(super) fn socket(&self) -> ServerSocket {
+        ServerSocket::of_server(self.sockets.join(home::SOCKET), self.name(), self.mark.data.clone())
+    }
+
+    /// The parameters of a session as `role`, by peer authentication. They name no server: sessions begin on a
+    /// connection of [`ServerSocket::connect`].
     pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         let (user, setting) = template::peer_login(role);
-        config.host_path(&self.sockets).port(5432).user(user).dbname(database).connect_timeout(CONNECT_PATIENCE).application_name("gantry");
+        config.user(user).dbname(database).application_name("gantry");
         if role == self.superuser {
             config.options(SUPERUSER_OPTIONS);
         } else if let Some((name, value)) = setting {
@@ -318,11 +325,14 @@ impl Server {
     /// Connects. The connection ends when the client is dropped.
     pub async fn connect(&self, role: &str, database: &str) -> Result<Client> {
         let config = self.config(role, database);
-        // The driver's own timeout ends with the socket's connect; a stopped server would still hold us.
-        let attempt = timeout(CONNECT_PATIENCE, config.connect(NoTls)).await;
-        let (client, connection) = attempt
-            .map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))?
-            .map_err(|cause| ClusterError::Sql { doing: "connecting to a cluster", cause })?;
+        let socket = self.socket();
+        let attempt = async {
+            let unreached = |cause| ClusterError::Unreached { name: self.name().to_owned(), cause };
+            let stream = socket.connect().await.map_err(unreached)?;
+            config.connect_raw(stream, NoTls).await.map_err(|cause| ClusterError::Sql { doing: "connecting to a cluster", cause })
+        };
+        let attempt = timeout(CONNECT_PATIENCE, attempt).await;
+        let (client, connection) = attempt.map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))??;
         tokio::spawn(connection);
         Ok(client)
     }
@@ -345,7 +355,18 @@ impl Server {
         resources.prepare(self.name(), self.run_as)
     }
 
-    fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
+    /// Runs the launcher. In a sandbox, returns when it has become the server or has ended.
+    async fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
+        let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
+        let log = log.at("writing", &self.start_log)?;
+        let twin = log.try_clone().at("writing", &self.start_log)?;
+        let mut launcher = self.launcher(None, bounds);
+        launcher.stdout(log).stderr(twin);
+        self.run_launcher(launcher).await
+    }
+
+    /// The launcher's command line: for the server, or to check settings, each as `name=value`.
+    pub(super) fn launcher(&self, check: Option<Vec<String>>, bounds: LaunchBounds) -> Command {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
             postgres: self.host.engine.program("postgres"),
@@ -356,25 +377,58 @@ impl Server {
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
             bounds,
+            check: check.is_some(),
+            settings: check.unwrap_or_default(),
         };
-        let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
-        let log = log.at("writing", &self.start_log)?;
-        let twin = log.try_clone().at("writing", &self.start_log)?;
         let mut launcher = Command::new(&self.host.launcher.program);
-        launcher.args(plan.arguments()).env_clear().stdin(Stdio::null()).stdout(log).stderr(twin);
-        launcher.spawn().at("running", &self.host.launcher.program)
+        launcher.args(plan.arguments()).env_clear().stdin(Stdio::null());
+        launcher
+    }
+
+    /// Runs a launcher: in a sandbox until it has become another program, otherwise only until it runs. One that hangs is
+    /// killed.
+    pub(super) async fn run_launcher(&self, mut launcher: Command) -> Result<Child> {
+        let program = self.host.launcher.program.clone();
+        if !self.host.launcher.sandbox {
+            return launcher.spawn().at("running", &program);
+        }
+        let (started, pid) = oneshot::channel();
+        let run = blocking(move || trace::run(launcher, started).at("running", &program));
+        let hangs = async {
+            let pid = pid.await.ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+            sleep(LAUNCH_PATIENCE).await;
+            pid
+        };
+        tokio::pin!(run);
+        tokio::select! {
+            outcome = &mut run => return outcome,
+            pid = hangs => if let Some(handle) = pid.map(Handle::open).transpose().at("watching", self.data())?.flatten() {
+                handle.signal(Signal::KILL).at("killing", self.data())?;
+            },
+        }
+        run.await
     }
 
     /// Returns when the launcher has become the server; None if it ended before.
-    async fn launched(&self, child: &mut Child) -> Option<Pid> {
-        let pid = Pid::from_raw(i32::try_from(child.id()?).ok()?)?;
+    async fn launched(&self, mut child: Child) -> Option<Pid> {
+        let pid = Pid::from_raw(child.id().cast_signed())?;
+        let handle = Handle::open(pid).ok()?;
+        let (ended, end) = oneshot::channel();
+        // The exit status must be collected, or the process would stay a zombie.
+        tokio::spawn(async move {
+            if let Some(handle) = handle {
+                let _ = handle.ended().await;
+            }
+            let _ = (child.wait(), ended.send(()));
+        });
+        tokio::pin!(end);
         loop {
             // In the middle of `exec` it is PostgreSQL already, but has no arguments yet, and passes for a child.
-            if self.mark.kind(pid) == Some(Kind::Postmaster) {
+            if self.mark.is_postmaster(pid) {
                 return Some(pid);
             }
             tokio::select! {
-                _ = child.wait() => return None,
+                _ = &mut end => return None,
                 () = sleep(POLL) => {}
             }
         }

@@ -7,13 +7,7 @@
 //! Bounds: the deadline holds for everything from connecting on; what the server sends is kept only as far as
 //! [`Limits`] allow, and notices and notifications not at all.
 
-use std::{
-    error::Error as StdError,
-    io, mem,
-    ops::Range,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{error::Error as StdError, io, mem, ops::Range, time::Duration};
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
@@ -36,7 +30,7 @@ use super::{
     stop::{self, Backend, GRACE},
 };
 use crate::{
-    clusters::{self, Embedded},
+    clusters::{self, Embedded, ServerSocket},
     error::{Context as _, Error},
     ids::ProjectRef,
 };
@@ -51,7 +45,7 @@ const READ_BYTES: usize = 32 * 1024;
 /// Where a project's PostgreSQL listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    socket: PathBuf,
+    socket: ServerSocket,
     /// Whose roles are repaired where they are refused.
     repair: Option<Repair>,
 }
@@ -72,15 +66,15 @@ impl PartialEq for Repair {
 impl Eq for Repair {}
 
 impl Target {
-    /// `socket` is the path of the server's `.s.PGSQL.<port>`.
-    pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into(), repair: None }
+    /// The server behind this socket.
+    pub fn new(socket: ServerSocket) -> Self {
+        Self { socket, repair: None }
     }
 
     /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
     pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
         let repair = Repair { clusters: clusters.clone(), project: project.clone() };
-        Self { socket: clusters.socket_path(project), repair: Some(repair) }
+        Self { socket: clusters.socket(project), repair: Some(repair) }
     }
 
     /// Repairs the platform's roles. Returns whether it may have helped.
@@ -102,9 +96,14 @@ impl Target {
         }
     }
 
-    /// Path of the server's socket.
-    pub fn socket(&self) -> &Path {
+    /// The server's socket.
+    pub fn socket(&self) -> &ServerSocket {
         &self.socket
+    }
+
+    /// A connection to the server, whose identity was checked.
+    pub(super) async fn connect(&self) -> io::Result<UnixStream> {
+        self.socket.connect().await
     }
 }
 
@@ -246,7 +245,7 @@ impl Session {
     ) -> Result<Self, Error> {
         let deadline = Instant::now() + limits.time;
         let connect_by = deadline.min(Instant::now() + CONNECT);
-        let Ok(Ok(stream)) = timeout_at(connect_by, UnixStream::connect(target.socket())).await else {
+        let Ok(Ok(stream)) = timeout_at(connect_by, target.connect()).await else {
             return Err(Error::DatabaseUnreachable);
         };
         let mut session = Self {

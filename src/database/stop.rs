@@ -9,7 +9,6 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::UnixStream,
     time::{sleep, timeout},
 };
 use tokio_postgres::NoTls;
@@ -46,7 +45,7 @@ pub(super) async fn cancel(target: &Target, backend: Backend) {
 async fn request_cancel(target: &Target, backend: Backend) -> io::Result<()> {
     let mut request = BytesMut::new();
     frontend::cancel_request(backend.pid, backend.secret, &mut request);
-    let mut stream = UnixStream::connect(target.socket()).await?;
+    let mut stream = target.connect().await?;
     stream.write_all(&request).await?;
     // The server answers nothing and closes once it has signalled the backend.
     stream.read(&mut [0]).await.map(drop)
@@ -61,7 +60,7 @@ pub(super) async fn terminate(target: &Target, backend: Backend) {
 }
 
 async fn request_terminate(target: &Target, backend: Backend) -> Result<(), Box<dyn StdError + Send + Sync>> {
-    let stream = UnixStream::connect(target.socket()).await?;
+    let stream = target.connect().await?;
     let mut config = tokio_postgres::Config::new();
     config.user(ADMIN).dbname(DATABASE).options("-c search_path=pg_catalog");
     let (client, connection) = config.connect_raw(stream, NoTls).await?;

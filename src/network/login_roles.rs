@@ -77,7 +77,9 @@ const DROPPING: &str = "dropping login roles";
 
 async fn admin(app: &App, project: &Project) -> Result<Client, Error> {
     app.clusters.admin(&project.reference).await.map_err(|error| match error {
-        ClusterError::Missing(_) | ClusterError::ConnectTimeout(_) | ClusterError::Sql { .. } => Error::DatabaseUnreachable,
+        ClusterError::Missing(_) | ClusterError::Unreached { .. } | ClusterError::ConnectTimeout(_) | ClusterError::Sql { .. } => {
+            Error::DatabaseUnreachable
+        }
         other => Error::internal("reaching a project's database", other),
     })
 }

@@ -4,7 +4,6 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd,
-    path::PathBuf,
     time::Duration,
 };
 
@@ -29,6 +28,7 @@ use super::{
 use crate::{
     app::App,
     clock::Ticks,
+    clusters::ServerSocket,
     error::Error,
     ids::{ProjectId, ProjectRef},
     jit,
@@ -198,7 +198,7 @@ async fn cancel(app: &App, key: CancelKey) {
     app.metrics.router().count("cancel");
     let Some(socket) = app.router.keys.lock().get(&key).cloned() else { return };
     let asked = timeout(CONNECT, async {
-        let mut server = UnixStream::connect(socket).await?;
+        let mut server = socket.connect().await?;
         server.write_all(&key.request()).await?;
         // The server closes once it has sent the signal; the client waits for us to do the same.
         server.read(&mut [0]).await
@@ -243,7 +243,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) ->
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(app, &named, peer, encrypted).await?;
         let place = app.router.projects.take(door.id).ok_or(Refusal::ProjectFull)?;
-        let socket = app.clusters.socket_path(&named.project);
+        let socket = app.clusters.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
     };
@@ -341,10 +341,10 @@ fn fault(error: &Error) -> Refusal {
     Refusal::Fault
 }
 
-async fn reach(socket: &PathBuf) -> Result<UnixStream, Refusal> {
+async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
     let reached = async {
         loop {
-            match UnixStream::connect(socket).await {
+            match socket.connect().await {
                 // More come at once than the server has room for in its queue, and nothing announces that there is some.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE).await,
                 other => return other,
@@ -354,7 +354,7 @@ async fn reach(socket: &PathBuf) -> Result<UnixStream, Refusal> {
     match timeout(CONNECT, reached).await {
         Ok(Ok(server)) => Ok(server),
         Ok(Err(error)) => {
-            tracing::debug!(%error, socket = %socket.display(), "a project's server cannot be reached");
+            tracing::debug!(%error, socket = %socket.path().display(), "a project's server cannot be reached");
             Err(Refusal::Away)
         }
         Err(_) => Err(Refusal::ProjectFull),

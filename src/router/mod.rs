@@ -17,7 +17,7 @@ mod refusal;
 mod tls;
 mod wire;
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use metrics::{Counter, Gauge};
@@ -34,6 +34,7 @@ use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
 use crate::{
     accepting,
     app::App,
+    clusters::ServerSocket,
     ids::ProjectId,
     network::bans,
     places::{Place, Places},
@@ -68,7 +69,7 @@ pub struct Router {
     addresses: Arc<Places<IpNet>>,
     projects: Arc<Places<ProjectId>>,
     /// Which server knows a session by this key. One entry for each session.
-    keys: Mutex<HashMap<CancelKey, PathBuf>>,
+    keys: Mutex<HashMap<CancelKey, ServerSocket>>,
     failures: Failures,
     stop: watch::Sender<bool>,
 }
@@ -133,7 +134,7 @@ struct Cancellable {
 }
 
 impl Cancellable {
-    fn new(app: &App, key: CancelKey, socket: PathBuf) -> Self {
+    fn new(app: &App, key: CancelKey, socket: ServerSocket) -> Self {
         app.router.keys.lock().insert(key.clone(), socket);
         Self { app: app.clone(), key }
     }

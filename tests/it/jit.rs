@@ -77,7 +77,7 @@ impl Site {
     }
 
     async fn connect(&self, login: &Login) -> Result<Client, tokio_postgres::Error> {
-        let mut config = self.machine.clusters.config(&self.project, &login.role).unwrap();
+        let mut config = self.machine.config(&self.project, &login.role);
         let (client, connection) = config.password(&login.password).connect(NoTls).await?;
         tokio::spawn(connection);
         Ok(client)

@@ -35,5 +35,6 @@ mod support;
 mod tidy;
 mod tokens;
 mod types;
+mod walls;
 mod web;
 mod webhooks;

@@ -157,7 +157,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
         projects::wake(&node.app, network::door(&node.app, &project, Ipv4Addr::LOCALHOST.into()).await.unwrap().unwrap().id, &project)
             .await
             .unwrap();
-    assert_eq!(target.socket(), node.machine.clusters.socket_path(&project));
+    assert_eq!(target.socket().path(), node.machine.clusters.socket_path(&project));
 
     // A sleeper can be paused and restored like any other.
     app.advance(601);

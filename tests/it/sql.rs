@@ -10,12 +10,12 @@ mod migrations;
 mod rehearsal;
 mod values;
 
-use std::{ops::Deref, time::Duration};
+use std::{ops::Deref, path::PathBuf, time::Duration};
 
 use chrono::{DateTime, Utc};
 use gantry::{
     clock::Clock,
-    clusters::{Engine, Engines},
+    clusters::{Engine, Engines, ServerSocket},
     database::{
         migrations::{Budget, NewMigration},
         query::{Query, run_query},
@@ -58,7 +58,12 @@ pub(crate) async fn server() -> Server {
 pub(crate) async fn server_on(engine: Engine) -> Server {
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
-    Server { target: Target::new(machine.clusters.socket_path(&project)), machine, project }
+    Server { target: Target::new(machine.clusters.socket(&project)), machine, project }
+}
+
+/// A socket that this process itself listens at.
+pub(crate) fn our_own(path: PathBuf) -> ServerSocket {
+    ServerSocket::of_process(path, rustix::process::geteuid().as_raw(), std::process::id().cast_signed())
 }
 
 pub(crate) const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };

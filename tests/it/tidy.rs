@@ -151,6 +151,15 @@ fn only_the_guard_reads_credentials() {
     ));
 }
 
+/// A tenant can put a link or a listener of its own in the place of its server's socket, so every connection to it goes
+/// through the check in `clusters/socket.rs`.
+#[test]
+fn only_one_file_connects_to_servers_of_projects() {
+    // The control cluster's socket is in a folder that no tenant can write; the operator's socket is Gantry's own.
+    let others = ["src/clusters/socket.rs", "src/clusters/control.rs", "src/operator.rs", "src/cli/"];
+    no_breach(&mentions(&in_src(), &["UnixStream::connect", "host_path", "UnixSocket::new", ".connect(NoTls)"], &others));
+}
+
 #[test]
 fn only_one_file_reads_cookies() {
     no_breach(&mentions(&in_src(), &["header::COOKIE"], &["src/web/cookie.rs"]));

@@ -13,7 +13,7 @@ use gantry::{
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::{LIMITS, message, one, read, run, server, wait_until_idle};
+use super::{LIMITS, message, one, our_own, read, run, server, wait_until_idle};
 
 #[tokio::test]
 async fn a_result_over_a_limit_names_it() {
@@ -82,10 +82,10 @@ async fn a_caller_that_leaves_takes_its_statement_along() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
-    let nobody = Target::new(folder.path().join(".s.PGSQL.5432"));
+    let nobody = Target::new(our_own(folder.path().join(".s.PGSQL.5432")));
     assert_eq!(message(run(&nobody, "select 1").await), "Connection terminated due to connection timeout");
 
-    let _silent = std::os::unix::net::UnixListener::bind(nobody.socket()).unwrap();
+    let _silent = std::os::unix::net::UnixListener::bind(nobody.socket().path()).unwrap();
     let limits = Limits { time: Duration::from_millis(200), ..LIMITS };
     assert!(matches!(migrations::list(&nobody, limits).await, Err(Error::DatabaseUnreachable)));
 }

@@ -18,7 +18,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{BUDGET, LIMITS, clock, keyed, one, run, server, wait_until_idle};
+use super::{BUDGET, LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
 
 /// Where a connection is cut: after so many messages of ours, and whether the last one still arrives.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +38,9 @@ impl Wire {
     fn to(server: &Target, cut: Cut) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
-        let server: PathBuf = server.socket().into();
+        let server: PathBuf = server.socket().path().into();
         let cut = tokio::spawn(async move { carry(&listener, server, cut).await.unwrap() });
-        Self { target: Target::new(folder.path().join("socket")), cut, _folder: folder }
+        Self { target: Target::new(our_own(folder.path().join("socket"))), cut, _folder: folder }
     }
 
     /// Whether it was cut, or ended before that.

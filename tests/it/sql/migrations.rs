@@ -14,7 +14,7 @@ use gantry::{
 };
 use serde_json::{Value, json};
 
-use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server, wait_until_idle};
+use super::{BUDGET, LIMITS, clock, keyed, message, new, one, our_own, run, server, wait_until_idle};
 
 async fn versions(target: &Target) -> Vec<String> {
     migrations::list(target, LIMITS).await.unwrap().into_iter().map(|migration| migration.version).collect()
@@ -137,7 +137,7 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
 #[tokio::test]
 async fn the_server_agrees_on_where_statements_begin() {
     let target = server().await;
-    let nowhere = Target::new("/nowhere");
+    let nowhere = Target::new(our_own("/nowhere/socket".into()));
     let mut session = Session::open(&target, OWNER, "postgres", &[], Limits { time: Duration::from_mins(2), ..LIMITS }).await.unwrap();
     session.simple("create table marker ()").await.unwrap();
     let (mut passed, mut ran) = (0, 0);

@@ -35,7 +35,7 @@ async fn tell(target: &Target, query: &str) -> Rehearsal {
 
 /// Everything the server can say about its database, sequences included.
 fn dump(target: &Target) -> String {
-    let folder = target.socket().parent().unwrap();
+    let folder = target.socket().path().parent().unwrap();
     let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
     let output =
         dump.arg("--host").arg(folder).args(["--username", "gantry_owner", "--role", OWNER, "--dbname", "postgres"]).output().unwrap();

@@ -137,8 +137,15 @@ impl Machine {
         self.clusters.wait_ready(project, PATIENCE).await.unwrap();
     }
 
+    /// How to reach a project's server by its socket's path, as a program of the tenant's would.
+    pub(crate) fn config(&self, project: &ProjectRef, role: &str) -> tokio_postgres::Config {
+        let mut config = self.clusters.config(project, role).unwrap();
+        config.host_path(self.clusters.socket_path(project).parent().unwrap());
+        config
+    }
+
     pub(crate) async fn connect(&self, project: &ProjectRef, role: &str) -> Result<Client, tokio_postgres::Error> {
-        let (client, connection) = self.clusters.config(project, role).unwrap().connect(NoTls).await?;
+        let (client, connection) = self.config(project, role).connect(NoTls).await?;
         tokio::spawn(connection);
         Ok(client)
     }
