@@ -98,6 +98,9 @@ pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
 pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file"));
+    }
     let mut bytes = Vec::new();
     file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -110,7 +113,7 @@ pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last few lines of a log on one line. Empty if there is none.
+/// The last few lines of a log on one line, without control characters. Empty if there is none.
 pub(super) fn tail(path: &Path) -> String {
     const BYTES: u64 = 2048;
     const LINES: usize = 6;
@@ -122,7 +125,7 @@ pub(super) fn tail(path: &Path) -> String {
         file.take(BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let text = read().unwrap_or_default();
+    let text = read().unwrap_or_default().replace(|c: char| c.is_control() && c != '\n', " ");
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
@@ -164,6 +167,20 @@ mod tests {
         fs::write(&file, "0123456789").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert_eq!(read_untrusted(&file, 4).unwrap(), "0123");
-        assert!(read_untrusted(&link, 4).is_err());
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        let huge = dir.path().join("huge");
+        File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(read_untrusted(&huge, 4).unwrap(), "\0\0\0\0");
+        for path in [link, pipe, dir.path().to_owned(), dir.path().join("absent")] {
+            assert!(read_untrusted(&path, 4).is_err(), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_tail_has_no_control_characters() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("log"), "a\x1b[2Jb\rc\n").unwrap();
+        assert_eq!(tail(&dir.path().join("log")), "a [2Jb c");
     }
 }

@@ -348,6 +348,11 @@ impl Server {
         self.connect(self.superuser, UNCLOSED).await
     }
 
+    /// The resource limits of a program that reads the server's files, in no control group.
+    pub(super) fn limits(&self) -> LaunchBounds {
+        self.resources.as_ref().map(|resources| resources.launch_limits(self.run_as)).unwrap_or_default()
+    }
+
     /// Makes the server's control group, and frees the shared memory that its last run left.
     fn bounds(&self) -> LaunchBounds {
         let Some(resources) = &self.resources else { return LaunchBounds::default() };

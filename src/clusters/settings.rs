@@ -24,7 +24,8 @@ impl Embedded {
     pub async fn check_settings(&self, project: &ProjectRef, settings: &[(String, String)]) -> Result<()> {
         let server = self.existing(project)?;
         // Confined like the server itself: the configuration it reads beside these settings is the tenant's.
-        let mut check = server.launcher(Some(settings.iter().map(|(name, value)| format!("{name}={value}")).collect()));
+        let settings = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut check = server.launcher(Some(settings), server.limits());
         check.stdout(Stdio::null()).stderr(Stdio::piped());
         let run = timeout(CHECK_PATIENCE, run_check(&server, check)).await;
         let (success, said) = run.map_err(|_| ClusterError::Setting("the settings could not be checked in time".to_owned()))??;

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, stat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, lstat, openat, unlinkat};
 
 /// Longest line that is read, in bytes. What is longer is passed by, and said to be.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -21,6 +21,13 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 const KEPT: usize = 2;
 /// Files of one server that are looked at: more than it writes in a week.
 const FILES_MAX: usize = 4096;
+/// Entries of a folder that are looked at, whatever their names.
+const ENTRIES_MAX: usize = 64 * 1024;
+/// Longest name of a log file, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// Bytes of a file that are searched for the end of a line that is too long, in one look. What follows is then taken for
+/// another line.
+const SEARCH_BYTES_MAX: u64 = 4 << 20;
 
 /// How far a server's log was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -128,8 +135,8 @@ impl Reader {
 
     /// None while there is no such file.
     fn signs(&self) -> Option<Signs> {
-        let folder = stat(self.data.join("log")).ok()?;
-        let file = stat(self.data.join("log").join(&self.at.file)).ok()?;
+        let folder = lstat(self.data.join("log")).ok()?;
+        let file = lstat(self.data.join("log").join(&self.at.file)).ok()?;
         Some((folder.st_mtime, folder.st_mtime_nsec, u64::try_from(file.st_size).unwrap_or_default(), file.st_ino))
     }
 
@@ -166,10 +173,10 @@ fn files(folder: &OwnedFd) -> io::Result<Vec<(String, u64)>> {
 
 fn names(folder: &OwnedFd, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, u64)>> {
     let mut found = Vec::new();
-    for entry in Dir::read_from(folder.as_fd())? {
+    for entry in Dir::read_from(folder.as_fd())?.take(ENTRIES_MAX) {
         let entry = entry?;
         if let Ok(name) = entry.file_name().to_str()
-            && name.starts_with("postgres-")
+            && is_log(name)
             && wanted(name)
             && found.len() < FILES_MAX
         {
@@ -180,7 +187,13 @@ fn names(folder: &OwnedFd, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(Str
     Ok(found)
 }
 
-/// The file, if it is one, and the owner's: a name may lead to somebody else's.
+/// The names that servers give to their logs, and nothing that is longer or has other characters.
+fn is_log(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    name.starts_with("postgres-") && name.len() <= NAME_BYTES_MAX && name.bytes().all(plain)
+}
+
+/// The file, if it is a plain one of the owner's with a single name: a name may lead to a file of another user.
 fn open(folder: &OwnedFd, name: &str, owner: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
@@ -188,8 +201,8 @@ fn open(folder: &OwnedFd, name: &str, owner: u32) -> io::Result<Option<File>> {
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let Stat { st_uid, st_mode, .. } = fstat(&file)?;
-    Ok((st_uid == owner && FileType::from_raw_mode(st_mode) == FileType::RegularFile).then(|| File::from(file)))
+    let Stat { st_uid, st_mode, st_nlink, .. } = fstat(&file)?;
+    Ok((st_uid == owner && st_nlink == 1 && FileType::from_raw_mode(st_mode) == FileType::RegularFile).then(|| File::from(file)))
 }
 
 /// The lines of a file from a position on. `finished`: nothing will be added, and what stands at its end without a line break is
@@ -228,8 +241,9 @@ fn fill(file: &File, bytes: &mut [u8], start: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Behind the first line break from `from` on.
+/// Behind the first line break from `from` on, or as far as is searched.
 fn line_end(file: &File, mut from: u64) -> io::Result<Option<u64>> {
+    let search_end = from + SEARCH_BYTES_MAX;
     let mut bytes = vec![0; 64 * 1024];
     loop {
         let filled = fill(file, &mut bytes, from)?;
@@ -240,6 +254,9 @@ fn line_end(file: &File, mut from: u64) -> io::Result<Option<u64>> {
             return Ok(None);
         }
         from += filled as u64;
+        if from >= search_end {
+            return Ok(Some(from));
+        }
     }
 }
 
@@ -369,6 +386,11 @@ mod tests {
         fs::write(&secret, "secret\n").unwrap();
         symlink(&secret, server.file("postgres-1.json")).unwrap();
         fs::create_dir(server.file("postgres-2.json")).unwrap();
+        fs::hard_link(&secret, server.file("postgres-3.json")).unwrap();
+        rustix::fs::mknodat(CWD, server.file("postgres-4.json"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        for name in ["postgres-\n5.json", "postgres-6 .json", &format!("postgres-{}.json", "7".repeat(NAME_BYTES_MAX)), "other-8.json"] {
+            fs::write(server.file(name), "secret\n").unwrap();
+        }
         assert!(server.all().is_empty());
         let (log, elsewhere) = (server.dir.path().join("data/log"), server.dir.path().join("elsewhere"));
         fs::remove_dir_all(&log).unwrap();
@@ -376,6 +398,19 @@ mod tests {
         fs::write(elsewhere.join("postgres-1.json"), "secret\n").unwrap();
         symlink(&elsewhere, &log).unwrap();
         assert!(server.all().is_empty());
+    }
+
+    #[test]
+    fn a_file_without_end_is_passed_by_in_steps() {
+        let mut server = Server::new();
+        // No blocks are kept for it, so a tenant can have any number of these.
+        File::create(server.file("postgres-1.json")).unwrap().set_len(1 << 40).unwrap();
+        for step in 1..=2 {
+            let portion = server.reader.read().unwrap().unwrap();
+            let passed = LINE_BYTES_MAX as u64 + SEARCH_BYTES_MAX;
+            assert_eq!((portion.lines, portion.next.offset), (vec![Line::TooLong(passed)], step * passed));
+            server.reader.kept(portion.next).unwrap();
+        }
     }
 
     #[test]

@@ -127,8 +127,13 @@ impl Resources {
             let _ = self.groups.remove(cluster);
             Vec::new()
         });
+        LaunchBounds { groups, ..self.launch_limits(run_as) }
+    }
+
+    /// The resource limits of one process of a server, without a control group.
+    pub(super) fn launch_limits(&self, run_as: RunAs) -> LaunchBounds {
         LaunchBounds {
-            groups,
+            groups: Vec::new(),
             memory_max: Some(self.limits.process_memory_bytes),
             // The kernel counts by user id, so this fits only where no other project has the same.
             processes_max: run_as.own_uid().map(|_| self.limits.processes),
