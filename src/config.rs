@@ -214,7 +214,8 @@ pub struct Config {
     #[arg(long, env = "GANTRY_EDGE_ACME_WILDCARD", requires = "acme_dns_zone", conflicts_with = "edge_tls_cert")]
     pub edge_acme_wildcard: bool,
 
-    /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each.
+    /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each. Below 100000
+    /// nothing is counted or ended by user id, as others may have it.
     #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
     pub project_uid_base: u32,
 
