@@ -19,7 +19,7 @@ use std::{
 };
 
 use gantry::{
-    clock::Entropy,
+    clock::{Clock, Entropy},
     clusters::{Account, Control, Engine, Home, Launcher, server::Host},
     db::Db,
     ids::UserId,
@@ -114,7 +114,7 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
     let limits = Arc::new(Limits::new(
         std::iter::once(("bench", &LIMIT)),
         Memory::default(),
-        Some(Shared::new(store, options.deadline, Tally::default())),
+        Some(Shared::new(store, Entropy::system().letters(20), options.deadline, Clock::system(), Tally::default())),
     ));
     while !limits.take(key(0), WINDOWS, 0).await.is_shared() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -171,7 +171,10 @@ impl App {
         let (noted, calls) = mpsc::channel(usage::QUEUE_MAX);
         let directory = Directory::new(db.clone(), clock.clone(), sender, noted);
         let metrics = Metrics::new(Self::operations().into_iter())?;
-        let shared = settings.counting.store(&db)?.map(|store| Shared::new(store, settings.counting.deadline, metrics.tally()));
+        let shared = settings.counting.store(&db)?.map(|store| {
+            let process = entropy.uuid().to_string();
+            Shared::new(store, process, settings.counting.deadline, clock.clone(), metrics.tally())
+        });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let location = Location::of(clusters.home().dir()).context("looking where the data folder is")?;
         let lease = Lease::new(&entropy, location, settings.own_database);

@@ -96,8 +96,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_LIMITS_URL", hide_env_values = true, value_name = "URL")]
     pub limits_url: Option<SecretString>,
 
-    /// How long a request waits for the shared counters, in milliseconds, before it is counted in this process alone.
-    #[arg(long, env = "GANTRY_LIMITS_DEADLINE_MS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000), value_name = "MS")]
+    /// How long a request waits at least for the shared counters, in milliseconds. It waits longer, up to two seconds, for
+    /// counters that lately needed longer. After that they are away: of several processes each refuses requests until the
+    /// windows that others may have used are over, and then admits its share of each limit; a process that is the only one
+    /// goes on by itself.
+    #[arg(long, env = "GANTRY_LIMITS_DEADLINE_MS", default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=10_000), value_name = "MS")]
     pub limits_deadline_ms: u64,
 
     /// Domain of the projects: a database is `db.<ref>.<domain>`.

@@ -46,6 +46,13 @@ pub enum Error {
     HostnameConfigured,
     /// A quota is used up until its window ends.
     LimitReached,
+    /// The caller named too many projects and organizations that are not theirs, and this one is not known yet.
+    TooManyLookUps,
+    /// The body is in a format that the operation does not read.
+    UnsupportedMediaType {
+        /// The format that it reads.
+        expected: &'static str,
+    },
     /// The request's body is over the operation's bound.
     TooLarge {
         /// The bound, in bytes.
@@ -173,6 +180,7 @@ codes! {
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
     CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
@@ -225,7 +233,8 @@ impl Error {
             Self::NotFound | Self::UnknownRoute { .. } => NOT_FOUND,
             Self::Conflict(_) => CONFLICT,
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
-            Self::LimitReached => RATE_LIMIT_EXCEEDED,
+            Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
+            Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
             Self::Oauth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
@@ -266,6 +275,10 @@ impl Error {
             Self::Rejected(text) | Self::Conflict(text) => text.clone(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
+            Self::TooManyLookUps => {
+                "ThrottlerException: Too Many Requests: too many names were asked for that are not yours. Wait the seconds of Retry-After, and correct the names.".into()
+            }
+            Self::UnsupportedMediaType { expected } => format!("Unsupported Media Type: send the body as {expected}").into(),
             Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
             Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),

@@ -1,11 +1,12 @@
 //! What the decision reads, cached: tokens, organizations, projects and roles.
 //!
-//! Only what exists is cached, so a flood of guesses cannot push a live entry out. Each node clears what a
-//! notification names.
+//! Names that are not the caller's are remembered apart from what exists, so a flood of guesses cannot push a live entry
+//! out. Each node clears what a notification names.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{hash::BuildHasher, net::IpAddr, sync::Arc, time::Duration};
 
-use tokio::sync::mpsc;
+use foldhash::quality::RandomState;
+use tokio::sync::{Mutex, MutexGuard, mpsc};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -25,6 +26,12 @@ use crate::{
 
 /// Entries of each kind; the least used go first.
 const ENTRIES_MAX: usize = 100_000;
+/// Names that were looked up and are not the caller's; the least used go first.
+const ABSENT_MAX: usize = 20_000;
+/// Locks that keep requests for one name from looking it up at the same time.
+const TURNS: usize = 256;
+/// How long a request waits for another one's look-up before it makes its own.
+const TURN_MAX: Duration = Duration::from_millis(100);
 
 /// An organization that a request named and that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +54,7 @@ pub struct Project {
 }
 
 /// What a request names, as its path or body spells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reference {
     /// `{slug}`, or the body's organization.
     Organization(OrgSlug),
@@ -103,6 +110,10 @@ pub struct Directory {
     /// Organizations as their members name them, with what each may do there.
     organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
     projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
+    /// Names that do not exist, or not for this user: the two are never told apart.
+    absent: Shelf<(UserId, Reference), ()>,
+    turns: Box<[Mutex<()>]>,
+    hasher: RandomState,
     uses: mpsc::Sender<Use>,
     calls: mpsc::Sender<Noted>,
 }
@@ -118,6 +129,9 @@ impl Directory {
             issued: Shelf::new(ENTRIES_MAX),
             organizations: Shelf::new(ENTRIES_MAX),
             projects: Shelf::new(ENTRIES_MAX),
+            absent: Shelf::new(ABSENT_MAX),
+            turns: (0..TURNS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::default(),
             uses,
             calls,
         }
@@ -187,15 +201,44 @@ impl Directory {
         user.sees(&subject).then_some((subject, held))
     }
 
+    /// Whether it is known without a query that `reference` is not the caller's: it was looked up before and was not there
+    /// for this user, or the token does not reach it.
+    pub fn is_hidden(&self, user: &User, reference: &Reference, now: Ticks) -> bool {
+        let beyond_reach = match reference {
+            Reference::Organization(slug) => {
+                let found = self.organizations.get(&(user.id, slug.clone()), now);
+                found.is_some_and(|(organization, _)| !user.sees(&Subject::Organization(organization)))
+            }
+            Reference::Project(name) => {
+                let found = self.projects.get(&(user.id, name.clone()), now);
+                found.is_some_and(|(project, _)| !user.sees(&Subject::Project(project)))
+            }
+        };
+        beyond_reach || self.absent.get(&(user.id, reference.clone()), now).is_some()
+    }
+
+    /// Waits until no other request looks up the same name for the same user. The answer of the one before is then cached. A
+    /// look-up that takes long is not waited for: `None`.
+    pub async fn turn(&self, user: &User, reference: &Reference) -> Option<MutexGuard<'_, ()>> {
+        let place = self.hasher.hash_one((user.id, reference));
+        // Less than the number of locks.
+        let turn = &self.turns[usize::try_from(place % TURNS as u64).unwrap_or_default()];
+        tokio::time::timeout(TURN_MAX, turn.lock()).await.ok()
+    }
+
     /// What `reference` names and the user's roles towards it. `None` if it does not exist, the user does not belong to it, or
     /// the token does not reach it.
     pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
+        let (now, epoch) = (self.clock.ticks(), self.absent.epoch());
         let found = match reference {
             Reference::Organization(slug) => {
                 self.organization(user.id, slug).await?.map(|(organization, held)| (Subject::Organization(organization), held))
             }
             Reference::Project(name) => self.project(user.id, name).await?.map(|(project, held)| (Subject::Project(project), held)),
         };
+        if found.is_none() {
+            self.absent.put((user.id, reference.clone()), (), now, epoch);
+        }
         Ok(found.filter(|(subject, _)| user.sees(subject)))
     }
 
@@ -236,13 +279,20 @@ impl Directory {
             }
             "tokens" => self.tokens.clear(),
             "oauth_applications" | "oauth_grants" | "oauth_access_tokens" => self.issued.clear(),
-            "organizations" => self.organizations.clear(),
+            "organizations" => {
+                self.organizations.clear();
+                self.absent.clear();
+            }
             "members" | "project_roles" => {
                 self.issued.clear();
                 self.organizations.clear();
                 self.projects.clear();
+                self.absent.clear();
             }
-            "projects" => self.projects.clear(),
+            "projects" => {
+                self.projects.clear();
+                self.absent.clear();
+            }
             _ => {}
         }
     }
@@ -253,6 +303,7 @@ impl Directory {
         self.issued.believe(believe);
         self.organizations.believe(believe);
         self.projects.believe(believe);
+        self.absent.believe(believe);
     }
 
     async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {

@@ -47,7 +47,7 @@ use crate::{
     },
     edge,
     http::{Body, Links, Transport, server},
-    limits::{Capacity, snapshot},
+    limits::{Capacity, Journal, snapshot},
     oauth, operator,
     projects::{lease, pool},
     router::Published,
@@ -248,7 +248,14 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
     let keeps_limits = home.try_lock("limits.lock")?;
     if keeps_limits.is_some() {
-        background.spawn(snapshot::run(app.limits.memory().clone(), app.clock.clone(), limits_file(&home), LIMITS_KEPT_EVERY));
+        match Journal::open(app.limits.memory().clone(), app.clock.clone(), limits_file(&home)) {
+            Ok(journal) => {
+                let journal = Arc::new(journal);
+                app.limits.keep(journal.clone());
+                background.spawn(snapshot::run(journal, app.clock.clone(), LIMITS_KEPT_EVERY));
+            }
+            Err(error) => tracing::warn!(%error, "rate limits cannot be kept: a restart begins with whole quotas"),
+        }
     }
     let reached = Reached { addresses: databases.addresses(), taken: databases.taken.clone(), authority: databases.authority.clone() };
     let services = edges.addresses();
@@ -303,7 +310,7 @@ impl Running {
         self.background.shutdown().await;
         self.app.lease.hand_back(&self.app).await;
         if self.keeps_limits.is_some()
-            && let Err(error) = snapshot::save(self.app.limits.memory(), &self.app.clock, &limits_file(&self.home))
+            && let Some(Err(error)) = self.app.limits.kept().map(|journal| journal.close())
         {
             tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
         }

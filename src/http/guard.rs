@@ -28,7 +28,7 @@ use super::{
     transport::{Peer, Transport},
 };
 use crate::{
-    access::{AnyOf, Caller, Reference, Standing, Subject, User, decide},
+    access::{AnyOf, Caller, Held, Reference, Standing, Subject, User, decide},
     accounts::sessions,
     analytics::management::Answered,
     app::App,
@@ -36,7 +36,7 @@ use crate::{
     clock::Ticks,
     error::{Credential, Denial, Error},
     ids::ProjectRef,
-    limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope, Verdict},
+    limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
     tokens,
 };
 
@@ -213,6 +213,9 @@ async fn admit(
 ) -> Result<Response, Error> {
     let Guarded { app, endpoint, operation, handle, effect, .. } = guarded;
     Transport::require_secure(peer)?;
+    if arrival.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+        return Err(Error::invalid("Authorization", "was sent more than once; send one field with one credential"));
+    }
     let caller = match &arrival.on_behalf {
         Some(by) => Caller::User(by.user.clone()),
         None => identify(guarded, &arrival.headers, peer, started).await?,
@@ -300,9 +303,11 @@ async fn named(guarded: &Guarded, arrival: &mut Arrival, caller: &Caller) -> Res
     }
 }
 
-/// Counts the request and finds where the caller stands, in an order that lets nobody mint counters or queries, or learn
-/// from a counter what exists: what is not known to be the caller's is charged to one counter for all such names before
-/// it is looked up, and given back if it turns out to be.
+/// Finds where the caller stands, and counts the request.
+///
+/// A name that is not cached is looked up first, and the request charged afterwards: to the caller's own project or
+/// organization, or to one counter for all names that are not the caller's. Look-ups of such names have a bound for each
+/// identifier. So no request can make counters or queries without end, and a counter does not tell what exists.
 async fn count(guarded: &Guarded, caller: &Caller, named: Named, now: Ticks, trail: &mut Trail) -> Result<(Subject, Standing), Error> {
     let app = &guarded.app;
     let mut meter = Meter { guarded, caller, now, trail };
@@ -326,23 +331,46 @@ struct Meter<'a> {
     trail: &'a mut Trail,
 }
 
-/// What was taken, from which counter.
-struct Taken {
-    key: Key,
-    verdict: Verdict,
-}
-
 impl Meter<'_> {
-    /// For what is not known to be the caller's.
+    /// For a name that is not cached as the caller's.
     async fn look_up(&mut self, own: Option<(&User, Reference)>) -> Result<(Subject, Standing), Error> {
-        let unresolved = self.take(Scope::Unresolved, Place::default()).await?;
-        let Some((user, reference)) = own else { return Ok((Subject::Account, Standing::Stranger)) };
-        let Some((subject, held)) = self.guarded.app.directory.own(user, &reference).await? else {
+        let found = match &own {
+            Some((user, reference)) => self.find(user, reference).await?,
+            // Without a caller, or for a text that cannot be a name, there is nothing to look up.
+            None => None,
+        };
+        let Some((subject, held)) = found else {
+            self.take(Scope::Unresolved, Place::default()).await?;
             return Ok((Subject::Account, Standing::Stranger));
         };
-        self.give_back(&unresolved).await;
         self.take_own(&subject).await?;
         Ok((subject, Standing::Member(held)))
+    }
+
+    /// What the name stands for, if that is the caller's: from the cache, or by a query within the bound on look-ups.
+    async fn find(&mut self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
+        let directory = &self.guarded.app.directory;
+        if directory.is_hidden(user, reference, self.now) {
+            return Ok(None);
+        }
+        let _turn = directory.turn(user, reference).await;
+        // Another request may have looked it up meanwhile.
+        let known = directory.own_cached(user, reference, self.now);
+        if known.is_some() || directory.is_hidden(user, reference, self.now) {
+            return Ok(known);
+        }
+        let (limits, identifier) = (&self.guarded.app.limits, user.identifier());
+        if let Err((policy, quotas)) = limits.take_look_up(identifier, self.now) {
+            self.trail.standing = Some((policy, quotas));
+            self.trail.refused = true;
+            return Err(Error::TooManyLookUps);
+        }
+        let found = directory.own(user, reference).await?;
+        // What belongs to the caller is counted where it belongs, and costs no look-up.
+        if found.is_some() {
+            limits.give_back_look_up(identifier, self.now);
+        }
+        Ok(found)
     }
 
     /// Takes from the counter of something the caller belongs to, unless the operation is not counted.
@@ -364,10 +392,10 @@ impl Meter<'_> {
             self.trail.standing = Some((policy, whole));
         }
         let taking = OptionFuture::from(counted.then(|| self.take(scope, place)));
-        taking.map(|taken| taken.map_or(Ok(()), |taken| taken.map(drop)))
+        taking.map(|taken| taken.unwrap_or(Ok(())))
     }
 
-    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<Taken, Error>> {
+    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<(), Error>> {
         let Self { guarded: Guarded { app, operation, .. }, caller, now, trail } = self;
         let identifier = match caller {
             Caller::User(user) => user.identifier(),
@@ -378,15 +406,7 @@ impl Meter<'_> {
             let verdict = app.limits.take(key, policy.windows(), *now).await;
             trail.standing = Some((policy, verdict.quotas));
             trail.refused = !verdict.admitted;
-            if verdict.admitted { Ok(Taken { key, verdict }) } else { Err(Error::LimitReached) }
-        }
-    }
-
-    /// Gives back what was taken last.
-    async fn give_back(&self, taken: &Taken) {
-        let app = &self.guarded.app;
-        if let Some((policy, _)) = &self.trail.standing {
-            app.limits.give_back(taken.key, policy.windows(), &taken.verdict, self.now, app.clock.ticks()).await;
+            if verdict.admitted { Ok(()) } else { Err(Error::LimitReached) }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
-use axum::http::{HeaderMap, HeaderName, Uri};
+use axum::http::{HeaderMap, HeaderName, Uri, header};
 use bytes::Bytes;
 use schemars::JsonSchema;
 use secrecy::SecretString;
@@ -293,8 +293,29 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        parse(&call.body().await?).map(Self)
+        let body = call.body().await?;
+        require_json(call.headers(), &body)?;
+        parse(&body).map(Self)
     }
+}
+
+/// Refuses a body that says it is not JSON (RFC 9110 §15.5.16). One that does not say what it is, is read as JSON.
+fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
+    let all_json = headers.get_all(header::CONTENT_TYPE).iter().all(|line| line.to_str().is_ok_and(is_json));
+    if body.is_empty() || all_json { Ok(()) } else { Err(Error::UnsupportedMediaType { expected: "application/json" }) }
+}
+
+/// Whether a media type is JSON in UTF-8: `application/json`, or `application/<name>+json` (RFC 6839 §3.1).
+fn is_json(media_type: &str) -> bool {
+    let mut parts = media_type.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let is_json = essence.strip_prefix("application/").is_some_and(|name| name == "json" || name.ends_with("+json"));
+    let in_utf8 = |parameter: &str| match parameter.split_once('=') {
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8"),
+        // Other parameters say nothing about how to read it.
+        _ => true,
+    };
+    is_json && parts.all(in_utf8)
 }
 
 /// Reads a body of JSON, and says which field is wrong.
@@ -432,6 +453,36 @@ mod tests {
         let mut reader = serde_json::Deserializer::from_str(json);
         let error = serde_path_to_error::deserialize::<_, Body>(&mut reader).unwrap_err();
         invalid_json(&error.path().to_string(), error.inner()).message().into_owned()
+    }
+
+    #[test]
+    fn only_json_in_utf8_is_json() {
+        let json = [
+            "application/json",
+            "Application/JSON",
+            "application/json; charset=utf-8",
+            "application/json;charset=\"UTF-8\"",
+            "application/merge-patch+json",
+            "application/json; v=1",
+        ];
+        for media_type in json {
+            assert!(is_json(media_type), "{media_type}");
+        }
+        let others = [
+            "",
+            "json",
+            "text/json",
+            "text/plain",
+            "application/jsonp",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "application/json; charset=latin1",
+            "text/plain; a=application/json",
+            "application/json, text/plain",
+        ];
+        for media_type in others {
+            assert!(!is_json(media_type), "{media_type}");
+        }
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
         "summary": endpoint.summary,
         "tags": [endpoint.tag.title()],
         "parameters": parameters,
-        "responses": responses(endpoint, built, described.reply, described.may_be_empty),
+        "responses": responses(endpoint, built, described.reply, (described.may_be_empty, described.body.is_some() && !described.form)),
         "x-rate-limits": endpoint.limit.counted().iter().map(|w| json!({"requests": w.requests, "seconds": w.secs})).collect::<Vec<_>>(),
     });
     if endpoint.access != Access::Public {
@@ -182,7 +182,12 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
     (item, described.schemas)
 }
 
-fn responses(endpoint: &Endpoint, built: bool, reply: Option<(StatusCode, Option<Value>)>, may_be_empty: bool) -> Value {
+fn responses(
+    endpoint: &Endpoint,
+    built: bool,
+    reply: Option<(StatusCode, Option<Value>)>,
+    (may_be_empty, reads_json): (bool, bool),
+) -> Value {
     let mut responses = Map::new();
     match reply {
         Some((status, Some(schema))) => {
@@ -206,6 +211,9 @@ fn responses(endpoint: &Endpoint, built: bool, reply: Option<(StatusCode, Option
     if endpoint.access != Access::Public {
         error("401", "No live token");
         error("403", "Not permitted");
+    }
+    if reads_json {
+        error("415", "The body is not JSON");
     }
     error("429", "The quota is used up until its window ends");
     if !built {

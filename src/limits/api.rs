@@ -111,7 +111,7 @@ fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
     let names = |name| placeholders(endpoint.path).any(|placeholder| placeholder == name);
     let (project, organization) = (names("ref"), names("slug") && !names("ref"));
     match (endpoint.limit.key, scope) {
-        (LimitKey::Uncounted, _) | (_, Scope::Unresolved) => false,
+        (LimitKey::Uncounted, _) | (_, Scope::Unresolved | Scope::LookUps) => false,
         // If the body names none, the user pays.
         (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, Scope::Project(_)),
         (LimitKey::Caller, scope) => scope == Scope::User,

@@ -70,14 +70,6 @@ impl Denied {
         }
     }
 
-    /// Forgets a refusal: something was given back.
-    pub(super) fn forget(&self, key: Key) {
-        let (hash, shard) = self.shard(key);
-        if let Ok(entry) = shard.lock().refusals.find_entry(hash, |(k, _)| *k == key) {
-            entry.remove();
-        }
-    }
-
     fn shard(&self, key: Key) -> (u64, &Mutex<Shard>) {
         let hash = self.hasher.hash_one(key);
         // The table uses the low and the top bits; take the shard from between.
@@ -147,8 +139,6 @@ mod tests {
         denied.remember(key(1), &[per(10, 60)], &Answer { admitted: false, used: [10, 0], left: [30_000, 0] }, 0);
         assert!(denied.get(key(1), &[per(10, 60)], 1).is_some());
         assert!(denied.get(key(1), &[per(500, 60)], 1).is_none());
-        denied.forget(key(1));
-        assert!(denied.get(key(1), &[per(10, 60)], 1).is_none());
     }
 
     #[test]

@@ -31,6 +31,7 @@ use super::{Identifier, Key, Quotas, Verdict, WINDOWS_MAX, Window};
 use crate::clock::{Entropy, Ticks};
 
 pub(super) use name::Seed;
+pub(super) use state::allotment;
 
 /// Locks of a table; more than any machine has cores, so that two requests rarely meet.
 const SHARDS_MAX: usize = 256;
@@ -94,7 +95,7 @@ pub struct Cell {
 }
 
 /// What a [`Cell`] counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A key of a known caller.
     Known,
@@ -129,7 +130,33 @@ impl Memory {
         self.saw(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
-        shard.take(name, bounded(windows), self.now(), table.lines_max)
+        shard.take(name, bounded(windows), self.now(), table.lines_max, |_, _| {})
+    }
+
+    /// The same, for counters that are kept: if the request is the first of a step of its windows, `allot` is told the ends
+    /// of the steps before the request counts as admitted. No snapshot and no other request of the key comes in between.
+    pub(super) fn take_allotted(&self, key: Key, windows: &[Window], now: Ticks, allot: impl FnOnce(&[Cell])) -> Verdict {
+        self.saw(now);
+        let (name, table) = self.name(&key);
+        let is_address = matches!(key.identifier, Identifier::Address(_));
+        let mut shard = table.shard(name.hash).lock();
+        let now = self.now();
+        shard.take(name, bounded(windows), now, table.lines_max, |states, shared| {
+            if !states.iter().any(|state| state::begins_step(state.used())) {
+                return;
+            }
+            let mut cells = [Cell { kind: Kind::Known, name: 0, window: 0, used: 0, left: 0 }; WINDOWS_MAX];
+            for ((place, state), shared) in cells.iter_mut().zip(states).zip(shared) {
+                let (kind, name) = match (is_address, shared) {
+                    (false, false) => (Kind::Known, name.hash),
+                    (true, false) => (Kind::Address, name.hash),
+                    (false, true) => (Kind::KnownOverflow, name.operation | table.index(name.hash)),
+                    (true, true) => (Kind::AddressOverflow, name.operation | table.index(name.hash)),
+                };
+                *place = Cell { used: allotment(state.used()), ..cell(kind, name, *state, now) };
+            }
+            allot(&cells[..states.len()]);
+        })
     }
 
     /// Gives back what a [`take`](Self::take) counted at `taken`: the request turned out to belong to another key. If
@@ -139,15 +166,17 @@ impl Memory {
         table.shard(name.hash).lock().give_back(name, bounded(windows), taken);
     }
 
-    /// Takes over what somebody else counted of `key`: how many requests each window admitted, and how many milliseconds it
-    /// has left. A window that is not open has none left, and is passed over.
-    pub fn note(&self, key: Key, used: [u32; WINDOWS_MAX], left: [u64; WINDOWS_MAX], now: Ticks) {
+    /// Takes over what a shared store counted of `key`: how many requests each window admitted, and how many milliseconds it
+    /// has left. A window that is not open has none left, and is passed over. Of an answer that comes late, only what is
+    /// more than is known counts.
+    pub fn note(&self, key: Key, windows: &[Window], used: [u32; WINDOWS_MAX], left: [u64; WINDOWS_MAX], now: Ticks) {
         self.saw(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
         let now = self.now();
-        let open = used.into_iter().zip(left).enumerate().filter(|(_, (_, left))| *left > 0);
-        shard.note(name, open.map(|(index, (used, left))| State::new(index, used, now + left)), now, table.lines_max);
+        let open = windows.iter().zip(used.into_iter().zip(left)).enumerate().filter(|(_, (_, (_, left)))| *left > 0);
+        let states = open.map(|(index, (window, (used, left)))| (State::new(index, used, now + left), *window));
+        shard.note(name, states, now, table.lines_max);
     }
 
     /// Where `key` stands, without counting. A window that is not open is whole, and lasts its whole length.
@@ -250,6 +279,11 @@ impl Table {
     #[expect(clippy::cast_possible_truncation, reason = "low bits are what is wanted")]
     fn shard(&self, name: u64) -> &Mutex<Shard> {
         &self.shards[name as usize & (self.shards.len() - 1)].0
+    }
+
+    /// Number of the shard, as the name of what overflows it has it.
+    fn index(&self, name: u64) -> u64 {
+        name & (self.shards.len() as u64 - 1)
     }
 }
 

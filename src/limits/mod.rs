@@ -7,8 +7,10 @@
 
 pub mod api;
 mod breaker;
+mod contact;
 mod denied;
 mod facade;
+mod journal;
 mod memory;
 pub mod overrides;
 mod policy;
@@ -21,6 +23,7 @@ mod store;
 use std::net::IpAddr;
 
 pub use facade::{Deciding, Limits};
+pub use journal::Journal;
 pub use memory::{Capacity, Cell, Kind, Memory};
 pub use policy::{Place, Policies, Policy};
 pub use postgres::{DECISION, reclaim};
@@ -111,6 +114,10 @@ pub static REGISTRATIONS: Limit = by_path(&[per(10, 3_600)]);
 /// Not counted: asking how much is left costs nothing.
 pub static UNCOUNTED: Limit = Limit { key: LimitKey::Uncounted, windows: &[per(120, 60)] };
 
+/// 600 look-ups a minute for each identifier: queries for names that are not its own. Protects the control database; a
+/// program that mistypes a name reaches the limit of its operation long before.
+pub static LOOK_UPS: &[Window] = &[per(600, 60)];
+
 /// Whom a counter counts (specification §5, rule 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identifier {
@@ -144,8 +151,10 @@ pub enum Scope {
     Organization(OrganizationId),
     /// One project.
     Project(ProjectId),
-    /// The request names something that does not exist. One counter for all such names, so nobody can mint counters.
+    /// The request names something that is not the caller's. One counter for all such names, so nobody can mint counters.
     Unresolved,
+    /// Queries for names that turned out not to be the caller's.
+    LookUps,
 }
 
 /// One counter: identifier × scope × operation.
@@ -225,7 +234,6 @@ pub struct Verdict {
     pub admitted: bool,
     /// For the headers.
     pub quotas: Quotas,
-    /// Where it was counted, so that it can be given back there and nowhere else.
     counted: Counted,
 }
 
@@ -234,8 +242,8 @@ pub struct Verdict {
 enum Counted {
     /// In this process.
     Here,
-    /// In the shared store, in windows that had so many milliseconds left.
-    Shared([u64; WINDOWS_MAX]),
+    /// In the shared store.
+    Shared,
 }
 
 impl Verdict {
@@ -246,7 +254,7 @@ impl Verdict {
 
     /// Whether the shared store counted it.
     pub fn is_shared(&self) -> bool {
-        matches!(self.counted, Counted::Shared(_))
+        self.counted == Counted::Shared
     }
 
     /// The quota that the three `X-RateLimit` headers report.

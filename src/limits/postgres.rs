@@ -9,7 +9,7 @@ use std::{pin::pin, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::{
     WINDOWS_MAX, Window,
-    store::{Answer, Trouble},
+    store::{Answer, Beat, LIVE, Trouble},
 };
 use crate::{
     clock::Ticks,
@@ -38,8 +38,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often dead rows are looked for, and how many rows each statement looks at.
 const SWEEP: Duration = Duration::from_mins(1);
 const SWEEP_ROWS: i64 = 2_000;
-/// A window given back to may end this much later than the node thinks: the time a message takes.
-const SLACK: i64 = 250;
 
 /// Grants to each key as many of the wanted requests as its windows admit. An absent second window is one of no length.
 ///
@@ -64,16 +62,15 @@ on conflict (key) do update set (limit_1, limit_2, granted, used_1, ends_1, used
          lateral (select greatest(0, least(excluded.granted, excluded.limit_1 - o.used_1, excluded.limit_2 - o.used_2)) as granted) g)
 returning key, granted, used_1, ends_1 - at, used_2, ends_2 - at";
 
-/// Gives one request back to each window that is still the one it was taken from. One that it opened is closed again.
-const GIVE_BACK: &str = "\
-update limit_counters c
-set used_1 = case when n.back_1 then c.used_1 - 1 else c.used_1 end, ends_1 = case when n.back_1 and c.used_1 = 1 then n.at else c.ends_1 end,
-    used_2 = case when n.back_2 then c.used_2 - 1 else c.used_2 end, ends_2 = case when n.back_2 and c.used_2 = 1 then n.at else c.ends_2 end
-from (select t.at, o.used_1 > 0 and o.ends_1 - t.at between 1 and $2::bigint as back_1,
-             o.used_2 > 0 and o.ends_2 - t.at between 1 and $3::bigint as back_2
-      from (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at) t,
-           (select * from limit_counters where key = $1 for update) o) n
-where c.key = $1";
+/// Notes that process `$1` lives, forgets those not heard of for an hour, and counts the others heard of within `$2`
+/// milliseconds. The name of the counters is in a table that a crash empties together with them.
+const BEAT: &str = "\
+with t as (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at),
+     me as (insert into limit_processes (process, seen) select $1, at from t on conflict (process) do update set seen = excluded.seen),
+     gone as (delete from limit_processes using t where process <> $1 and seen < t.at - 3600000),
+     named as (insert into limit_counters_name (one, name) values (true, gen_random_uuid()::text)
+               on conflict (one) do update set name = limit_counters_name.name returning name)
+select (select count(*) from limit_processes, t where process <> $1 and seen > t.at - $2::bigint), (select name from named)";
 
 const PEEK: &str = "\
 select c.key, c.used_1, c.ends_1 - t.at, c.used_2, c.ends_2 - t.at
@@ -94,13 +91,14 @@ select max(key) from seen";
 pub struct Postgres {
     db: Db,
     queue: mpsc::Sender<Task>,
+    link: watch::Sender<u64>,
     /// Ends with the store.
     _workers: JoinSet<()>,
 }
 
 enum Task {
     Take(Take),
-    GiveBack { key: String, left: [i64; WINDOWS_MAX] },
+    Beat { process: String, reply: oneshot::Sender<Beat> },
 }
 
 struct Take {
@@ -114,9 +112,10 @@ impl Postgres {
     pub fn open(db: Db) -> Self {
         let (queue, tasks) = mpsc::channel(QUEUE_MAX);
         let mut workers = JoinSet::new();
-        workers.spawn(run(db.clone(), tasks));
+        let link = watch::Sender::new(0);
+        workers.spawn(run(db.clone(), tasks, link.clone()));
         workers.spawn(sweep(db.clone()));
-        Self { db, queue, _workers: workers }
+        Self { db, queue, link, _workers: workers }
     }
 
     pub(super) async fn take(&self, key: String, windows: &[Window]) -> Result<Answer, Trouble> {
@@ -127,10 +126,14 @@ impl Postgres {
         answer.await.map_err(|_| Trouble::Away)
     }
 
-    pub(super) fn give_back(&self, key: String, left: &[u64]) -> Result<(), Trouble> {
-        let mut list = [0; WINDOWS_MAX];
-        list.iter_mut().zip(left).for_each(|(place, left)| *place = i64::try_from(*left).unwrap_or(i64::MAX));
-        self.queue.try_send(Task::GiveBack { key, left: list }).map_err(|_| Trouble::Full)
+    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+        let (reply, answer) = oneshot::channel();
+        self.queue.try_send(Task::Beat { process: process.to_owned(), reply }).map_err(|_| Trouble::Full)?;
+        answer.await.map_err(|_| Trouble::Away)
+    }
+
+    pub(super) fn link(&self) -> &watch::Sender<u64> {
+        &self.link
     }
 
     pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
@@ -141,9 +144,11 @@ impl Postgres {
 }
 
 /// Serves the queue until the store is dropped, over one connection after the other.
-async fn run(db: Db, mut queue: mpsc::Receiver<Task>) {
-    loop {
-        match serve(&db, &mut queue).await {
+async fn run(db: Db, mut queue: mpsc::Receiver<Task>, link: watch::Sender<u64>) {
+    for number in 1.. {
+        let ended = serve(&db, &mut queue, || link.send_modify(|link| *link = number)).await;
+        link.send_replace(0);
+        match ended {
             Ok(()) => return,
             // The breaker tells the operator, once; this is for who looks closer.
             Err(error) => tracing::debug!(%error, "the connection that counts limits ended"),
@@ -152,7 +157,8 @@ async fn run(db: Db, mut queue: mpsc::Receiver<Task>) {
     }
 }
 
-async fn serve(db: &Db, queue: &mut mpsc::Receiver<Task>) -> Result<(), Trouble> {
+/// Serves the queue over one connection, of which it says when it stands.
+async fn serve(db: &Db, queue: &mut mpsc::Receiver<Task>, stands: impl Fn()) -> Result<(), Trouble> {
     let (client, connection) =
         timeout(STATEMENT_MAX, db.dedicated("gantry limits")).await.map_err(|_| Trouble::Late(STATEMENT_MAX))?.map_err(failed)?;
     let mut connection = pin!(connection);
@@ -160,6 +166,7 @@ async fn serve(db: &Db, queue: &mut mpsc::Receiver<Task>) -> Result<(), Trouble>
         link = timeout(STATEMENT_MAX, Link::new(client)) => link.map_err(|_| Trouble::Late(STATEMENT_MAX))??,
         _ = &mut connection => return Err(Trouble::Away),
     };
+    stands();
     let mut flying = FuturesUnordered::new();
     let mut tasks = Vec::with_capacity(BATCH_MAX);
     loop {
@@ -187,7 +194,7 @@ async fn serve(db: &Db, queue: &mut mpsc::Receiver<Task>) -> Result<(), Trouble>
 struct Link {
     client: Client,
     take: Statement,
-    give_back: Statement,
+    beat: Statement,
 }
 
 impl Link {
@@ -198,23 +205,25 @@ impl Link {
             "set synchronous_commit = off; set statement_timeout = '2s'; set plan_cache_mode = force_generic_plan; set jit = off";
         client.batch_execute(settings).await.map_err(failed)?;
         let take = client.prepare(DECISION).await.map_err(failed)?;
-        let give_back = client.prepare(GIVE_BACK).await.map_err(failed)?;
-        Ok(Self { client, take, give_back })
+        let beat = client.prepare(BEAT).await.map_err(failed)?;
+        Ok(Self { client, take, beat })
     }
 
     async fn carry_out(&self, tasks: Vec<Task>) -> Result<(), Trouble> {
-        let (mut takes, mut given) = (Vec::with_capacity(tasks.len()), Vec::new());
+        let (mut takes, mut beats) = (Vec::with_capacity(tasks.len()), Vec::new());
         for task in tasks {
             match task {
-                // Who gave up waiting was counted elsewhere.
+                // A request that gave up waiting was refused.
                 Task::Take(take) if take.reply.is_closed() => {}
                 Task::Take(take) => takes.push(take),
-                Task::GiveBack { key, left } => given.push((key, left)),
+                Task::Beat { process, reply } => beats.push((process, reply)),
             }
         }
-        for (key, [main, burst]) in given {
-            let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&key, &(main + SLACK), &(burst + SLACK)];
-            bounded(self.client.execute(&self.give_back, &params)).await?;
+        for (process, reply) in beats {
+            let live = i64::try_from(LIVE.as_millis()).unwrap_or(i64::MAX);
+            let row = bounded(self.client.query_one(&self.beat, &[&process, &live])).await?;
+            // A heartbeat that was waited for too long is made again.
+            let _ = reply.send(Beat { others: u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX), counters: row.get(1) });
         }
         if takes.is_empty() {
             return Ok(());

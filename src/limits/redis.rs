@@ -11,14 +11,14 @@ use futures_util::FutureExt;
 use parking_lot::RwLock;
 use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, Script, aio::MultiplexedConnection};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use super::{
     WINDOWS_MAX, Window,
-    store::{Answer, Trouble},
+    store::{Answer, Beat, LIVE, Trouble},
 };
 use crate::error::{Context, Error};
 
@@ -29,9 +29,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often an idle connection is tried, and how long the server may take to say it lives.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
-/// A window given back to may end this much later than the node thinks: the time a message takes.
-const SLACK: u64 = 250;
-
 /// `ARGV` has limit and length of each key's window. Answers whether the request was admitted, then for each window what
 /// is used and how long it lasts. A window without an end, or with one too far away, is mended: whatever made it so, it
 /// must not refuse for ever.
@@ -58,13 +55,16 @@ static TAKE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// `ARGV` has how long each key's window may still last: if longer, it is another window than the one taken from.
-static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
+/// Notes that the process `ARGV[1]` lives, counts the others heard of within `ARGV[2]` milliseconds, and names the counters,
+/// if they have no name yet, by the process and the moment: the same process may be the first again after they were lost. The braces keep both keys on one node of a cluster.
+static BEAT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
-        "for i, key in ipairs(KEYS) do \
-           local left = redis.call('PTTL', key) \
-           if left > 0 and left <= tonumber(ARGV[i]) and redis.call('DECR', key) < 1 then redis.call('DEL', key) end \
-         end",
+        "local time = redis.call('TIME') \
+         local now = time[1] * 1000 + math.floor(time[2] / 1000) \
+         redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[2])) \
+         redis.call('ZADD', KEYS[1], now, ARGV[1]) \
+         redis.call('SET', KEYS[2], ARGV[1] .. ' ' .. time[1] .. ' ' .. time[2], 'NX') \
+         return {redis.call('ZCARD', KEYS[1]) - 1, redis.call('GET', KEYS[2])}",
     )
 });
 
@@ -76,9 +76,10 @@ pub struct Redis {
 }
 
 /// The connection while there is one.
-#[derive(Default)]
 struct Link {
     connection: RwLock<Option<MultiplexedConnection>>,
+    /// Of the connection; 0 while there is none.
+    number: watch::Sender<u64>,
     lost: Notify,
 }
 
@@ -86,7 +87,7 @@ impl Redis {
     /// Connects, and stays connected.
     pub fn open(url: &str) -> Result<Self, Error> {
         let client = client(url)?;
-        let link = Arc::new(Link::default());
+        let link = Arc::new(Link { connection: RwLock::default(), number: watch::Sender::new(0), lost: Notify::new() });
         let mut keeper = JoinSet::new();
         keeper.spawn(keep(client, link.clone()));
         Ok(Self { link, _keeper: keeper })
@@ -107,13 +108,17 @@ impl Redis {
         Ok(answer(*admitted == 1, pairs.as_chunks().0.iter().map(|[used, left]| (*used, *left))))
     }
 
-    pub(super) async fn give_back(&self, key: &str, left: &[u64]) -> Result<(), Trouble> {
-        let mut call = GIVE_BACK.prepare_invoke();
-        for (place, left) in left.iter().enumerate() {
-            call.key(spelled(key, place)).arg(left + SLACK);
-        }
+    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+        let mut call = BEAT.prepare_invoke();
+        let live = u64::try_from(LIVE.as_millis()).unwrap_or(u64::MAX);
+        call.key("gantry:{limits}:processes").key("gantry:{limits}:counters").arg(process).arg(live);
         let mut connection = self.link.connection()?;
-        self.link.heed(call.invoke_async(&mut connection).await)
+        let (others, counters): (u32, String) = self.link.heed(call.invoke_async(&mut connection).await)?;
+        Ok(Beat { others, counters })
+    }
+
+    pub(super) fn link(&self) -> &watch::Sender<u64> {
+        &self.link.number
     }
 
     pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
@@ -168,13 +173,15 @@ impl Link {
 async fn keep(client: Client, link: Arc<Link>) {
     // Requests have a deadline of their own, and a late answer to one is not a reason to drop what others wait for.
     let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_MAX)).set_response_timeout(None);
-    loop {
+    for number in 1.. {
         match timeout(CONNECT_MAX, client.get_multiplexed_async_connection_with_config(&config)).await {
             Ok(Ok(connection)) => {
                 // A loss that was noticed meanwhile was of the connection before.
                 let _ = link.lost.notified().now_or_never();
                 *link.connection.write() = Some(connection.clone());
+                link.number.send_replace(number);
                 until_lost(connection, &link.lost).await;
+                link.number.send_replace(0);
                 *link.connection.write() = None;
             }
             Ok(Err(error)) => {

@@ -1,6 +1,8 @@
-//! Counters across a restart: a file that is replaced every second in which something was counted.
+//! Counters across a restart: a file that is replaced every second in which something was counted, and beside it the log of
+//! what was allotted since ([`Journal`]).
 //!
-//! After a crash each window has given back at most what it counted since the last file. The file is written beside the
+//! While the server runs the file has the allotments of the counters instead of what was used, so that a process that was
+//! killed has given nothing back. The file is written beside the
 //! old one, flushed, and renamed over it, so there is never half a file; one that cannot be read is reported and left out.
 //!
 //! Layout, little-endian: magic, version, seed of the names, wall clock in milliseconds, number of counters; for each its
@@ -8,17 +10,22 @@
 //! the file mean the same keys again, so the file is as secret as they are: readable by its owner only.
 
 use std::{
+    collections::HashMap,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
 
-use super::{Capacity, Cell, Kind, Memory, memory::Seed};
+use super::{
+    Capacity, Cell, Kind, Memory,
+    journal::{self, Journal},
+    memory::Seed,
+};
 use crate::clock::{Clock, Entropy};
 
 /// How often the file is written unless the operator decided otherwise.
@@ -33,7 +40,7 @@ const HEADER: usize = MAGIC.len() + 4 + size_of::<Seed>() + 8 + 8;
 const RECORD: usize = 8 + 1 + 8;
 const CHECKSUM: usize = 4;
 /// Bits of a record's last word below the milliseconds left.
-const USED_BITS: u32 = 24;
+pub(super) const USED_BITS: u32 = 24;
 
 /// Why a file is not a snapshot of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,8 +68,18 @@ pub fn open(path: &Path, capacity: Capacity, operations: &[&str], clock: &Clock,
     let away = u64::try_from((clock.now() - snapshot.saved).num_milliseconds()).unwrap_or(0);
     let open =
         snapshot.cells.into_iter().filter_map(|cell| Some(Cell { left: cell.left.checked_sub(away).filter(|left| *left > 0)?, ..cell }));
-    limits.import(open, clock.ticks());
+    limits.import(merged(open.chain(journal::read(path, &snapshot.seed, clock.now().timestamp_millis()))), clock.ticks());
     limits
+}
+
+/// One cell for each window: of several that are open, the most used, and the latest end.
+fn merged(cells: impl Iterator<Item = Cell>) -> impl Iterator<Item = Cell> {
+    let mut merged: HashMap<(Kind, u64, u8), Cell> = HashMap::new();
+    for cell in cells {
+        let known = merged.entry((cell.kind, cell.name, cell.window)).or_insert(cell);
+        (known.used, known.left) = (known.used.max(cell.used), known.left.max(cell.left));
+    }
+    merged.into_values()
 }
 
 fn load(path: &Path) -> Option<Snapshot> {
@@ -74,9 +91,9 @@ fn load(path: &Path) -> Option<Snapshot> {
     read.inspect_err(|error| tracing::warn!(path = %path.display(), error, "rate limits start empty: their snapshot cannot be used")).ok()
 }
 
-/// Writes the file once. Call it when the server stops.
-pub fn save(limits: &Memory, clock: &Clock, path: &Path) -> io::Result<()> {
-    let bytes = encode(limits, clock);
+/// Writes the file once, with `told` in the place of each counter's use.
+pub(super) fn save(limits: &Memory, clock: &Clock, path: &Path, told: fn(u32) -> u32) -> io::Result<()> {
+    let bytes = encode(limits, clock, told);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
@@ -88,27 +105,30 @@ pub fn save(limits: &Memory, clock: &Clock, path: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Writes the file `every` so often, if anything was counted, until it is dropped.
-pub async fn run(limits: Arc<Memory>, clock: Clock, path: PathBuf, every: Duration) {
+/// Writes the file `every` so often, if anything was counted, and when the log grows large, until it is dropped.
+pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
     let mut unsaved = false;
     let mut failed = false;
     let mut pause = every;
     loop {
-        tokio::time::sleep(pause).await;
-        unsaved |= limits.was_changed();
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = journal.crowded() => {}
+        }
+        unsaved |= journal.was_changed();
         if !unsaved {
             continue;
         }
         let started = clock.ticks();
         let save = {
-            let (limits, clock, path) = (limits.clone(), clock.clone(), path.clone());
-            tokio::task::spawn_blocking(move || save(&limits, &clock, &path))
+            let journal = journal.clone();
+            tokio::task::spawn_blocking(move || journal.save())
         };
         let saved = save.await.unwrap_or_else(|panic| Err(io::Error::other(panic)));
         unsaved = saved.is_err();
         match saved {
             // Once when it begins and once when it ends: a full disk must not fill the log, too.
-            Err(error) if !failed => tracing::warn!(path = %path.display(), %error, "cannot save rate limits"),
+            Err(error) if !failed => tracing::warn!(%error, "cannot save rate limits"),
             Ok(()) if failed => tracing::info!("rate limits are saved again"),
             _ => {}
         }
@@ -117,7 +137,7 @@ pub async fn run(limits: Arc<Memory>, clock: Clock, path: PathBuf, every: Durati
     }
 }
 
-fn encode(limits: &Memory, clock: &Clock) -> Vec<u8> {
+fn encode(limits: &Memory, clock: &Clock, told: fn(u32) -> u32) -> Vec<u8> {
     // The wall clock first: the later it is read, the more time a counter would seem to have left.
     let saved = clock.now();
     let cells: Vec<Cell> = limits.export(clock.ticks()).collect();
@@ -130,7 +150,7 @@ fn encode(limits: &Memory, clock: &Clock) -> Vec<u8> {
     for cell in cells {
         bytes.extend(cell.name.to_le_bytes());
         bytes.push(kind_byte(cell.kind) << 1 | cell.window & 1);
-        bytes.extend((cell.left << USED_BITS | u64::from(cell.used)).to_le_bytes());
+        bytes.extend((cell.left << USED_BITS | u64::from(told(cell.used))).to_le_bytes());
     }
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     bytes
@@ -163,14 +183,17 @@ fn record(bytes: &[u8; RECORD]) -> Option<Cell> {
     let (name, bytes) = bytes.split_first_chunk()?;
     let (&kind, bytes) = bytes.split_first()?;
     let state = u64::from_le_bytes(bytes.try_into().ok()?);
-    let kind_of =
-        |byte| [Kind::Known, Kind::Address, Kind::KnownOverflow, Kind::AddressOverflow].into_iter().find(|kind| kind_byte(*kind) == byte);
     let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
     Some(Cell { kind: kind_of(kind >> 1)?, name: u64::from_le_bytes(*name), window: kind & 1, used, left: state >> USED_BITS })
 }
 
+/// The kind that `byte` stands for in the file.
+pub(super) fn kind_of(byte: u8) -> Option<Kind> {
+    [Kind::Known, Kind::Address, Kind::KnownOverflow, Kind::AddressOverflow].into_iter().find(|kind| kind_byte(*kind) == byte)
+}
+
 /// What stands for it in the file.
-const fn kind_byte(kind: Kind) -> u8 {
+pub(super) const fn kind_byte(kind: Kind) -> u8 {
     match kind {
         Kind::Known => 0,
         Kind::Address => 1,
@@ -181,6 +204,8 @@ const fn kind_byte(kind: Kind) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use chrono::TimeDelta;
 
     use super::*;
@@ -214,7 +239,7 @@ mod tests {
         }
 
         fn save(&self, limits: &Memory) {
-            save(limits, &self.clock, &self.path()).unwrap();
+            save(limits, &self.clock, &self.path(), |used| used).unwrap();
         }
 
         fn advance(&self, millis: u64) {
@@ -316,7 +341,7 @@ mod tests {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
-        let mut bytes = encode(&limits, &world.clock);
+        let mut bytes = encode(&limits, &world.clock, |used| used);
         bytes[HEADER - 8] = 2;
         let body = bytes.len() - CHECKSUM;
         let checksum = crc32c::crc32c(&bytes[..body]).to_le_bytes();
@@ -329,7 +354,9 @@ mod tests {
         let world = World::new();
         let limits = Arc::new(world.start());
         let every = Duration::from_millis(5);
-        let task = tokio::spawn(run(limits.clone(), world.clock.clone(), world.path(), every));
+        let journal = Arc::new(Journal::open(limits.clone(), world.clock.clone(), world.path()).unwrap());
+        fs::remove_file(world.path()).unwrap();
+        let task = tokio::spawn(run(journal, world.clock.clone(), every));
         let appears = async || {
             while !world.path().exists() {
                 tokio::time::sleep(every).await;

@@ -4,6 +4,8 @@ use std::{fmt, fmt::Write, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 
+use tokio::sync::watch;
+
 use super::{Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis};
 use crate::{db::Db, error::Error};
 
@@ -23,13 +25,13 @@ pub enum Store {
 pub struct Options {
     /// Nothing: in this process. `postgres`: in the control database. Else the URL of a Valkey or Redis.
     pub url: Option<SecretString>,
-    /// How long a request waits for the store before it is counted in this process.
+    /// How long a request waits at least for the store before the store counts as away.
     pub deadline: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { url: None, deadline: Duration::from_millis(5) }
+        Self { url: None, deadline: Duration::from_millis(250) }
     }
 }
 
@@ -79,6 +81,18 @@ pub(super) struct Answer {
     pub(super) left: [u64; WINDOWS_MAX],
 }
 
+/// What a store answers to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Beat {
+    /// Other processes that told it within [`LIVE`] that they live.
+    pub(super) others: u32,
+    /// Which counters it has: random, made with the first, and lost with all.
+    pub(super) counters: String,
+}
+
+/// A process that did not tell the store for so long that it lives is taken for dead.
+pub(super) const LIVE: Duration = Duration::from_secs(10);
+
 impl Answer {
     pub(super) fn quotas(&self, windows: &[Window]) -> Quotas {
         let of = |((window, used), left): ((&Window, u32), u64)| {
@@ -99,14 +113,23 @@ impl Store {
         }
     }
 
-    /// Gives one request back to each window that ends in about `left` milliseconds. If none does, its window is over and
-    /// there is nothing to give back to. Best effort: what is lost was refused too early, never admitted too late.
-    pub(super) async fn give_back(&self, key: String, left: &[u64]) -> Result<(), Trouble> {
+    /// Tells the store that the process of this name lives.
+    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
         match self {
-            Self::Postgres(postgres) => postgres.give_back(key, left),
-            Self::Redis(redis) => redis.give_back(&key, left).await,
+            Self::Postgres(postgres) => postgres.beat(process).await,
+            Self::Redis(redis) => redis.beat(process).await,
             #[cfg(test)]
-            Self::Scripted(_) => Ok(()),
+            Self::Scripted(scripted) => Ok(scripted.beat()),
+        }
+    }
+
+    /// The number of the connection to it; 0 while there is none.
+    pub(super) fn link(&self) -> &watch::Sender<u64> {
+        match self {
+            Self::Postgres(postgres) => postgres.link(),
+            Self::Redis(redis) => redis.link(),
+            #[cfg(test)]
+            Self::Scripted(scripted) => &scripted.link,
         }
     }
 
@@ -149,6 +172,7 @@ pub(super) fn spelled(operation: &str, key: Key) -> String {
         Scope::Organization(organization) => write!(text, "/o{organization}"),
         Scope::Project(project) => write!(text, "/p{project}"),
         Scope::Unresolved => write!(text, "/?"),
+        Scope::LookUps => write!(text, "/look-ups"),
     };
     text
 }
@@ -163,12 +187,25 @@ pub(crate) mod tests {
     use crate::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     /// A store that answers what it was told, in order, and then never.
-    #[derive(Default)]
-    pub struct Scripted(pub(in crate::limits) Mutex<std::collections::VecDeque<Answer>>);
+    pub struct Scripted {
+        pub(in crate::limits) answers: Mutex<std::collections::VecDeque<Answer>>,
+        pub(in crate::limits) others: std::sync::atomic::AtomicU32,
+        pub(in crate::limits) link: watch::Sender<u64>,
+    }
+
+    impl Default for Scripted {
+        fn default() -> Self {
+            Self { answers: Mutex::default(), others: 0.into(), link: watch::Sender::new(1) }
+        }
+    }
 
     impl Scripted {
+        pub(super) fn beat(&self) -> Beat {
+            Beat { others: self.others.load(std::sync::atomic::Ordering::Relaxed), counters: "scripted".into() }
+        }
+
         pub(super) async fn take(&self) -> Result<Answer, Trouble> {
-            let next = self.0.lock().pop_front();
+            let next = self.answers.lock().pop_front();
             match next {
                 Some(answer) => Ok(answer),
                 None => std::future::pending().await,
@@ -186,7 +223,7 @@ pub(crate) mod tests {
             Identifier::Address(1),
             Identifier::Address(u64::MAX),
         ];
-        let scopes = [Scope::User, Scope::Unresolved, Scope::Organization(OrganizationId(1)), Scope::Project(ProjectId(1))];
+        let scopes = [Scope::User, Scope::Unresolved, Scope::Organization(OrganizationId(1)), Scope::Project(ProjectId(1)), Scope::LookUps];
         let mut seen = HashSet::new();
         for operation in ["a", "b"] {
             for identifier in identifiers {

@@ -143,6 +143,8 @@ struct Accepted {
 
 async fn accept(user: User, audit: Arc<Recorder>, app: App, Json(request): Json<Shown>) -> Result<Json<Accepted>, Error> {
     let organization_slug = invitations::accept(&app.db, user.id, &SecretString::from(request.token), app.clock.now(), &audit).await?;
+    // The answer may be read before the notification of the change is: this node must not believe that the organization is hidden.
+    app.forget("members");
     app.forget("members");
     Ok(Json(Accepted { organization_slug }))
 }

@@ -1,6 +1,7 @@
 //! What holds for every operation, checked for every operation: loops over the one list, against committed facts of the
 //! published contract.
 
+mod bodies;
 mod counted;
 mod declared;
 mod guarded;
@@ -59,8 +60,8 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 11] =
-    ["declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample", "nul"];
+const CHECKS: [&str; 13] =
+    ["credentials", "media", "declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample", "nul"];
 
 /// What a loop found wrong, by operation.
 #[derive(Default)]

@@ -1,8 +1,11 @@
 //! Counters where the loops over all operations do not reach: bodies that name the organization, two windows, many at once.
 
+mod gate;
 mod model;
+mod names;
 mod nodes;
 mod outage;
+mod slow;
 mod stores;
 mod support;
 

@@ -68,6 +68,7 @@ impl Namer {
             Scope::Organization(organization) => (2, organization.0.cast_unsigned()),
             Scope::Project(project) => (4, project.0.cast_unsigned()),
             Scope::Unresolved => (6, 0),
+            Scope::LookUps => (6, 1),
         };
         let words = [identifier, scope, operation | what | who];
         let sum = words.iter().zip(self.by).fold(self.add, |sum, (word, by)| sum.wrapping_add(by.wrapping_mul(u128::from(*word))));
@@ -106,7 +107,7 @@ mod tests {
             [Identifier::User(UserId(n)), Identifier::Session(UserId(n)), Identifier::Application(ApplicationId(n)), address]
         });
         let scopes = (0..10).flat_map(|n| [Scope::Organization(OrganizationId(n)), Scope::Project(ProjectId(n))]);
-        let scopes: Vec<_> = scopes.chain([Scope::User, Scope::Unresolved]).collect();
+        let scopes: Vec<_> = scopes.chain([Scope::User, Scope::Unresolved, Scope::LookUps]).collect();
         let keys: Vec<_> = identifiers
             .flat_map(|identifier| scopes.iter().map(move |scope| (identifier, *scope)))
             .flat_map(|(identifier, scope)| (0..4).map(move |operation| Key { identifier, scope, operation }))

@@ -71,14 +71,29 @@ impl Default for Shard {
 }
 
 impl Shard {
+    /// Counts one request, if every window admits it; `counted` is then told the new states of its windows, and which of them
+    /// are shared by keys that found no room.
     #[inline]
-    pub(super) fn take(&mut self, name: Name, windows: &[Window], now: Ticks, lines_max: usize) -> Verdict {
+    pub(super) fn take(
+        &mut self,
+        name: Name,
+        windows: &[Window],
+        now: Ticks,
+        lines_max: usize,
+        counted: impl FnOnce(&[State], [bool; WINDOWS_MAX]),
+    ) -> Verdict {
         let places = self.find(name.hash, windows.len());
         let mut states = [State::NONE; WINDOWS_MAX];
         for (state, place) in states.iter_mut().zip(&places).take(windows.len()) {
             match place {
                 Some(place) => *state = self.lines[place.line].states[place.slot],
-                None => return self.take_new(name, windows, now, lines_max, places),
+                None => {
+                    let (verdict, states, shared) = self.take_new(name, windows, now, lines_max, places);
+                    if verdict.admitted {
+                        counted(&states[..windows.len()], shared);
+                    }
+                    return verdict;
+                }
             }
         }
         let verdict = state::take(&mut states, windows, now);
@@ -89,17 +104,26 @@ impl Shard {
                 }
             }
             self.changed = true;
+            counted(&states[..windows.len()], [false; WINDOWS_MAX]);
         }
         verdict
     }
 
     /// [`take`](Self::take) for a key that misses a slot.
     #[inline(never)]
-    fn take_new(&mut self, name: Name, windows: &[Window], now: Ticks, lines_max: usize, places: Places) -> Verdict {
+    fn take_new(
+        &mut self,
+        name: Name,
+        windows: &[Window],
+        now: Ticks,
+        lines_max: usize,
+        places: Places,
+    ) -> (Verdict, States, [bool; WINDOWS_MAX]) {
         let mut states = self.states(name, places, now);
+        let mut shared = [false; WINDOWS_MAX];
         let verdict = state::take(&mut states, windows, now);
         if !verdict.admitted {
-            return verdict;
+            return (verdict, states, shared);
         }
         self.changed = true;
         for (state, place) in states.iter().zip(places) {
@@ -113,9 +137,10 @@ impl Shard {
             let stays = self.overflow.get(&name.operation).is_some_and(|states| states[index].is_open(now));
             if stays || !self.insert(name.hash, states[index], now, lines_max) {
                 self.overflow.entry(name.operation).or_insert([State::NONE; WINDOWS_MAX])[index] = states[index];
+                shared[index] = true;
             }
         }
-        verdict
+        (verdict, states, shared)
     }
 
     pub(super) fn peek(&self, name: Name, windows: &[Window], now: Ticks) -> Quotas {
@@ -133,12 +158,15 @@ impl Shard {
         }
     }
 
-    /// Puts `states` in the place of what is known of the key, as far as there is room.
-    pub(super) fn note(&mut self, name: Name, states: impl Iterator<Item = State>, now: Ticks, lines_max: usize) {
-        for state in states {
+    /// Adds to what is known of the key what another counter of it says, as far as there is room.
+    pub(super) fn note(&mut self, name: Name, states: impl Iterator<Item = (State, Window)>, now: Ticks, lines_max: usize) {
+        for (state, window) in states {
             // Making room may have moved what was found before.
             match self.find(name.hash, WINDOWS_MAX)[state.window()] {
-                Some(Place { line, slot }) => self.lines[line].states[slot] = state,
+                Some(Place { line, slot }) => {
+                    let known = &mut self.lines[line].states[slot];
+                    *known = known.joined(state, window, now);
+                }
                 None => {
                     self.insert(name.hash, state, now, lines_max);
                 }

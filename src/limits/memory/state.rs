@@ -62,6 +62,19 @@ impl State {
         }
     }
 
+    /// This state and what another counter says of the same window: the more of both. Ends that are half a window apart are
+    /// those of two windows, of which the later is open.
+    pub(super) fn joined(self, other: Self, window: Window, now: Ticks) -> Self {
+        let half = length(window) / 2;
+        if !self.is_open(now) || other.ends() >= self.ends() + half {
+            other
+        } else if self.ends() >= other.ends() + half {
+            self
+        } else {
+            Self::new(self.window(), self.used().max(other.used()), self.ends().max(other.ends()))
+        }
+    }
+
     /// Undoes one request that was counted at `taken`, if that was in this very window and not in one before it. A window
     /// that was opened by it is closed again: the next request is the first.
     pub(super) fn give_back(&mut self, window: Window, taken: Ticks) -> bool {
@@ -74,6 +87,26 @@ impl State {
         }
         gives
     }
+}
+
+/// The allotment that covers `used` requests: the end of the step they are in. A step is one request for the first eight,
+/// and then an eighth to a quarter of what was admitted before it.
+pub(in crate::limits) fn allotment(used: u32) -> u32 {
+    let Some(before) = used.checked_sub(1) else { return 0 };
+    (before | ((1 << step_bits(before)) - 1)) + 1
+}
+
+/// Whether the request that made it `used` is the first of its step.
+#[inline]
+pub(super) fn begins_step(used: u32) -> bool {
+    let before = used.saturating_sub(1);
+    before & ((1 << step_bits(before)) - 1) == 0
+}
+
+/// Two less than the bits of the number.
+#[inline]
+fn step_bits(before: u32) -> u32 {
+    (u32::BITS - before.leading_zeros()).saturating_sub(3)
 }
 
 /// A window of no length would never admit anything.

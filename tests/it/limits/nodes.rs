@@ -214,7 +214,7 @@ fn url(config: &tokio_postgres::Config) -> String {
 }
 
 /// `gantry serve`, and where it answers.
-async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &str) -> (Child, String) {
+async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -> (Child, String) {
     // Servers on one control database open each other's secrets.
     let sealing_key = dir.join("shared-key");
     fs::write(&sealing_key, "5e".repeat(32)).unwrap();
@@ -222,7 +222,8 @@ async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &str) -> (
     let copied = Command::new("cp").args(["-a", "--reflink=auto"]).arg(templates()).arg(dir).status().await.unwrap();
     assert!(copied.success());
     let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn,gantry=info", "--limits-deadline-ms", "5000", "--limits-url", limits])
+        .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn,gantry=info"])
+        .args(limits)
         .args(["--database-url", &url(config), "--data-dir"])
         .arg(dir)
         .arg("--sealing-key")
@@ -252,7 +253,8 @@ async fn three_processes_are_exact(limits: &str) {
     let _machine = Machine::new().await;
     let dirs = [(); 3].map(|()| place());
     let _janitors = dirs.each_ref().map(|dir| Janitor::of(dir));
-    let started = futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, limits))).await;
+    let patient = ["--limits-deadline-ms", "5000", "--limits-url", limits];
+    let started = futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &patient))).await;
     let mut tasks = JoinSet::new();
     for (_, address) in &started {
         for _ in 0..2 {
@@ -287,4 +289,60 @@ async fn three_processes_are_exact_over_postgres() {
 async fn three_processes_are_exact_over_valkey() {
     let valkey = Valkey::start().await;
     three_processes_are_exact(&valkey.url()).await;
+}
+
+/// Asks until it is refused for longer than a second, or until the process is gone; how often it was admitted.
+async fn asks(address: String) -> usize {
+    let mut admitted = 0;
+    loop {
+        let answer = async {
+            let mut stream = TcpStream::connect(&address).await?;
+            stream.write_all(b"GET /v1/compatibility HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.map(|_| answer)
+        };
+        let Ok(answer) = answer.await else { return admitted };
+        match answer.get(9..12) {
+            Some("200") => admitted += 1,
+            Some("429") if answer.contains("retry-after: 1\r") => {}
+            Some("429") | None => return admitted,
+            Some(_) => panic!("{answer}"),
+        }
+    }
+}
+
+/// At the default deadline, with 24 clients; one of the processes is killed in the middle.
+async fn one_of_two_processes_is_killed(limits: &str) {
+    const CLIENTS: usize = 24;
+    let config = database().await;
+    let _machine = Machine::new().await;
+    let dirs = [(); 2].map(|()| place());
+    let _janitors = dirs.each_ref().map(|dir| Janitor::of(dir));
+    let usual = ["--limits-url", limits];
+    let mut started = futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &usual))).await;
+    let mut tasks = JoinSet::new();
+    for client in 0..CLIENTS {
+        tasks.spawn(asks(started[client % 2].1.clone()));
+    }
+    let used = async || {
+        let rows = Db::new(config.clone()).unwrap().query("select coalesce(max(used_1), 0) from limit_counters", &[]).await.unwrap();
+        rows[0].get::<_, i32>(0)
+    };
+    // Over Valkey nothing tells how far it is; then the moment is as it comes.
+    while limits == "postgres" && used().await < 30 {}
+    started[0].0.start_kill().unwrap();
+    let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all()).await.expect("within one window").into_iter().sum();
+    // What the killed process was answering is counted, and nobody heard of it.
+    assert!((120 - CLIENTS / 2..=120).contains(&admitted), "{admitted} of 120");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_process_takes_nothing_with_it_over_postgres() {
+    one_of_two_processes_is_killed("postgres").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_process_takes_nothing_with_it_over_valkey() {
+    let valkey = Valkey::start().await;
+    one_of_two_processes_is_killed(&valkey.url()).await;
 }

@@ -75,6 +75,10 @@ impl Valkey {
         format!("redis+unix://{}", self.dir.path().join("valkey.sock").display())
     }
 
+    pub(super) fn socket(&self) -> PathBuf {
+        self.dir.path().join("valkey.sock")
+    }
+
     pub(super) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();

@@ -57,6 +57,11 @@ impl Call {
         self
     }
 
+    pub(crate) fn without(mut self, name: &'static str) -> Self {
+        self.request.headers_mut().remove(name);
+        self
+    }
+
     /// From another address than this machine's.
     pub(crate) fn from(mut self, address: &str) -> Self {
         self.api = self.api.of(address.parse().unwrap());

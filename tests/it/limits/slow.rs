@@ -1,0 +1,189 @@
+//! Two processes at the default deadline over a store that is slow, freezes or comes back empty: together they never admit
+//! more than the limit, and exactly the limit as long as the store answers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use gantry::{
+    clock::{Clock, Entropy},
+    db::Db,
+    endpoints,
+    ids::UserId,
+    limits::{Identifier, Key, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
+};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    gate::{Flow, Gate},
+    support::{PATIENT, Valkey},
+};
+use crate::support::postgres::database;
+
+const HOUR: &[Window] = &[per(120, 3600)];
+const KEY: Key = Key { identifier: Identifier::User(UserId(1)), scope: Scope::User, operation: 0 };
+const CLIENTS: usize = 24;
+/// Pause of a client that was told to come again at once.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// A store with two processes behind a gate each.
+struct World {
+    gates: [Gate; 2],
+    nodes: [Arc<Limits>; 2],
+    clock: Clock,
+    valkey: Option<Valkey>,
+}
+
+impl World {
+    async fn over_postgres() -> Self {
+        let config = database().await;
+        let gates = [(); 2].map(|()| Gate::before_postgres(&config));
+        let dbs = gates.each_ref().map(|gate| (Db::new(gate.config(&config)).unwrap(), "postgres".to_owned()));
+        Self::over(gates, dbs, None).await
+    }
+
+    async fn over_valkey() -> Self {
+        let (config, valkey) = (database().await, Valkey::start().await);
+        let gates = [(); 2].map(|()| Gate::before(valkey.socket()));
+        let dbs = gates.each_ref().map(|gate| (Db::new(config.clone()).unwrap(), format!("redis+unix://{}", gate.socket().display())));
+        Self::over(gates, dbs, Some(valkey)).await
+    }
+
+    async fn over(gates: [Gate; 2], stores: [(Db, String); 2], valkey: Option<Valkey>) -> Self {
+        let clock = Clock::system();
+        let nodes = stores.map(|(db, url)| {
+            let options = Options { url: Some(url.into()), ..Options::default() };
+            let store = options.store(&db).unwrap().unwrap();
+            let operations = endpoints::all().iter().map(|endpoint| (endpoint.id, endpoint.limit));
+            let process = Entropy::system().letters(20);
+            let shared = Shared::new(store, process, options.deadline, clock.clone(), Tally::default());
+            Arc::new(Limits::new(operations, Memory::default(), Some(shared)))
+        });
+        let world = Self { gates, nodes, clock, valkey };
+        // Until each has heard of the other: a heartbeat takes a second.
+        for node in &world.nodes {
+            let heard = async {
+                while !node.take(Key { operation: 1, ..KEY }, HOUR, world.clock.ticks()).await.is_shared() {
+                    sleep(AGAIN).await;
+                }
+            };
+            timeout(PATIENT, heard).await.expect("connected");
+        }
+        sleep(Duration::from_millis(1_500)).await;
+        world
+    }
+
+    fn turn(&self, flow: Flow) {
+        self.gates.iter().for_each(|gate| gate.turn(flow));
+    }
+
+    /// Clients of both processes that ask until they are told that the window is used up, or until `patience` is over.
+    fn drive(&self, admitted: &Arc<AtomicUsize>, patience: Duration) -> JoinSet<()> {
+        let mut clients = JoinSet::new();
+        for client in 0..CLIENTS {
+            let (node, clock, admitted) = (self.nodes[client % 2].clone(), self.clock.clone(), admitted.clone());
+            clients.spawn(async move {
+                let until_used_up = async {
+                    loop {
+                        let verdict = node.take(KEY, HOUR, clock.ticks()).await;
+                        admitted.fetch_add(usize::from(verdict.admitted), Ordering::Relaxed);
+                        if !verdict.admitted && verdict.quota().reset_secs > 1 {
+                            return;
+                        }
+                        if !verdict.admitted {
+                            sleep(AGAIN).await;
+                        }
+                    }
+                };
+                // Not every client needs to be told.
+                let _ = timeout(patience, until_used_up).await;
+            });
+        }
+        clients
+    }
+
+    /// Returns when so many were admitted.
+    async fn until(&self, admitted: &AtomicUsize, count: usize) {
+        let reached = async {
+            while admitted.load(Ordering::Relaxed) < count {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENT, reached).await.expect("admitted by a store that answers");
+    }
+}
+
+async fn a_slow_store_is_exact(world: World) {
+    let admitted = Arc::new(AtomicUsize::new(0));
+    world.turn(Flow::Slow);
+    // Heartbeats tell how slow it is.
+    sleep(Duration::from_secs(3)).await;
+    world.drive(&admitted, Duration::from_secs(60)).join_all().await;
+    assert_eq!(admitted.load(Ordering::Relaxed), 120);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_are_exact_over_a_slow_postgres() {
+    a_slow_store_is_exact(World::over_postgres().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_are_exact_over_a_slow_valkey() {
+    a_slow_store_is_exact(World::over_valkey().await).await;
+}
+
+/// The store stops in the middle of the window, for both or for one, and comes back.
+async fn an_interrupted_store_admits_no_more(world: World, outage: Flow, of: &[usize]) {
+    let admitted = Arc::new(AtomicUsize::new(0));
+    world.turn(Flow::Slow);
+    let clients = world.drive(&admitted, Duration::from_secs(8));
+    world.until(&admitted, 40).await;
+    of.iter().for_each(|gate| world.gates[*gate].turn(outage));
+    sleep(Duration::from_secs(3)).await;
+    let meanwhile = admitted.load(Ordering::Relaxed);
+    world.turn(Flow::Open);
+    clients.join_all().await;
+    let after = admitted.load(Ordering::Relaxed);
+    assert!(after <= 120, "{outage:?}: {meanwhile} admitted until the store was back, {after} in all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_admit_no_more_while_postgres_is_frozen() {
+    an_interrupted_store_admits_no_more(World::over_postgres().await, Flow::Frozen, &[0, 1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_admit_no_more_while_one_is_cut_off_from_postgres() {
+    an_interrupted_store_admits_no_more(World::over_postgres().await, Flow::Cut, &[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_admit_no_more_while_valkey_is_frozen() {
+    an_interrupted_store_admits_no_more(World::over_valkey().await, Flow::Frozen, &[0, 1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_admit_no_more_while_one_is_cut_off_from_valkey() {
+    an_interrupted_store_admits_no_more(World::over_valkey().await, Flow::Cut, &[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_admit_no_more_after_valkey_was_killed_and_came_back_empty() {
+    let mut world = World::over_valkey().await;
+    let admitted = Arc::new(AtomicUsize::new(0));
+    let clients = world.drive(&admitted, Duration::from_secs(6));
+    world.until(&admitted, 20).await;
+    let valkey = world.valkey.as_mut().unwrap();
+    valkey.kill().await;
+    valkey.start_again().await;
+    clients.join_all().await;
+    let after = admitted.load(Ordering::Relaxed);
+    assert!(after <= 120, "{after} admitted");
+}
