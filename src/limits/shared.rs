@@ -124,7 +124,7 @@ impl Core {
     async fn ask(&self, memory: &Memory, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Option<Verdict> {
         self.tally.asked.increment(1);
         let asked = Instant::now();
-        match timeout(self.contact.wait(self.deadline), self.answer(operation, key, windows)).await {
+        match timeout(self.contact.wait(self.deadline), self.answer(operation, key, windows, now)).await {
             Ok(Ok(answer)) => {
                 let took = asked.elapsed();
                 self.contact.heard(now, took);
@@ -152,12 +152,15 @@ impl Core {
     }
 
     /// The store's answer, over a connection that stands before and after.
-    async fn answer(&self, operation: &str, key: Key, windows: &[Window]) -> Result<Answer, Trouble> {
+    async fn answer(&self, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Result<Answer, Trouble> {
+        let before = self.contact.beside(windows, now);
         let stands = |ready: &u64| *ready != 0 && *ready == *self.store.link().borrow();
         let link = *self.ready.subscribe().wait_for(stands).await.map_err(|_| Trouble::Away)?;
         let answer = self.store.take(spelled(operation, key), windows).await?;
         // Over another connection it may come from counters that were lost in between.
-        if *self.store.link().borrow() == link { Ok(answer) } else { Err(Trouble::Away) }
+        // While this waited, a heartbeat may have told that they are lost.
+        let same = *self.store.link().borrow() == link && self.contact.beside(windows, now) == before;
+        if same { Ok(answer) } else { Err(Trouble::Away) }
     }
 
     /// Decides without the store.
