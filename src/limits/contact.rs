@@ -138,11 +138,15 @@ impl Known {
 
     fn beside(&self, windows: &[Window], now: Ticks) -> Option<Alone> {
         let longest = longest(windows);
+        let is_lost = self.lost.is_some_and(|lost| now < lost + SILENCE_MAX + longest);
+        // The store that lost its counters also lost the processes that it had heard of: the first to be heard again looks
+        // like the only one, while others counted in the window.
+        let had_others = self.crowded.is_some_and(|crowded| now < crowded + SILENCE_MAX + longest);
+        if is_lost && (self.processes > 1 || had_others) {
+            return Some(Alone::Nothing);
+        }
         if self.processes == 1 {
             return self.alone.filter(|alone| now < alone + longest).map(|_| Alone::Everything);
-        }
-        if self.lost.is_some_and(|lost| now < lost + SILENCE_MAX + longest) {
-            return Some(Alone::Nothing);
         }
         // Only after so long a silence may any process have begun to admit requests by itself.
         let (_, back) = self.gap.filter(|(last, back)| last + SILENCE_MAX + longest <= *back)?;
@@ -238,6 +242,23 @@ mod tests {
         assert_eq!(contact.beside(&[per(120, 180)], 70_001), None, "nobody may have admitted by itself yet");
         assert_eq!(contact.beside(CONTEXT.windows, 70_001), None, "nobody could");
         assert_eq!(contact.beside(STANDARD.windows, 130_000), None);
+    }
+
+    #[test]
+    fn the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one() {
+        let contact = Contact::default();
+        contact.beaten(beat(1), 1_000, QUICK);
+        let lost = |others| Beat { others, counters: "b".into() };
+        contact.beaten(lost(0), 2_000, QUICK);
+        assert_eq!(contact.beside(STANDARD.windows, 2_001), Some(Alone::Nothing));
+        contact.beaten(lost(1), 3_000, QUICK);
+        assert_eq!(contact.beside(STANDARD.windows, 3_001), Some(Alone::Nothing));
+        assert_eq!(contact.beside(STANDARD.windows, 64_000), None);
+
+        let only = Contact::default();
+        only.beaten(beat(0), 1_000, QUICK);
+        only.beaten(lost(0), 2_000, QUICK);
+        assert_eq!(only.beside(STANDARD.windows, 2_001), Some(Alone::Everything), "it knows what it admitted itself");
     }
 
     #[test]

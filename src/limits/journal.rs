@@ -107,13 +107,11 @@ impl Journal {
             self.crowded.notify_one();
         }
         let written = if at < BYTES_MAX { log.file.write_all_at(bytes, at) } else { Err(io::ErrorKind::StorageFull.into()) };
-        match written {
-            Ok(()) => {}
-            // Once until a snapshot is written: a full disk must not fill the log, too.
-            Err(error) if !self.failed.swap(true, Ordering::Relaxed) => {
-                tracing::warn!(path = %self.path.display(), %error, "allotments of rate limits cannot be written: a crash would give them back");
-            }
-            Err(_) => {}
+        // Once until a snapshot is written: a full disk must not fill the log, too.
+        if let Err(error) = written
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "allotments of rate limits cannot be written: a crash would give them back");
         }
     }
 

@@ -167,10 +167,9 @@ impl Core {
     fn take_alone(&self, memory: &Memory, key: Key, windows: &[Window], now: Ticks) -> Verdict {
         self.tally.fell_back.increment(1);
         let verdict = match self.contact.without(windows, now) {
-            Alone::Nothing => return unknown(windows),
             Alone::Everything => memory.take(key, windows, now),
             Alone::KnownWindows if is_open(&memory.peek(key, windows, now)) => memory.take(key, windows, now),
-            Alone::KnownWindows => return unknown(windows),
+            Alone::Nothing | Alone::KnownWindows => return unknown(windows),
             Alone::Share(share) => of_share(memory.take(key, &share[..windows.len()], now), windows),
         };
         if verdict.admitted {

@@ -85,16 +85,14 @@ impl Shard {
         let places = self.find(name.hash, windows.len());
         let mut states = [State::NONE; WINDOWS_MAX];
         for (state, place) in states.iter_mut().zip(&places).take(windows.len()) {
-            match place {
-                Some(place) => *state = self.lines[place.line].states[place.slot],
-                None => {
-                    let (verdict, states, shared) = self.take_new(name, windows, now, lines_max, places);
-                    if verdict.admitted {
-                        counted(&states[..windows.len()], shared);
-                    }
-                    return verdict;
+            let Some(place) = place else {
+                let (verdict, states, shared) = self.take_new(name, windows, now, lines_max, places);
+                if verdict.admitted {
+                    counted(&states[..windows.len()], shared);
                 }
-            }
+                return verdict;
+            };
+            *state = self.lines[place.line].states[place.slot];
         }
         let verdict = state::take(&mut states, windows, now);
         if verdict.admitted {

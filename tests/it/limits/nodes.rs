@@ -35,7 +35,7 @@ use tokio::{
 
 use super::support::{Node, PATIENT, Valkey, header, options};
 use crate::support::{
-    machine::{Janitor, Machine, place, templates},
+    machine::{Janitor, Machine, engine, place, templates},
     postgres::database,
 };
 
@@ -224,6 +224,8 @@ async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -
     let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
         .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn,gantry=info"])
         .args(limits)
+        .arg("--postgres-bin")
+        .arg(engine().bin_dir())
         .args(["--database-url", &url(config), "--data-dir"])
         .arg(dir)
         .arg("--sealing-key")

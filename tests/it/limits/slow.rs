@@ -125,7 +125,7 @@ async fn a_slow_store_is_exact(world: World) {
     world.turn(Flow::Slow);
     // Heartbeats tell how slow it is.
     sleep(Duration::from_secs(3)).await;
-    world.drive(&admitted, Duration::from_secs(60)).join_all().await;
+    world.drive(&admitted, Duration::from_mins(1)).join_all().await;
     assert_eq!(admitted.load(Ordering::Relaxed), 120);
 }
 
@@ -145,7 +145,9 @@ async fn an_interrupted_store_admits_no_more(world: World, outage: Flow, of: &[u
     world.turn(Flow::Slow);
     let clients = world.drive(&admitted, Duration::from_secs(8));
     world.until(&admitted, 40).await;
-    of.iter().for_each(|gate| world.gates[*gate].turn(outage));
+    for gate in of {
+        world.gates[*gate].turn(outage);
+    }
     sleep(Duration::from_secs(3)).await;
     let meanwhile = admitted.load(Ordering::Relaxed);
     world.turn(Flow::Open);
