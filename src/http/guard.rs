@@ -37,7 +37,7 @@ use crate::{
     error::{Credential, Denial, Error},
     ids::ProjectRef,
     limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
-    tokens,
+    oauth, tokens,
 };
 
 /// Where clients find out who issues tokens for this API (RFC 9728).
@@ -203,6 +203,24 @@ async fn charge(app: &App, peer: Peer, operation: u16, now: Ticks) -> (Policy, Q
     (policy, verdict.quotas)
 }
 
+/// Refuses a request with two credentials (RFC 9110, 11.6.2) or two hosts (RFC 9112, 3.2): a proxy and this server could each
+/// believe another one.
+fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(), Error> {
+    const TWICE: &str = "was sent more than once; send one field with one credential";
+    let repeated = |name| headers.get_all(name).iter().nth(1).is_some();
+    if repeated(header::HOST) {
+        return Err(Error::invalid("Host", "was sent more than once; send one field"));
+    }
+    if !repeated(header::AUTHORIZATION) {
+        return Ok(());
+    }
+    // Clients of the protocol read the error's name from a member of its own (RFC 6749, 5.2).
+    if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
+        return Err(oauth::fault("invalid_request", format!("Authorization: {TWICE}")));
+    }
+    Err(Error::invalid("Authorization", TWICE))
+}
+
 async fn admit(
     guarded: &Guarded,
     arrival: &mut Arrival,
@@ -213,9 +231,7 @@ async fn admit(
 ) -> Result<Response, Error> {
     let Guarded { app, endpoint, operation, handle, effect, .. } = guarded;
     Transport::require_secure(peer)?;
-    if arrival.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-        return Err(Error::invalid("Authorization", "was sent more than once; send one field with one credential"));
-    }
+    require_single_fields(endpoint, &arrival.headers)?;
     let caller = match &arrival.on_behalf {
         Some(by) => Caller::User(by.user.clone()),
         None => identify(guarded, &arrival.headers, peer, started).await?,

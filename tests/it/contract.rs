@@ -60,8 +60,21 @@ fn may(endpoint: &Endpoint, role: Role) -> bool {
 }
 
 /// The checks that `contract.allow` may name.
-const CHECKS: [&str; 13] =
-    ["credentials", "media", "declared", "status", "placeholders", "subject", "nobody", "stranger", "roles", "quota", "aliases", "sample", "nul"];
+const CHECKS: [&str; 13] = [
+    "credentials",
+    "media",
+    "declared",
+    "status",
+    "placeholders",
+    "subject",
+    "nobody",
+    "stranger",
+    "roles",
+    "quota",
+    "aliases",
+    "sample",
+    "nul",
+];
 
 /// What a loop found wrong, by operation.
 #[derive(Default)]
