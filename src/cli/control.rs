@@ -7,7 +7,7 @@ use secrecy::ExposeSecret;
 
 use crate::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Engine, Home, Launcher, Location, server::Host},
+    clusters::{Account, ClusterError, Control, Home, Installed, Launcher, Location, server::Host},
     config::ControlOptions,
     db::Db,
 };
@@ -51,7 +51,8 @@ impl OpenControl {
             Ok(home) => {
                 let home = Arc::new(home);
                 Location::confirm(home.dir())?;
-                let host = Host { engine: Engine::find(options.postgres_bin.as_deref())?, launcher: Launcher::default() };
+                let installed = Installed::find(options.postgres_bin.as_deref(), &Home::engines_of(home.dir()))?;
+                let host = Host { engine: installed.fitting(&home.control_data()).clone(), launcher: Launcher::default() };
                 let control = Control::ensure(&home, &host, &Entropy::system()).await?;
                 Ok(Self { db: Db::new(control.config())?, started: Some((control, home)) })
             }

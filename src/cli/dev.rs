@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     accounts::{self, links, sessions::Secret},
-    clusters::{engines::DEFAULT_MAJOR, install::Release},
+    clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
     config::Config,
     ids::UserId,
     organizations, tokens,
@@ -67,9 +67,9 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     // Every other problem is reported by the start itself.
     let Ok(installed) = serve::installed(config) else { return Ok(()) };
     let Err(missing) = installed.offer(serve::old_versions(config)) else { return Ok(()) };
-    anstream::eprintln!("Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …");
     let home = config.control.home();
-    tokio::fs::create_dir_all(&home).await.with_context(|| format!("cannot create {}", home.display()))?;
+    Home::create(&home)?;
+    anstream::eprintln!("Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …");
     engine::install(&home, DEFAULT_MAJOR, Release::Pinned).await.with_context(|| missing.to_string())?;
     Ok(())
 }

@@ -71,12 +71,17 @@ impl Home {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
     }
 
+    /// Creates the directory and those above it that are missing, so that servers of other accounts can pass through them
+    /// whatever the umask is. Existing ones keep their mode.
+    pub fn create(dir: &Path) -> Result<()> {
+        let missing = dir.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
+        let missing: Vec<&Path> = missing.collect();
+        let mode = if is_root() { PASSAGE } else { PRIVATE };
+        missing.into_iter().rev().try_for_each(|dir| files::make_dir(dir, mode))
+    }
+
     fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
-        if !dir.exists() {
-            let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-            parent.map_or(Ok(()), |parent| fs::create_dir_all(parent).at("creating", parent))?;
-            files::make_dir(dir, if is_root() { PASSAGE } else { PRIVATE })?;
-        }
+        Self::create(dir)?;
         // Servers are recognised by their working directory, which the kernel reports without links.
         let dir = dir.canonicalize().at("opening", dir)?;
         let lock = take_lock(&dir, how)?;
@@ -381,6 +386,20 @@ mod tests {
             drop(Home::open(dir.path(), account()).unwrap());
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, after, "{name}");
         }
+    }
+
+    #[test]
+    fn missing_directories_are_created_passable_and_existing_ones_stay() {
+        let dir = open_dir();
+        let inner = dir.path().join("a/b/c");
+        Home::create(&inner).unwrap();
+        Home::create(&inner).unwrap();
+        let expected = if is_root() { 0o711 } else { 0o700 };
+        for created in ["a", "a/b", "a/b/c"] {
+            assert_eq!(dir.path().join(created).metadata().unwrap().permissions().mode() & 0o777, expected, "{created}");
+        }
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert!(Home::create(&dir.path().join("file/inner")).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::machine::Machine;
+use crate::support::machine::engine;
 
 /// Everything a new colleague needs, and the token that proves it.
 fn hire(machine: &Machine, name: &str) -> (i64, String) {
@@ -65,6 +66,7 @@ fn a_password_is_read_from_standard_input_only() {
     machine.json(&["user", "create", "--email", "ada@example.com"]);
     let set = |password: &str| {
         let mut command = machine.command(&["user", "set-password", "--email", "ada@example.com"]);
+        command.env("GANTRY_POSTGRES_BIN", engine().bin_dir());
         let command = command.env("GANTRY_DATA_DIR", machine.data()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
