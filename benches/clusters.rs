@@ -121,6 +121,7 @@ impl Bench {
             databases: None,
             links: Links::default(),
             node: Uuid::from_u128(number),
+            own_database: true,
             project_uid_base: 700_000,
             prepared,
             idle_pause_after: None,

@@ -107,6 +107,7 @@ impl Bench {
             project_domain: "localhost".into(),
             links: Links::default(),
             node: uuid::Uuid::nil(),
+            own_database: true,
             databases: None,
             prepared: Wanted::default(),
             upstreams: gantry::edge::upstreams::Upstreams::default(),

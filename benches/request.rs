@@ -109,6 +109,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         databases: None,
         links: Links::default(),
         node: uuid::Uuid::nil(),
+        own_database: true,
         project_uid_base: 700_000,
         prepared: Wanted::default(),
         idle_pause_after: None,

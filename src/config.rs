@@ -55,6 +55,7 @@ impl ControlOptions {
 
 /// Options of `gantry dev` and `gantry serve`.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line are set one by one")]
 pub struct Config {
     /// Where Gantry keeps things.
     #[command(flatten)]

@@ -244,6 +244,10 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             return Err(if signals.asked_already() { anyhow::anyhow!(STOPPED_EARLY) } else { error });
         }
     };
+    tracing::info!(
+        by = app.clusters.resources().map_or("nothing", |resources| resources.groups().name()),
+        "the resources of projects are bounded"
+    );
     let mut background = background.spawn();
     // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
     let keeps_limits = home.try_lock("limits.lock")?;
@@ -509,7 +513,6 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
             parent.display()
         );
     }
-    tracing::info!(by = groups.name(), "the resources of projects are bounded");
     Ok(Resources::new(config.resource_limits(), groups))
 }
 

@@ -186,6 +186,8 @@ mod tests {
 
     #[test]
     fn new_projects_are_offered_17_before_others_and_15_only_by_choice() {
+        use OldVersions::{Existing, Offered, Unusable};
+
         let root = tempfile::tempdir().unwrap();
         let engine = |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap();
         let installed = |versions: &[&str], named| Installed { engines: versions.iter().map(|version| engine(version)).collect(), named };
@@ -193,7 +195,6 @@ mod tests {
             let engines = installed(versions, named).offer(old).ok()?;
             Some(engines.offered().iter().map(|engine| engine.major().to_string()).collect::<Vec<_>>().join(" "))
         };
-        use OldVersions::{Existing, Offered, Unusable};
         let cases: &[(&[&str], bool, OldVersions, Option<&str>)] = &[
             (&["15.1", "16.1", "17.1", "18.1"], false, Existing, Some("17 18 16")),
             (&["15.1", "16.1", "18.1"], false, Existing, Some("18 16")),

@@ -298,7 +298,11 @@ impl Server {
         self.end_children(CHILD_GRACE).await?;
         if let Some(resources) = self.resources.clone() {
             let (name, run_as) = (self.name().to_owned(), self.run_as);
-            blocking(move || Ok(resources.release(&name, run_as))).await?;
+            blocking(move || {
+                resources.release(&name, run_as);
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     }

@@ -276,8 +276,8 @@ fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
     if wanted.iter().all(|name| handed_on.split_whitespace().any(|other| other == *name)) {
         return Some(parent.to_owned());
     }
-    let request: String = wanted.iter().map(|name| format!("+{name} ")).collect();
-    let enable = || fs::write(&control, request.trim_end());
+    let request: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
+    let enable = || fs::write(&control, request.join(" "));
     if enable().is_ok() {
         return Some(parent.to_owned());
     }
@@ -493,7 +493,7 @@ mod tests {
         for weight in ["cpu.weight", "io.weight"] {
             fs::write(folder.join(weight), "default 100\n").unwrap();
         }
-        assert_eq!(groups.make("abc", &limits()).unwrap(), [folder.clone()]);
+        assert_eq!(groups.make("abc", &limits()).unwrap(), std::slice::from_ref(&folder));
         for (file, text) in [
             ("memory.max", "314572800"),
             ("memory.swap.max", "0"),
@@ -528,7 +528,9 @@ mod tests {
         let folders = groups.folders("abc");
         for (folder, file) in folders.iter().zip([None, None, Some("cpu.shares"), Some("blkio.bfq.weight")]) {
             fs::create_dir(folder).unwrap();
-            file.into_iter().for_each(|file| fs::write(folder.join(file), "").unwrap());
+            if let Some(file) = file {
+                fs::write(folder.join(file), "").unwrap();
+            }
         }
         groups.make("abc", &limits()).unwrap();
         for (folder, file, text) in [

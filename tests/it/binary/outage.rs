@@ -90,14 +90,12 @@ impl Used {
     fn until_answered(&self) {
         until("an answer", || {
             let answer = self.soon("GET", &self.path());
-            match answer.status {
-                200 => Some(()),
-                _ => {
-                    assert_refused(&answer);
-                    self.assert_reached();
-                    None
-                }
+            if answer.status == 200 {
+                return Some(());
             }
+            assert_refused(&answer);
+            self.assert_reached();
+            None
         });
     }
 }

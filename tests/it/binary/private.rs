@@ -14,9 +14,8 @@ fn is_listed(place: &Path, mode: u32) -> bool {
     let parts: Vec<_> = place.components().map(|part| part.as_os_str().to_str().unwrap()).collect();
     let allowed = match parts.as_slice() {
         // The folder itself, one that servers pass through, and a project's own in it.
-        [] => 0o711,
+        [] | ["projects" | "tmp", _] => 0o711,
         [passage] if PASSAGES.contains(passage) => 0o711,
-        ["projects" | "tmp", _] => 0o711,
         // Software, and the certificate that clients trust.
         ["engines", ..] => 0o755,
         ["db-ca.pem"] => 0o644,

@@ -68,7 +68,7 @@ async fn a_name_is_one_projects_alone() {
 async fn a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it() {
     let app = TestApp::new().await;
     for reserved in ["mta-sts", "ns1", "metrics", "autodiscover", "wpad", "isatap", "localhost", "adm1n"] {
-        activate(&app, &app.owner, &app.home, reserved).await.expect(400);
+        activate(&app, &app.administrator, &app.home, reserved).await.expect(400);
     }
     // As before the name was reserved.
     let sql = "insert into vanity_subdomains (project_id, name, created_at) select id, 'metrics', now() from projects where ref = $1";

@@ -4,7 +4,7 @@ use std::{
     env, fs,
     fs::{File, Permissions},
     os::unix::{
-        fs::{MetadataExt, PermissionsExt},
+        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
         process::CommandExt,
     },
     path::{Path, PathBuf},
@@ -90,7 +90,7 @@ impl Machine {
         let mut machine = Self::bare();
         machine.clusters = machine.clusters.with_engines(engines.clone());
         // One test process makes the template while the others wait, rather than all at once.
-        let lock = File::create(templates().join("lock")).unwrap();
+        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(templates().join("lock")).unwrap();
         let lock = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
         let lock = lock.await.unwrap().unwrap();
         machine.clusters.prepare().await.unwrap();
