@@ -1,23 +1,6 @@
-#!/usr/bin/env python3
-"""Weakens the OAuth server in one place after the other, and expects the suite to notice each time.
+"""Guards of the OAuth server. See weaken.py."""
 
-    tests/weakenings/oauth.py              # all, one by one: a build each, so hours
-    tests/weakenings/oauth.py plain iss    # some of them
-    tests/weakenings/oauth.py --together   # all in one build: each test must fail, but may fail for another's reason
-
-The source is put back in the end, whatever happens. It must be as committed before. A weakening names the test that has to
-fail; a weakening that nothing fails for is a test to be written, and makes the exit code 1.
-"""
-
-import json
-import pathlib
-import shutil
-import subprocess
-import sys
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-# Name, file, what stands there, what stands there instead, the test that has to fail.
+# Name, file, text that stands there, text that stands there instead, the test that has to fail.
 WEAKENINGS = [
     ("prefix", "oauth/redirect.rs", "known == sent ||", "sent.starts_with(known.as_str()) ||", "nothing_goes_to_an_address_that_is_not_registered"),
     ("port", "oauth/redirect.rs", '["127.0.0.1", "[::1]"]', '["127.0.0.1", "[::1]", "localhost"]', "an_address_counts_letter_by_letter"),
@@ -68,68 +51,3 @@ WEAKENINGS = [
     ("bearer", "http/guard.rs", 'if scheme.eq_ignore_ascii_case("bearer") {', "if false {", "a_bearer_token_beside_credentials_in_the_body_says_nothing"),
     ("bearer-alone", "oauth/client.rs", "Basic::Bearer => (named.ok_or_else(unknown)?, secret),", 'Basic::Bearer => (named.ok_or_else(|| unprocessable("no name"))?, secret),', "who_does_not_prove_who_it_is_gets_one_answer"),
 ]
-
-
-def apply(weakening):
-    _, file, before, after, _ = weakening
-    path = ROOT / "src" / file
-    text = path.read_text()
-    if before not in text:
-        sys.exit(f"{weakening[0]}: {file} does not have {before!r} any more")
-    path.write_text(text.replace(before, after, 1))
-
-
-def restore():
-    subprocess.run(["git", "checkout", "--quiet", "--", "src"], cwd=ROOT, check=True)
-
-
-def failed(test):
-    """Whether the test fails. What does not compile is no weakening."""
-    # Tables stand beside the code, attacks in the integration tests: only what has the test is built.
-    beside = any(f"fn {test}(" in path.read_text() for path in (ROOT / "src").rglob("*.rs"))
-    target = ["--lib"] if beside else ["--test", "it"]
-    build = subprocess.run(["cargo", "test", "--no-run", *target], cwd=ROOT, capture_output=True, text=True)
-    if build.returncode != 0:
-        sys.exit(f"does not compile:\n{build.stderr[-4000:]}")
-    # The server that tests share comes from a binary that was built before anything was weakened.
-    run = ["cargo", "test", *target, "--", test]
-    done = subprocess.run([GANTRY, "with-postgres", "--", *run], cwd=ROOT, capture_output=True, text=True)
-    if f"::{test} ... " not in done.stdout:
-        sys.exit(f"there is no test {test}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return done.returncode != 0
-
-
-def survivors(chosen, together):
-    for weakening in chosen if together else []:
-        apply(weakening)
-    for weakening in chosen:
-        if not together:
-            apply(weakening)
-        caught = failed(weakening[4])
-        print(f"{'caught  ' if caught else 'SURVIVED'} {weakening[0]}: {weakening[4]}", flush=True)
-        if not caught:
-            yield weakening
-        if not together:
-            restore()
-
-
-if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
-    sys.exit("commit what you changed first: it would be lost")
-# The integration tests bring the server with them; built by itself it would have other features, and its dependencies twice.
-subprocess.run(["cargo", "test", "--quiet", "--no-run", "--test", "it"], cwd=ROOT, check=True)
-meta = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, capture_output=True, text=True)
-
-built = pathlib.Path(json.loads(meta.stdout)["target_directory"], "debug", "gantry")
-GANTRY = built.with_name("gantry-before-weakening")
-shutil.copy(built, GANTRY)
-names = [name for name in sys.argv[1:] if name != "--together"]
-unknown = set(names) - {weakening[0] for weakening in WEAKENINGS}
-if unknown:
-    sys.exit(f"unknown: {', '.join(sorted(unknown))}")
-chosen = [weakening for weakening in WEAKENINGS if not names or weakening[0] in names]
-try:
-    left = list(survivors(chosen, "--together" in sys.argv))
-finally:
-    restore()
-print(f"{len(chosen) - len(left)} of {len(chosen)} caught")
-sys.exit(1 if left else 0)

@@ -1,0 +1,30 @@
+"""Guards between projects, of the edge, of limits and of the control database. See weaken.py."""
+
+# Name, file, text that stands there, text that stands there instead, the test that has to fail.
+WEAKENINGS = [
+    ("peer-uid", "clusters/socket.rs", "if peer.uid.as_raw() != uid {", "if peer.uid.as_raw() != uid && uid == 1 {", "a_listener_of_another_user_is_told_nothing"),
+    ("peer-pid", "clusters/socket.rs", "if is_server { Ok(()) }", "if is_server || peer.uid.as_raw() == uid { Ok(()) }", "a_listener_of_the_tenants_own_is_told_nothing"),
+    ("bounds", "clusters/launch.rs", "plan.bounds.apply()", "LaunchBounds::default().apply()", "a_file_ends_at_the_largest_size"),
+    ("shared-memory", "clusters/resources/mod.rs", "let Some(uid) = run_as.own_uid() else { return };", "let Some(uid) = run_as.own_uid().filter(|uid| *uid == 0) else { return };", "shared_memory_of_a_project_goes_with_it_and_after_unclean_ends"),
+    ("read-only", "projects/watchdog.rs", "app.clusters.set_read_only(&project.project, read_only)", "app.clusters.set_read_only(&project.project, read_only && false)", "a_project_with_full_disk_space_is_read_only_then_stopped_and_comes_back"),
+    ("reserved-roles", "clusters/recipes/grants.sql", "loop\n        execute format('revoke %I from %I', held.reserved, held.member);", "loop\n        continue;", "grants_end_reserved_memberships_that_were_taken_on_15"),
+    ("copies", "cli/serve.rs", "Location::confirm(home.dir())?;", "let _ = Location::confirm(home.dir());", "a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopted"),
+    ("supervision", "cli/serve.rs", "supervised.supervise(async { drop(stopping.await) }).await;", "let _ = (supervised, stopping.await);", "a_control_cluster_that_is_killed_is_started_again_and_the_server_goes_on"),
+    ("lost-counters", "limits/contact.rs", "is_lost && (self.processes > 1 || had_others)", "is_lost && (self.processes > 1 || had_others && is_lost != is_lost)", "the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one"),
+    ("journal", "limits/facade.rs", "Either::Left(ready(journal.take(key, windows, now)))", "{\n                let _ = journal;\n                Either::Left(ready(self.memory.take(key, windows, now)))\n            }", "a_kill_in_the_middle_of_a_burst_gives_no_quota_back"),
+    ("credentials", "http/guard.rs", "if !repeated(header::AUTHORIZATION) {", "if true {", "two_authorization_fields_are_refused_by_every_operation"),
+    ("host", "http/guard.rs", "if repeated(header::HOST) {", "if repeated(header::HOST) && headers.is_empty() {", "every_listed_attack_is_answered_as_expected"),
+    ("share", "edge/capacity.rs", "if own >= bounds.client[kind as usize] {", "if own >= bounds.client[kind as usize] && usize::MAX == own {", "a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out"),
+    ("shedding", "edge/capacity.rs", "frees(body) && body.has_stalled(now)", "frees(body) && body.has_stalled(now) && now == 1", "when_a_project_is_full_the_oldest_stalled_request_gives_way"),
+    ("cookies", "edge/request.rs", "    join_cookies(headers);\n", "    if headers.len() == usize::MAX { join_cookies(headers); }\n", "cookies_of_http_2_reach_a_service_as_one_field"),
+    ("tunnels", "edge/open_tunnels.rs", "if !grant.holds(app).await {", "if !grant.holds(app).await && grant.key.is_some() && grant.key.is_none() {", "a_websocket_ends_with_its_project"),
+    ("underscores", "edge/request.rs", "    if !name.contains('_') {", "    if !name.contains('_') || name.len() < 1000 {", "a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_them"),
+    ("coding", "edge/request.rs", "        _ => Err(Refusal::TransferCoding),", "        _ => Ok(()),", "a_request_that_can_be_read_in_two_ways_is_refused"),
+    ("chunks", "edge/body.rs", "Self::Unreadable(_) => Refusal::Malformed,", "Self::Unreadable(_) => Refusal::Busy,", "a_body_whose_chunks_cannot_be_read_is_the_clients_mistake"),
+    ("edge-credentials", "edge/request.rs", ".iter().nth(1).is_some() || leaves_its_place(parts.uri.path())", ".iter().nth(9).is_some() || leaves_its_place(parts.uri.path())", "credentials_are_sent_once_and_paths_stay_in_their_service"),
+    ("caa", "domains/hostnames/api.rs", "partition(|problem| problem.starts_with(CAA_ERROR))", "partition(|problem| problem.starts_with(CAA_ERROR) && problem.is_empty())", "records_that_keep_authorities_away_stand_among_the_certificates_errors"),
+    ("proven", "domains/hostnames/mod.rs", "    if row.get(2) {", "    if row.get(2) && row.get(0) {", "a_name_that_another_project_has_proven_cannot_be_asked_for"),
+    ("reserved-names", "domains/vanity.rs", "reserved::reason(&self.0).is_some() ||", "reserved::reason(&self.0).is_some_and(str::is_empty) ||", "a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it"),
+    ("key-check", "edge/gate.rs", "site.check_keys.unwrap_or(app.settings.edge.check_keys)", "site.check_keys.filter(|_| false).unwrap_or(app.settings.edge.check_keys)", "the_operator_switches_the_key_check_of_one_project"),
+    ("trailers", "edge/body.rs", "Poll::Ready(Some(Ok(frame))) if frame.is_data() => {", "Poll::Ready(Some(Ok(frame))) => {", "trailers_of_a_client_do_not_reach_a_service"),
+]
