@@ -58,7 +58,12 @@ export default async function (server, tally) {
     assert.match(await works([direct], ['db', 'push', `--remote=${ref}`], { SUPABASE_DB_PASSWORD: PASSWORD }), /Finished supabase db push/);
     assert.equal((await applied()).length, 3);
   });
-  await tally.scenario('connect: a dump with a login role', async () => {
+  // pg_dump refuses servers that are newer than itself, and the package of server programs has none.
+  const dumper = Number((await run(server, 'pg_dump', ['--version'])).out.match(/\) (\d+)/)[1]);
+  const { body: project } = await call(server, 'GET', `/v1/projects/${ref}`);
+  const dumps = dumper >= Number(project.database.postgres_engine);
+  if (!dumps) console.log(`SKIPPED connect: a dump with a login role: pg_dump ${dumper} cannot dump PostgreSQL ${project.database.postgres_engine}`);
+  if (dumps) await tally.scenario('connect: a dump with a login role', async () => {
     const { status, body } = await call(server, 'POST', `/v1/projects/${ref}/cli/login-role`, { read_only: false });
     assert.equal(status, 201);
     const flags = ['--host', server.host, '--username', `${body.role}.${ref}`, '--role', 'postgres', '--schema', 'public', '--no-password', 'postgres'];
