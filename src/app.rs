@@ -116,7 +116,7 @@ pub struct Inner {
     pub jit: jit::Keeper,
     /// Connections to the projects' databases.
     pub router: Router,
-    /// Who may connect to them, as it was last read.
+    /// The rules of connections to each project's database, as last read.
     pub doors: Doors,
     /// Looks at hostnames when their time has come.
     pub hostnames: hostnames::Keeper,

@@ -160,7 +160,7 @@ pub struct Config {
     #[arg(long, env = "GANTRY_EDGE_CHECK_KEYS")]
     pub edge_check_keys: bool,
 
-    /// What becomes of header fields whose names have underscores. Many services read `X_Forwarded_For` as `X-Forwarded-For`, which
+    /// How header fields whose names have underscores are treated. Many services read `X_Forwarded_For` as `X-Forwarded-For`, which
     /// only the edge may set.
     #[arg(long, env = "GANTRY_EDGE_UNDERSCORE_HEADERS", value_enum, default_value_t = UnderscoreHeaders::Drop, value_name = "ACTION")]
     pub edge_underscore_headers: UnderscoreHeaders,
@@ -336,7 +336,7 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// What becomes of header fields whose names have underscores.
+/// Treatment of header fields whose names have underscores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnderscoreHeaders {
     /// Services never see them.

@@ -38,7 +38,7 @@ const POOL_SIZE: usize = 8;
 const POOL_WAIT: Duration = Duration::from_secs(5);
 /// How long a connection may take to be made, login included.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The same when the server starts, where nobody waits for an answer.
+/// The bound at the start of the server, when no request waits for an answer.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Key of the advisory lock that keeps two nodes from migrating at once. Any constant will do.
 const MIGRATION_LOCK: i64 = 0x67_61_6e_74_72_79;

@@ -198,7 +198,7 @@ fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
     let unfinished = file.with_extension("tmp");
     let _ = fs::remove_file(&unfinished);
     let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?;
-    // Whatever the umask: clients of any account read the certificate that they are to trust.
+    // Independent of the umask: clients of any account read the certificate that they are to trust.
     new.set_permissions(fs::Permissions::from_mode(mode))?;
     new.write_all(text.as_bytes())?;
     fs::rename(&unfinished, file)

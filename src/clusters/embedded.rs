@@ -99,7 +99,7 @@ impl Embedded {
         Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)), resources: None }
     }
 
-    /// The same with each project's server within these limits.
+    /// Bounds each project's server by these limits.
     #[must_use]
     pub fn with_resources(self, resources: Resources) -> Self {
         Self { resources: Some(resources), ..self }
@@ -342,7 +342,7 @@ impl Embedded {
         admin.batch_execute(template::REPAIR).await.map_err(sql_error)
     }
 
-    /// The same over a superuser's session that is there already.
+    /// Repairs the platform's roles over an open session of the superuser.
     pub async fn repair_over(&self, admin: &Client) -> Result<()> {
         let sql_error = |cause| ClusterError::Sql { doing: "repairing the platform's roles", cause };
         admin.batch_execute(template::REPAIR).await.map_err(sql_error)

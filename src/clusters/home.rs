@@ -41,7 +41,7 @@ pub(super) const SOCKET: &str = ".s.PGSQL.5432";
 /// Pass through, but do not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;
-/// What other accounts may do with entries of the data folder. Servers pass through the first four, to what is their own.
+/// Permissions of other accounts on entries of the data folder. Servers pass through the first four to their own folders.
 /// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
 /// else is Gantry's alone.
 const SHARED: [(&str, u32); 6] =
@@ -236,7 +236,7 @@ fn tighten(dir: &Path) -> Result<()> {
         };
         let shared = SHARED.iter().find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
         let (mode, allowed) = (found.mode() & 0o777, shared.map_or(PRIVATE, |(_, mode)| *mode));
-        // A folder may be a mount, or a link, of somebody else's.
+        // A folder may be a mount or a link that belongs to another account.
         if mode & !allowed != 0 && found.uid() == own {
             fs::set_permissions(&path, Permissions::from_mode(mode & allowed)).at("closing", &path)?;
         }

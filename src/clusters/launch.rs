@@ -76,7 +76,7 @@ pub struct LaunchPlan {
     /// Group id to run under.
     #[arg(long, requires = "uid")]
     pub gid: Option<u32>,
-    /// What it may use.
+    /// Control groups and resource limits.
     #[command(flatten)]
     pub bounds: LaunchBounds,
     /// Run without Landlock and the list of system calls.

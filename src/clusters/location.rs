@@ -40,9 +40,9 @@ pub struct Location {
 /// How a location compares with an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// The same folder on the same running kernel.
+    /// One folder, on one running kernel.
     Same,
-    /// The same folder on the same machine, which was started again. A clone of the machine looks so, too.
+    /// One folder on one machine that was started again in between. A clone of the machine looks like this, too.
     Rebooted,
     /// Another folder, or another machine.
     Other,
@@ -75,7 +75,7 @@ impl Location {
         if same_machine && !same_boot && self.inode == earlier.inode { Likeness::Rebooted } else { Likeness::Other }
     }
 
-    /// What the folder's file says, if there is one.
+    /// The location recorded in the folder, if there is one.
     pub fn recorded(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join(FILE);
         match fs::read_to_string(&file) {

@@ -184,13 +184,13 @@ pub enum ClusterError {
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
 
 impl ClusterError {
-    /// Whether the server let nobody into this database: it is closed, renamed or gone, whoever asks.
+    /// Whether the database admits no role at all: it is closed, renamed or dropped.
     fn is_closed_database(&self) -> bool {
         let closed = [SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, SqlState::UNDEFINED_DATABASE];
         matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| closed.contains(code)))
     }
 
-    /// Whether the server refused the role itself: asking again helps nobody.
+    /// Whether the server refused the role itself, so that a retry cannot help.
     fn is_refused_role(&self) -> bool {
         matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| code.code().starts_with("28")))
     }

@@ -135,7 +135,7 @@ impl Server {
         Self { host, mark, sockets, start_log: place.join("start.log"), run_as, superuser, resources: None }
     }
 
-    /// The same server within the limits of a project.
+    /// Bounds the server by the limits of a project.
     pub(super) fn bounded(self, resources: Option<Resources>) -> Self {
         Self { resources, ..self }
     }

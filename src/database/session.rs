@@ -46,7 +46,7 @@ const READ_BYTES: usize = 32 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     socket: ServerSocket,
-    /// Whose roles are repaired where they are refused.
+    /// The project whose platform roles are repaired when they are refused.
     repair: Option<Repair>,
 }
 
@@ -235,7 +235,7 @@ impl Session {
         }
     }
 
-    /// The same as it is, without a repair.
+    /// Logs in without a repair.
     pub(super) async fn open_once(
         target: &Target,
         role: &str,

@@ -31,7 +31,7 @@ pub(super) struct OpenTunnels {
     next: AtomicU64,
 }
 
-/// What a WebSocket was granted for.
+/// The name, project and key that a WebSocket was granted for.
 pub(super) struct Grant {
     /// The name that the connection was made for.
     pub(super) name: SmolStr,

@@ -363,7 +363,7 @@ impl Meter<'_> {
         Ok((subject, Standing::Member(held)))
     }
 
-    /// What the name stands for, if that is the caller's: from the cache, or by a query within the bound on look-ups.
+    /// Resolves a name to a project or organization of the caller: from the cache, or by a query within the bound on look-ups.
     async fn find(&mut self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
         let directory = &self.guarded.app.directory;
         if directory.is_hidden(user, reference, self.now) {
@@ -382,7 +382,7 @@ impl Meter<'_> {
             return Err(Error::TooManyLookUps);
         }
         let found = directory.own(user, reference).await?;
-        // What belongs to the caller is counted where it belongs, and costs no look-up.
+        // A resource of the caller is counted under its own key, and its look-up is given back.
         if found.is_some() {
             limits.give_back_look_up(identifier, self.now);
         }

@@ -1,5 +1,5 @@
 //! Refuses U+0000. A PostgreSQL text cannot hold it, so a statement with it fails however good the rest of the request is.
-//! Whatever a handler takes out of a query, a JSON body or a form was checked here before.
+//! Every text that a handler takes from a query, a JSON body or a form has been checked here.
 
 use serde_json::Value;
 

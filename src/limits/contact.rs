@@ -1,4 +1,4 @@
-//! What this process knows about its store: whether it answers, how fast, and how many processes count in it.
+//! State of the contact with the shared store: whether it answers, how fast, and how many processes count in it.
 //!
 //! The rules here say what may be admitted while the store does not answer, so that all processes together stay within
 //! the limit. They are pure: time is passed in.
@@ -108,8 +108,8 @@ impl Contact {
         self.0.lock().without(windows, now)
     }
 
-    /// What limits a request besides the store that answers: what was admitted without it, or before it lost its counters,
-    /// is in none of its counters. `None` if there is no such request.
+    /// The limit on a request besides the store that answers: requests admitted without it, or before it lost its counters,
+    /// are in none of its counters. `None` if there is no such request.
     pub(super) fn beside(&self, windows: &[Window], now: Ticks) -> Option<Alone> {
         self.0.lock().beside(windows, now)
     }
@@ -239,8 +239,8 @@ mod tests {
         contact.beaten(beat(1), 1_000, QUICK);
         contact.beaten(beat(1), 70_000, QUICK);
         assert_eq!(contact.beside(STANDARD.windows, 70_001), Some(share(60)));
-        assert_eq!(contact.beside(&[per(120, 180)], 70_001), None, "nobody may have admitted by itself yet");
-        assert_eq!(contact.beside(CONTEXT.windows, 70_001), None, "nobody could");
+        assert_eq!(contact.beside(&[per(120, 180)], 70_001), None, "no process can have admitted by itself yet");
+        assert_eq!(contact.beside(CONTEXT.windows, 70_001), None, "no process could");
         assert_eq!(contact.beside(STANDARD.windows, 130_000), None);
     }
 
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(contact.beside(STANDARD.windows, 62_000), None);
     }
 
-    /// Whatever the others do, the shares of all processes are no more than the limit.
+    /// The shares of all processes together are no more than the limit.
     #[test]
     fn shares_add_up_to_no_more_than_the_limit() {
         for processes in 1..200_u32 {

@@ -81,7 +81,7 @@ impl Limits {
         let _ = self.journal.set(journal);
     }
 
-    /// What keeps the counters across a restart, if anything does.
+    /// The journal that keeps counters across a restart, if there is one.
     pub fn kept(&self) -> Option<&Arc<Journal>> {
         self.journal.get()
     }

@@ -62,7 +62,7 @@ struct Log {
     written: AtomicU64,
 }
 
-/// What was done about snapshots.
+/// State of the snapshots.
 #[derive(Default)]
 struct Saving {
     /// The last one failed: the log is needed as it is.
@@ -266,7 +266,7 @@ mod tests {
             Self { clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)), dir: tempfile::tempdir().unwrap() }
         }
 
-        /// What a start finds.
+        /// The files that a start finds.
         fn start(&self) -> Journal {
             let memory = snapshot::open(&self.path(), Capacity::default(), &OPERATIONS, &self.clock, &Entropy::system());
             Journal::open(Arc::new(memory), self.clock.clone(), self.path()).unwrap()

@@ -133,7 +133,7 @@ impl Memory {
         shard.take(name, bounded(windows), self.now(), table.lines_max, |_, _| {})
     }
 
-    /// The same, for counters that are kept: if the request is the first of a step of its windows, `allot` is told the ends
+    /// Counts one request for counters that are journaled: if the request is the first of a step of its windows, `allot` is told the ends
     /// of the steps before the request counts as admitted. No snapshot and no other request of the key comes in between.
     pub(super) fn take_allotted(&self, key: Key, windows: &[Window], now: Ticks, allot: impl FnOnce(&[Cell])) -> Verdict {
         self.saw(now);

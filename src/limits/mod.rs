@@ -151,7 +151,7 @@ pub enum Scope {
     Organization(OrganizationId),
     /// One project.
     Project(ProjectId),
-    /// The request names something that is not the caller's. One counter for all such names, so nobody can mint counters.
+    /// The request names something that is not the caller's. One counter for all such names, so that requests cannot create counters without end.
     Unresolved,
     /// Queries for names that turned out not to be the caller's.
     LookUps,

@@ -255,7 +255,7 @@ fn is_open(quotas: &Quotas) -> bool {
     quotas.as_slice().first().is_some_and(|quota| quota.remaining < quota.limit)
 }
 
-/// A refusal because nobody can say how much is left. That may change at any moment.
+/// A refusal because the remaining quota is unknown. It may become known at any moment.
 fn unknown(windows: &[Window]) -> Verdict {
     let quota = |window: &Window| Quota { limit: window.requests, remaining: 0, reset_secs: AGAIN_SECS };
     Verdict::here(false, Quotas::new(windows.iter().map(quota)))

@@ -81,7 +81,7 @@ pub(super) struct Answer {
     pub(super) left: [u64; WINDOWS_MAX],
 }
 
-/// What a store answers to a heartbeat.
+/// A store's answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Beat {
     /// Other processes that told it within [`LIVE`] that they live.

@@ -22,7 +22,7 @@ const PROJECTS: usize = 10_000;
 /// Networks in all rules together, with one more for each project: some 10 MB.
 const NETWORKS_MAX: u64 = 200_000;
 
-/// What decides on connections to one project's database, from any address.
+/// The rules that decide on connections to one project's database, from any address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) id: ProjectId,
@@ -37,7 +37,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// What they mean for an address.
+    /// Applies the rules to an address.
     pub(super) fn door(&self, address: IpAddr, now: DateTime<Utc>) -> Door {
         let address = address.to_canonical();
         Door {
@@ -65,7 +65,7 @@ impl Weighter<ProjectRef, Entry> for Weight {
     }
 }
 
-/// The rules of projects that somebody connected to lately. Those that were used least go first.
+/// Rules of recently connected projects. The least recently used are dropped first.
 pub struct Doors(Cache<ProjectRef, Entry, Weight>);
 
 impl Default for Doors {
@@ -85,7 +85,7 @@ impl Doors {
         self.0.remove(project);
     }
 
-    /// What was last read, unless that is too long ago.
+    /// The rules last read, unless they are too old.
     pub(super) fn last(&self, project: &ProjectRef, now: Ticks) -> Option<Arc<Rules>> {
         let (rules, at) = self.0.get(project)?;
         (now.saturating_sub(at) < BELIEVED_MAX).then_some(rules)

@@ -23,9 +23,9 @@ use crate::{
     names,
 };
 
-/// Applications that registered themselves and that nobody approved yet, at most.
+/// Largest number of self-registered applications without an approval.
 const UNUSED_MAX: i64 = 10_000;
-/// From this many on an application that nobody approved waits [`SHORT_LIFE`] and no longer.
+/// From this number on, an application without an approval expires after [`SHORT_LIFE`].
 const UNUSED_MANY: i64 = 8_000;
 /// Long enough for a person to sign in and approve what they just began.
 const SHORT_LIFE: TimeDelta = TimeDelta::minutes(30);
@@ -117,7 +117,7 @@ pub async fn register(app: &App, registration: Registration, origin: &Origin) ->
     })
 }
 
-/// Deletes applications that nobody approved, oldest first, where one address has too many of them or there are too many in
+/// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
 /// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
 async fn make_room(transaction: &Transaction<'_>, address: IpAddr, now: DateTime<Utc>) -> Result<(), Error> {
     let doing = "making room for an application that registers itself";
@@ -144,7 +144,7 @@ async fn make_room(transaction: &Transaction<'_>, address: IpAddr, now: DateTime
 /// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
 /// network or from all. How many that were.
 pub(super) async fn expire(transaction: &Transaction<'_>, network: Option<&str>, before: DateTime<Utc>, most: i64) -> Result<i64, Error> {
-    let doing = "expiring applications that nobody approved";
+    let doing = "expiring applications without an approval";
     // An application that is being approved at this moment is locked, and passed by.
     let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id) \

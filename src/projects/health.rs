@@ -86,7 +86,7 @@ async fn database(service: Service, status: Status, cause: Option<String>, targe
         _ => match database::ping(target, timeout).await {
             Ok(()) => health(service, ServiceStatus::ActiveHealthy, None),
             Err(error @ Error::DatabaseRefuses(_)) => {
-                // The cause is told once, and is gone for whoever asks next.
+                // The cause is reported once: the repair that follows removes it.
                 let target = target.clone();
                 tokio::spawn(async move { target.repair().await });
                 health(service, ServiceStatus::Unhealthy, Some(error.message().into_owned()))

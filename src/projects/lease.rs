@@ -85,14 +85,14 @@ fn decide(lease: Option<&Standing>, ours: &Claimant<'_>, now: DateTime<Utc>) -> 
     }
     match lease.location.as_ref().map(|earlier| ours.location.likeness(earlier)) {
         Some(Likeness::Other) => Decision::Refuse,
-        // The kernel that keeps the lock file is the same, so whoever had the lock has ended.
+        // One kernel keeps the lock file, so the process that had the lock has ended.
         Some(Likeness::Same) if lease.locked && ours.locked => Decision::Take,
         _ if lease.expires_at < now => Decision::Take,
         _ => Decision::Wait,
     }
 }
 
-/// What became of a claim.
+/// Outcome of a claim.
 #[derive(Debug)]
 enum Claimed {
     Held { generation: i64 },
@@ -153,7 +153,7 @@ impl Lease {
         *self.held.lock() = None;
     }
 
-    /// Lets go, for good, and ends the lease in its row, so that nobody has to wait until it runs out.
+    /// Releases the lease for good and ends it in its row, so that a successor does not wait until it expires.
     pub async fn hand_back(&self, app: &App) {
         let held = self.generation().is_some();
         self.release();
@@ -312,7 +312,7 @@ mod tests {
         Location { machine: Some(machine.to_owned()), boot: boot.to_owned(), device: 1, inode, host: machine.to_owned() }
     }
 
-    /// What a process gets that finds the lease of another one.
+    /// The outcome for a process that finds the lease of another one.
     fn asked(earlier: Option<Location>, expired: bool, locked: [bool; 2], here: &Location, own_database: bool) -> Decision {
         let now = DateTime::UNIX_EPOCH;
         let expires_at = now + TimeDelta::seconds(if expired { -1 } else { 1 });
@@ -338,7 +338,7 @@ mod tests {
             (Some(&copied), true, both, Refuse, "a copy on the same machine"),
             (Some(&cloned), false, both, Refuse, "the original runs on another machine"),
             (Some(&cloned), true, both, Refuse, "a copy from another machine"),
-            (None, false, both, Wait, "an older version holds it, nobody knows where"),
+            (None, false, both, Wait, "an older version holds it, without a location"),
             (None, true, both, Take, "an older version held it"),
         ] {
             assert_eq!(asked(earlier.cloned(), expired, locked, &here, false), decision, "{what}");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_lease_that_is_new_or_ones_own() {
+    fn a_new_lease_and_ones_own_are_taken_without_waiting() {
         let (here, now) = (location("m", "b", 1), DateTime::UNIX_EPOCH);
         let ours = Claimant { holder: Uuid::from_u128(2), locked: false, location: &here, own_database: false };
         assert_eq!(decide(None, &ours, now), Decision::Take);

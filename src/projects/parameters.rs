@@ -25,10 +25,10 @@ const DIGITS_MAX: usize = 15;
 const PROCESSES_OWN: u64 = 20;
 /// Code, catalogs and stack of a session, in kB: measured, and doubled.
 const SESSION_KB: u64 = 5 << 10;
-/// What the write-ahead log may take on disk for any one reason, in kB, however large the project's disk space is.
+/// Largest size of the write-ahead log for any one setting, in kB, however large the project's disk space is.
 const WAL_KB: u64 = 4 << 20;
 
-/// What settings may make a server use.
+/// Bounds on the resources that settings may make a server use.
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     /// Memory of all sessions at once, in kB; a quarter of it for any one purpose.

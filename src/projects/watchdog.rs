@@ -36,14 +36,14 @@ const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
 const DISK_ROUND_MS: Ticks = 120_000;
 /// How long an event, such as a process that was ended, is told, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
-/// What the owner of a project that was stopped for its disk space gets to delete data after starting it again.
+/// Time for the owner to delete data after starting a project that was stopped for its disk space.
 const GRACE: TimeDelta = TimeDelta::minutes(10);
 /// Largest fall of the file system's free space that goes without measuring projects, in bytes.
 const SLACK_BYTES: u64 = 64 << 20;
-/// The same in inodes.
+/// Largest fall of free inodes that goes without measuring projects.
 const SLACK_INODES: u64 = 5_000;
 
-/// What is remembered between two looks. Bounded by the running projects of this node.
+/// State kept between two looks. Bounded by the running projects of this node.
 #[derive(Debug, Default)]
 pub struct Watchdog(Mutex<State>);
 
@@ -146,7 +146,7 @@ async fn running(app: &App) -> Result<Vec<Watched>, Error> {
     rows.iter().map(read).collect()
 }
 
-/// Whether disk space is measured in this look: if somebody used much of it, or that is long ago.
+/// Whether disk space is measured in this look: after much of it was used, or a long time.
 fn disk_is_due(app: &App, state: &mut State, disk: Disk) -> bool {
     let Some(resources) = app.clusters.resources() else { return false };
     // A file system that does not say is measured as if nothing changed.

@@ -139,7 +139,7 @@ impl Told {
         };
         let record = || Record { txt_name: wanted.proof_name.clone(), txt_value: wanted.proof.clone() };
         let moved = keeper::has_moved(&held, app.clock.now());
-        // What keeps the certificate from being issued stands with the certificate, the rest with the ownership.
+        // Problems of the certificate are listed with the certificate, all others with the ownership.
         let (caa, problems): (Vec<_>, Vec<_>) = held.problems.into_iter().partition(|problem| problem.starts_with(CAA_ERROR));
         let validation_errors = held.refusal.into_iter().chain(caa).map(|message| Message { message }).collect();
         Self {

@@ -113,7 +113,7 @@ fn some(scopes: Scopes) -> Result<Scopes, Error> {
     Ok(scopes)
 }
 
-/// What of its scopes an application asks for: all, unless it names some.
+/// The scopes that an application asks for: all of its own, unless it names some.
 fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
     let Some(text) = scope.filter(|text| *text != "all") else { return some(registered) };
     some(Scopes::named(text.split(' ')).and(registered))

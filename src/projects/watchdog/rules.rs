@@ -27,7 +27,7 @@ pub(super) enum DiskLevel {
     Stop,
 }
 
-/// What is done to a project without a control group.
+/// The action on a project without a control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remedy {
     Nothing,
@@ -80,7 +80,7 @@ pub(super) fn disk_warning(level: DiskLevel, usage: DiskUsage, limits: &Resource
     }
 }
 
-/// What is done about processes that together use too much, after so many looks in a row that found the same; and how many
+/// The action on processes that together use too much, after so many looks in a row that found it; and how many
 /// looks it were now. First the largest process is asked to end, then it is killed, then the server is stopped.
 pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32) -> (Remedy, u32) {
     if usage.memory_bytes <= limits.memory_bytes && usage.processes <= limits.processes {

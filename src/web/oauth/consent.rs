@@ -163,7 +163,7 @@ struct Wanted {
     organization: Option<String>,
     projects: Vec<String>,
     whole: bool,
-    /// What was wrong with them.
+    /// The reason why the choices were refused.
     wrong: Option<Wrong>,
 }
 
