@@ -144,7 +144,9 @@ async fn project(clusters: &Embedded, uid: u32) -> Outcome<ProjectRef> {
 }
 
 async fn connect(clusters: &Embedded, project: &ProjectRef) -> Outcome<Client> {
-    let (client, connection) = clusters.config(project, "postgres")?.connect(NoTls).await?;
+    let mut config = clusters.config(project, "postgres")?;
+    config.host_path(clusters.socket_path(project).parent().ok_or("no folder")?);
+    let (client, connection) = config.connect(NoTls).await?;
     tokio::spawn(connection);
     Ok(client)
 }
