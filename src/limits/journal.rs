@@ -266,7 +266,7 @@ mod tests {
             Self { clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)), dir: tempfile::tempdir().unwrap() }
         }
 
-        /// The files that a start finds.
+        /// Opens the journal over the files of the last run, as a start does.
         fn start(&self) -> Journal {
             let memory = snapshot::open(&self.path(), Capacity::default(), &OPERATIONS, &self.clock, &Entropy::system());
             Journal::open(Arc::new(memory), self.clock.clone(), self.path()).unwrap()
