@@ -50,17 +50,33 @@ const TICKS_PER_SEC: f64 = 100.0;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
-    let host = Host { engine: Engine::find(None)?, launcher };
-    let home = Arc::new(Home::open(&dir.path().join("control"), Account::for_servers()?)?);
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        ..Launcher::default()
+    };
+    let host = Host {
+        engine: Engine::find(None)?,
+        launcher,
+    };
+    let home = Arc::new(Home::open(
+        &dir.path().join("control"),
+        Account::for_servers()?,
+    )?);
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
-    let bench = Bench { dir: dir.path().to_owned(), host, db: Db::new(control.config())? };
+    let bench = Bench {
+        dir: dir.path().to_owned(),
+        host,
+        db: Db::new(control.config())?,
+    };
     let outcome = async {
         bench.db.migrate().await?;
         let owner = bench.owner().await?;
@@ -98,11 +114,16 @@ struct Node {
 impl Bench {
     async fn owner(&self) -> Outcome<Owner> {
         let (entropy, now) = (Entropy::system(), Clock::system().now());
-        let account = accounts::create(&self.db, &entropy, "bench@example.com", None, now, None).await?;
-        let organization = organizations::create(&self.db, &entropy, "Bench", None, account.id, now, None).await?;
+        let account =
+            accounts::create(&self.db, &entropy, "bench@example.com", None, now, None).await?;
+        let organization =
+            organizations::create(&self.db, &entropy, "Bench", None, account.id, now, None).await?;
         let minted = tokens::mint_classic(&entropy);
         tokens::create(&self.db, account.id, "bench", &minted, now, None, None).await?;
-        Ok(Owner { token: minted.expose().to_owned(), slug: organization.slug().to_string() })
+        Ok(Owner {
+            token: minted.expose().to_owned(),
+            slug: organization.slug().to_string(),
+        })
     }
 
     async fn node(&self, name: &str, number: u128, prepared: Wanted) -> Outcome<Node> {
@@ -135,17 +156,58 @@ impl Bench {
             provider: None,
             logs: gantry::analytics::Options::default(),
         };
-        let (app, background) = App::new(settings, clock.clone(), entropy, self.db.clone(), clusters, Memory::default())?;
+        let (app, background) = App::new(
+            settings,
+            clock.clone(),
+            entropy,
+            self.db.clone(),
+            clusters,
+            Memory::default(),
+        )?;
         lease::claim(&app).await?;
-        Ok(Node { api: app.api(), app, home, clock, tasks: background.spawn() })
+        Ok(Node {
+            api: app.api(),
+            app,
+            home,
+            clock,
+            tasks: background.spawn(),
+        })
     }
 
     async fn compare_creation(&self, owner: &Owner) -> Outcome<()> {
         let rounds = number("GANTRY_BENCH_ROUNDS", ROUNDS);
         let mut contests = [
-            ("with a spare server", self.node("spare", 1, Wanted { folders: 0, servers: 1 }).await?, Vec::new()),
-            ("with prepared files", self.node("warm", 2, Wanted { folders: 1, servers: 0 }).await?, Vec::new()),
-            ("with nothing prepared", self.node("cold", 3, Wanted::default()).await?, Vec::new()),
+            (
+                "with a spare server",
+                self.node(
+                    "spare",
+                    1,
+                    Wanted {
+                        folders: 0,
+                        servers: 1,
+                    },
+                )
+                .await?,
+                Vec::new(),
+            ),
+            (
+                "with prepared files",
+                self.node(
+                    "warm",
+                    2,
+                    Wanted {
+                        folders: 1,
+                        servers: 0,
+                    },
+                )
+                .await?,
+                Vec::new(),
+            ),
+            (
+                "with nothing prepared",
+                self.node("cold", 3, Wanted::default()).await?,
+                Vec::new(),
+            ),
         ];
         let mut baseline = Vec::new();
         for round in 0..=rounds {
@@ -156,12 +218,16 @@ impl Bench {
                     times.push(millis);
                 }
             }
-            let millis = self.initdb_and_start(&self.dir.join(format!("initdb-{round}"))).await?;
+            let millis = self
+                .initdb_and_start(&self.dir.join(format!("initdb-{round}")))
+                .await?;
             if round > 0 {
                 baseline.push(millis);
             }
         }
-        println!("{rounds} interleaved rounds, medians: from the request for a project to its first answer to SQL");
+        println!(
+            "{rounds} interleaved rounds, medians: from the request for a project to its first answer to SQL"
+        );
         let base = median(&mut baseline);
         for (name, node, times) in &mut contests {
             let millis = median(times);
@@ -170,22 +236,35 @@ impl Bench {
             node.tasks.shutdown().await;
             node.app.lease.release();
         }
-        println!("  {:<30} {base:7.0} ms {:7.2}", "initdb --no-sync, pg_ctl start", 1.0);
+        println!(
+            "  {:<30} {base:7.0} ms {:7.2}",
+            "initdb --no-sync, pg_ctl start", 1.0
+        );
         Ok(())
     }
 
     /// Milliseconds of the fastest first start there is without Gantry.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark reads the real clock"
+    )]
     async fn initdb_and_start(&self, data: &Path) -> Outcome<f64> {
         let account = Account::for_servers()?;
         fs::create_dir(data)?;
         std::os::unix::fs::chown(data, Some(account.uid), Some(account.gid))?;
         let started = Instant::now();
-        self.server_program("initdb", data, &["--no-sync", "--locale=C", "-E", "UTF8"]).await?;
+        self.server_program("initdb", data, &["--no-sync", "--locale=C", "-E", "UTF8"])
+            .await?;
         let options = format!("-c listen_addresses= -k {}", data.display());
-        self.server_program("pg_ctl", data, &["start", "-w", "-l", "/dev/null", "-o", &options]).await?;
+        self.server_program(
+            "pg_ctl",
+            data,
+            &["start", "-w", "-l", "/dev/null", "-o", &options],
+        )
+        .await?;
         let elapsed = millis(started);
-        self.server_program("pg_ctl", data, &["stop", "-m", "immediate"]).await?;
+        self.server_program("pg_ctl", data, &["stop", "-m", "immediate"])
+            .await?;
         fs::remove_dir_all(data)?;
         Ok(elapsed)
     }
@@ -193,12 +272,22 @@ impl Bench {
     async fn server_program(&self, name: &str, data: &Path, arguments: &[&str]) -> Outcome<()> {
         let account = Account::for_servers()?;
         let mut command = Command::new(self.host.engine.program(name));
-        command.arg("-D").arg(data).args(arguments).current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .arg("-D")
+            .arg(data)
+            .args(arguments)
+            .current_dir("/")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         if Account::current()?.uid == 0 {
             command.uid(account.uid).gid(account.gid);
         }
         let status = tokio::process::Command::from(command).status().await?;
-        if status.success() { Ok(()) } else { Err(format!("{name} ended with {status}").into()) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("{name} ended with {status}").into())
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
@@ -213,8 +302,16 @@ impl Bench {
         let shared = proportional(&processes_under(node.home.dir()));
         let each = |megabytes: f64| megabytes / count as f64;
         println!("{count} idle projects, each");
-        println!("  {:<30} {:7.1} MB", "less MemAvailable", each(before - available()?));
-        println!("  {:<30} {:7.1} MB", "its share of server memory", each(shared));
+        println!(
+            "  {:<30} {:7.1} MB",
+            "less MemAvailable",
+            each(before - available()?)
+        );
+        println!(
+            "  {:<30} {:7.1} MB",
+            "its share of server memory",
+            each(shared)
+        );
 
         node.app.reconciler.stop().await;
         node.tasks.shutdown().await;
@@ -224,7 +321,10 @@ impl Bench {
         kill_under(home.dir());
         let own = own_processor_time()?;
         let elapsed = self.restart_all(home.clone(), count).await?;
-        let servers: f64 = processes_under(home.dir()).into_iter().filter_map(processor_time).sum();
+        let servers: f64 = processes_under(home.dir())
+            .into_iter()
+            .filter_map(processor_time)
+            .sum();
         let own = own_processor_time()? - own;
         println!("all {count} started after kill -9 of everything, each");
         println!("  {:<30} {:7.1} ms", "processor time", each(servers + own));
@@ -235,11 +335,18 @@ impl Bench {
     }
 
     /// Milliseconds until every project of the folder is healthy again.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark reads the real clock"
+    )]
     async fn restart_all(&self, home: Arc<Home>, count: usize) -> Outcome<f64> {
         let started = Instant::now();
         let mut node = self.node_in(home, 4, Wanted::default()).await?;
-        node.until_rows("select 1 from projects where node = $1 and status = 'ACTIVE_HEALTHY'", count).await?;
+        node.until_rows(
+            "select 1 from projects where node = $1 and status = 'ACTIVE_HEALTHY'",
+            count,
+        )
+        .await?;
         let elapsed = millis(started);
         node.app.reconciler.stop().await;
         node.tasks.shutdown().await;
@@ -251,37 +358,69 @@ impl Bench {
 impl Node {
     /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for it replaced.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
-        let wanted = usize::from(self.app.settings.prepared.folders + self.app.settings.prepared.servers);
-        self.until_rows("select 1 from prepared_clusters where node = $1", wanted).await?;
+        let wanted =
+            usize::from(self.app.settings.prepared.folders + self.app.settings.prepared.servers);
+        self.until_rows("select 1 from prepared_clusters where node = $1", wanted)
+            .await?;
         settle_down().await;
         let (elapsed, project) = self.create(owner, &format!("round {round}")).await?;
-        self.send(owner, "DELETE", &format!("/v1/projects/{project}"), None).await?;
-        self.until_rows("select 1 from projects where node = $1 and status <> 'REMOVED'", 0).await?;
-        while fs::read_dir(self.home.dir().join("trash"))?.next().is_some() {
+        self.send(owner, "DELETE", &format!("/v1/projects/{project}"), None)
+            .await?;
+        self.until_rows(
+            "select 1 from projects where node = $1 and status <> 'REMOVED'",
+            0,
+        )
+        .await?;
+        while fs::read_dir(self.home.dir().join("trash"))?
+            .next()
+            .is_some()
+        {
             tokio::time::sleep(POLL).await;
         }
         Ok(elapsed)
     }
 
     /// Asks for a project, and at once for an answer of its database, as a script would.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark reads the real clock"
+    )]
     async fn create(&self, owner: &Owner, name: &str) -> Outcome<(f64, String)> {
         // The clock is moved by hand, so that no limit is reached.
         self.clock.advance(WINDOW);
         let name = format!("{name} on {}", self.app.settings.node);
         let body = json!({"name": name, "organization_slug": owner.slug, "db_pass": "correct horse battery staple"});
         let started = Instant::now();
-        let created = self.send(owner, "POST", "/v1/projects", Some(&body)).await?;
+        let created = self
+            .send(owner, "POST", "/v1/projects", Some(&body))
+            .await?;
         let project = created["ref"].as_str().ok_or("no ref")?.to_owned();
         let query = json!({"query": "select 1 as one"});
-        self.send(owner, "POST", &format!("/v1/projects/{project}/database/query"), Some(&query)).await?;
+        self.send(
+            owner,
+            "POST",
+            &format!("/v1/projects/{project}/database/query"),
+            Some(&query),
+        )
+        .await?;
         Ok((millis(started), project))
     }
 
-    async fn send(&self, owner: &Owner, method: &str, path: &str, body: Option<&Value>) -> Outcome<Value> {
-        let request = Request::builder().method(method).uri(path).header("authorization", format!("Bearer {}", owner.token));
+    async fn send(
+        &self,
+        owner: &Owner,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Outcome<Value> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", format!("Bearer {}", owner.token));
         let request = match body {
-            Some(body) => request.header("content-type", "application/json").body(Body::from(body.to_string()))?,
+            Some(body) => request
+                .header("content-type", "application/json")
+                .body(Body::from(body.to_string()))?,
             None => request.body(Body::empty())?,
         };
         let response = match self.api.clone().oneshot(request).await {
@@ -289,15 +428,31 @@ impl Node {
             Err(never) => match never {},
         };
         let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| error.to_string())?
+            .to_bytes();
         if status.is_success() {
             return Ok(serde_json::from_slice(&bytes)?);
         }
-        Err(format!("{method} {path} answered {status}: {}", String::from_utf8_lossy(&bytes)).into())
+        Err(format!(
+            "{method} {path} answered {status}: {}",
+            String::from_utf8_lossy(&bytes)
+        )
+        .into())
     }
 
     async fn until_rows(&self, sql: &'static str, count: usize) -> Outcome<()> {
-        while self.app.db.query(sql, &[&self.app.settings.node]).await?.len() != count {
+        while self
+            .app
+            .db
+            .query(sql, &[&self.app.settings.node])
+            .await?
+            .len()
+            != count
+        {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
@@ -310,7 +465,10 @@ async fn settle_down() {
 }
 
 fn number(variable: &str, default: usize) -> usize {
-    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    std::env::var(variable)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -326,15 +484,26 @@ fn millis(since: Instant) -> f64 {
 fn processes_under(dir: &Path) -> Vec<Pid> {
     let under = |entry: fs::DirEntry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        fs::read_link(entry.path().join("cwd")).ok()?.starts_with(dir).then_some(pid)
+        fs::read_link(entry.path().join("cwd"))
+            .ok()?
+            .starts_with(dir)
+            .then_some(pid)
     };
-    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(under).collect()
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(under)
+        .collect()
 }
 
 fn kill_under(dir: &Path) {
     loop {
         // The control cluster is not a project's; it is asked to stop.
-        let left: Vec<Pid> = processes_under(dir).into_iter().filter(|pid| !works_in(*pid, "/control/control/")).collect();
+        let left: Vec<Pid> = processes_under(dir)
+            .into_iter()
+            .filter(|pid| !works_in(*pid, "/control/control/"))
+            .collect();
         if left.is_empty() {
             return;
         }
@@ -346,7 +515,8 @@ fn kill_under(dir: &Path) {
 }
 
 fn works_in(pid: Pid, part: &str) -> bool {
-    fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| cwd.to_string_lossy().contains(part))
+    fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()))
+        .is_ok_and(|cwd| cwd.to_string_lossy().contains(part))
 }
 
 /// `MemAvailable`, in MB.
@@ -356,13 +526,25 @@ fn available() -> Outcome<f64> {
 
 /// Proportional share of memory of all these processes, in MB.
 fn proportional(processes: &[Pid]) -> f64 {
-    processes.iter().filter_map(|pid| kilobytes(&format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero()), "Pss:")).sum()
+    processes
+        .iter()
+        .filter_map(|pid| {
+            kilobytes(
+                &format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero()),
+                "Pss:",
+            )
+        })
+        .sum()
 }
 
 fn kilobytes(file: &str, label: &str) -> Option<f64> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;
-    line.trim().trim_end_matches(" kB").parse::<f64>().ok().map(|kilobytes| kilobytes / 1024.0)
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse::<f64>()
+        .ok()
+        .map(|kilobytes| kilobytes / 1024.0)
 }
 
 fn own_processor_time() -> Outcome<f64> {
@@ -373,12 +555,18 @@ fn own_processor_time() -> Outcome<f64> {
 
 /// Processor time of a process and of the children it has collected, in milliseconds.
 fn processor_time(pid: Pid) -> Option<f64> {
-    ticks(&fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?, &[11, 12, 13, 14])
+    ticks(
+        &fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?,
+        &[11, 12, 13, 14],
+    )
 }
 
 /// Fields of a `stat`, counted from the state, in milliseconds.
 fn ticks(stat: &str, fields: &[usize]) -> Option<f64> {
     let values: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    let sum: f64 = fields.iter().map(|field| values.get(*field)?.parse::<f64>().ok()).sum::<Option<f64>>()?;
+    let sum: f64 = fields
+        .iter()
+        .map(|field| values.get(*field)?.parse::<f64>().ok())
+        .sum::<Option<f64>>()?;
     Some(sum * 1000.0 / TICKS_PER_SEC)
 }

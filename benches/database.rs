@@ -59,20 +59,35 @@ const CONTEXT: &str = "(select 'd', datname from pg_database where datallowconn 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
-    let home = Arc::new(Home::open(&dir.path().join("home"), Account::for_servers()?)?);
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
-    let host = Host { engine: Engine::find(None)?, launcher };
+    let home = Arc::new(Home::open(
+        &dir.path().join("home"),
+        Account::for_servers()?,
+    )?);
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        ..Launcher::default()
+    };
+    let host = Host {
+        engine: Engine::find(None)?,
+        launcher,
+    };
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
     let clusters = Embedded::open(home, host, Entropy::system());
     let outcome = async {
         let bench = Bench::new(&control, clusters.clone()).await?;
-        let outcome = tokio::time::timeout(RUN_MAX, bench.compare(dir.path())).await.unwrap_or_else(|late| Err(late.into()));
+        let outcome = tokio::time::timeout(RUN_MAX, bench.compare(dir.path()))
+            .await
+            .unwrap_or_else(|late| Err(late.into()));
         bench.app.reconciler.stop().await;
         outcome
     };
@@ -100,7 +115,11 @@ struct Spent {
 impl Bench {
     async fn new(control: &Control, clusters: Embedded) -> Outcome<Self> {
         clusters.prepare().await?;
-        let (clock, entropy, db) = (Clock::manual(chrono::DateTime::UNIX_EPOCH), Entropy::system(), Db::new(control.config())?);
+        let (clock, entropy, db) = (
+            Clock::manual(chrono::DateTime::UNIX_EPOCH),
+            Entropy::system(),
+            Db::new(control.config())?,
+        );
         db.migrate().await?;
         let settings = Settings {
             transport: Transport::default(),
@@ -122,18 +141,51 @@ impl Bench {
             provider: None,
             logs: gantry::analytics::Options::default(),
         };
-        let (app, background) = App::new(settings, clock.clone(), entropy, db, clusters, Memory::default())?;
+        let (app, background) = App::new(
+            settings,
+            clock.clone(),
+            entropy,
+            db,
+            clusters,
+            Memory::default(),
+        )?;
         background.spawn().detach_all();
-        let owner = accounts::create(&app.db, &app.entropy, "bench@example.com", None, clock.now(), None).await?;
-        let organization = organizations::create(&app.db, &app.entropy, "Bench", None, owner.id, clock.now(), None).await?;
+        let owner = accounts::create(
+            &app.db,
+            &app.entropy,
+            "bench@example.com",
+            None,
+            clock.now(),
+            None,
+        )
+        .await?;
+        let organization = organizations::create(
+            &app.db,
+            &app.entropy,
+            "Bench",
+            None,
+            owner.id,
+            clock.now(),
+            None,
+        )
+        .await?;
         let minted = tokens::mint_classic(&app.entropy);
         tokens::create(&app.db, owner.id, "bench", &minted, clock.now(), None, None).await?;
         let server = Server::start(&app)?;
         let token = minted.expose().to_owned();
         let body = json!({"organization_slug": organization.slug(), "name": "bench", "db_pass": "correct horse"});
-        let answer = Connection::open(server.address, &token).await?.ask("POST", "/v1/projects", Some(&body)).await?;
+        let answer = Connection::open(server.address, &token)
+            .await?
+            .ask("POST", "/v1/projects", Some(&body))
+            .await?;
         let project: ProjectRef = answer["ref"].as_str().ok_or("no ref")?.parse()?;
-        let bench = Self { app, clock, project, token, server };
+        let bench = Self {
+            app,
+            clock,
+            project,
+            token,
+            server,
+        };
         tokio::time::timeout(PATIENCE, bench.healthy()).await??;
         Ok(bench)
     }
@@ -141,7 +193,13 @@ impl Bench {
     async fn healthy(&self) -> Outcome<()> {
         let mut changes = self.app.reconciler.changes();
         let sql = "select 1 from projects where ref = $1 and status = 'ACTIVE_HEALTHY'";
-        while self.app.db.query(sql, &[&self.project.as_str()]).await?.is_empty() {
+        while self
+            .app
+            .db
+            .query(sql, &[&self.project.as_str()])
+            .await?
+            .is_empty()
+        {
             changes.changed().await?;
         }
         Ok(())
@@ -156,22 +214,35 @@ impl Bench {
             migrations[1].push(self.by_psql(dir, round, MIGRATIONS)?);
             migrations[2].push(self.by_psql(dir, round, 1)?);
             let query = json!({"query": QUERY});
-            queries[0].push(self.requests("POST", "/database/query", Some(&query)).await?);
+            queries[0].push(
+                self.requests("POST", "/database/query", Some(&query))
+                    .await?,
+            );
             queries[1].push(self.fresh_connections(QUERY).await?);
             contexts[0].push(self.requests("GET", "/database/context", None).await?);
             contexts[1].push(self.fresh_connections(CONTEXT).await?);
         }
-        println!("{ROUNDS} interleaved rounds; medians; ms for each, the ratio to the API's, and of it the server's own processor time");
+        println!(
+            "{ROUNDS} interleaved rounds; medians; ms for each, the ratio to the API's, and of it the server's own processor time"
+        );
         println!("{} migrations", ROUNDS * MIGRATIONS);
         print("applied through the API", &migrations[0], &migrations[0]);
-        print("psql -1, all of a round in one run", &migrations[1], &migrations[0]);
+        print(
+            "psql -1, all of a round in one run",
+            &migrations[1],
+            &migrations[0],
+        );
         print("psql -1, a run each", &migrations[2], &migrations[0]);
         println!("a query of 100 rows");
         print("POST …/database/query", &queries[0], &queries[0]);
         print("tokio-postgres, fresh connection", &queries[1], &queries[0]);
         println!("databases and schemas");
         print("GET …/database/context", &contexts[0], &contexts[0]);
-        print("tokio-postgres, fresh connection", &contexts[1], &contexts[0]);
+        print(
+            "tokio-postgres, fresh connection",
+            &contexts[1],
+            &contexts[0],
+        );
         Ok(())
     }
 
@@ -188,12 +259,21 @@ impl Bench {
     async fn requests(&self, method: &str, path: &str, body: Option<&Value>) -> Outcome<Spent> {
         let path = format!("/v1/projects/{}{path}", self.project);
         let mut connection = Connection::open(self.server.address, &self.token).await?;
-        self.measured(QUERIES, async |_| connection.ask(method, &path, body).await.map(drop)).await
+        self.measured(QUERIES, async |_| {
+            connection.ask(method, &path, body).await.map(drop)
+        })
+        .await
     }
 
     async fn fresh_connections(&self, sql: &str) -> Outcome<Spent> {
         let mut config = self.app.clusters.config(&self.project, "postgres")?;
-        config.host_path(self.app.clusters.socket_path(&self.project).parent().ok_or("no folder")?);
+        config.host_path(
+            self.app
+                .clusters
+                .socket_path(&self.project)
+                .parent()
+                .ok_or("no folder")?,
+        );
         self.measured(QUERIES, async |_| {
             let (client, connection) = config.connect(NoTls).await?;
             let connection = tokio::spawn(connection);
@@ -204,28 +284,45 @@ impl Bench {
         .await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark reads the real clock"
+    )]
     #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-    async fn measured(&self, times: usize, mut each: impl AsyncFnMut(usize) -> Outcome<()>) -> Outcome<Spent> {
+    async fn measured(
+        &self,
+        times: usize,
+        mut each: impl AsyncFnMut(usize) -> Outcome<()>,
+    ) -> Outcome<Spent> {
         let (begun, before) = (Instant::now(), self.server.processor_time()?);
         for n in 0..times {
             // Every limit anew: what is measured is not how it refuses.
             self.clock.advance(WINDOW);
             each(n).await?;
         }
-        let (wall, processor) = (millis(begun.elapsed()), millis(self.server.processor_time()?.saturating_sub(before)));
-        Ok(Spent { wall: wall / times as f64, processor: processor / times as f64 })
+        let (wall, processor) = (
+            millis(begun.elapsed()),
+            millis(self.server.processor_time()?.saturating_sub(before)),
+        );
+        Ok(Spent {
+            wall: wall / times as f64,
+            processor: processor / times as f64,
+        })
     }
 
     /// The same migrations with the same record, `together` in a run and a transaction.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark reads the real clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a benchmark reads the real clock"
+    )]
     #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
     fn by_psql(&self, dir: &std::path::Path, round: usize, together: usize) -> Outcome<Spent> {
         let mut files = Vec::new();
         for first in (0..MIGRATIONS).step_by(together) {
             let mut script = String::new();
             for n in first..first + together {
-                let query = format!("create table psql_{together}_{round}_{n} (id int primary key)");
+                let query =
+                    format!("create table psql_{together}_{round}_{n} (id int primary key)");
                 write!(
                     script,
                     "{query}; insert into supabase_migrations.schema_migrations (version, statements, name)
@@ -240,23 +337,50 @@ impl Bench {
         let begun = Instant::now();
         for file in &files {
             let mut psql = Command::new("psql");
-            psql.args(["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-U", OWNER_LOGIN, "-d", "postgres", "-h"])
-                .env("PGOPTIONS", "-c role=postgres");
-            psql.arg(socket.parent().ok_or("no folder")?).arg("-f").arg(file).stdin(Stdio::null());
+            psql.args([
+                "-X",
+                "-q",
+                "-1",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-U",
+                OWNER_LOGIN,
+                "-d",
+                "postgres",
+                "-h",
+            ])
+            .env("PGOPTIONS", "-c role=postgres");
+            psql.arg(socket.parent().ok_or("no folder")?)
+                .arg("-f")
+                .arg(file)
+                .stdin(Stdio::null());
             let status = psql.status()?;
             if !status.success() {
                 return Err(format!("psql ended with {status}").into());
             }
         }
-        Ok(Spent { wall: millis(begun.elapsed()) / MIGRATIONS as f64, processor: 0.0 })
+        Ok(Spent {
+            wall: millis(begun.elapsed()) / MIGRATIONS as f64,
+            processor: 0.0,
+        })
     }
 }
 
 fn print(name: &str, spent: &[Spent], of: &[Spent]) {
     let wall = median(spent.iter().map(|spent| spent.wall).collect());
-    let ratio = median(spent.iter().zip(of).map(|(spent, of)| of.wall / spent.wall).collect());
+    let ratio = median(
+        spent
+            .iter()
+            .zip(of)
+            .map(|(spent, of)| of.wall / spent.wall)
+            .collect(),
+    );
     let processor = median(spent.iter().map(|spent| spent.processor).collect());
-    let processor = if processor > 0.0 { format!("{processor:.3}") } else { String::new() };
+    let processor = if processor > 0.0 {
+        format!("{processor:.3}")
+    } else {
+        String::new()
+    };
     println!("  {name:36} {wall:9.2} {ratio:9.2} {processor:>9}");
 }
 
@@ -278,16 +402,26 @@ struct Server {
 impl Server {
     fn start(app: &App) -> Outcome<Self> {
         let (api, (told, hears)) = (app.api(), std::sync::mpsc::channel());
-        thread::Builder::new().name("gantry".to_owned()).spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await?;
-                let here = rustix::thread::gettid().as_raw_nonzero().get();
-                let _ = told.send((listener.local_addr()?, here));
-                server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await;
-                std::io::Result::Ok(())
-            })
-        })?;
+        thread::Builder::new()
+            .name("gantry".to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                runtime.block_on(async {
+                    let listener = TcpListener::bind("127.0.0.1:0").await?;
+                    let here = rustix::thread::gettid().as_raw_nonzero().get();
+                    let _ = told.send((listener.local_addr()?, here));
+                    server::serve(
+                        listener,
+                        None,
+                        |peer| api.connection(peer),
+                        server::Stop::default(),
+                    )
+                    .await;
+                    std::io::Result::Ok(())
+                })
+            })?;
         let (address, thread) = hears.recv()?;
         Ok(Self { address, thread })
     }
@@ -295,7 +429,9 @@ impl Server {
     /// How long its thread has run.
     fn processor_time(&self) -> Outcome<Duration> {
         let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.thread))?;
-        Ok(Duration::from_nanos(text.split(' ').next().ok_or("no schedstat")?.parse()?))
+        Ok(Duration::from_nanos(
+            text.split(' ').next().ok_or("no schedstat")?.parse()?,
+        ))
     }
 }
 
@@ -310,28 +446,53 @@ impl Connection {
     async fn open(address: SocketAddr, token: &str) -> Outcome<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, token: token.to_owned(), answer: Vec::new() })
+        Ok(Self {
+            stream,
+            token: token.to_owned(),
+            answer: Vec::new(),
+        })
     }
 
     /// Sends a request and reads the whole answer, which must be a good one.
     async fn ask(&mut self, method: &str, path: &str, body: Option<&Value>) -> Outcome<Value> {
         let (token, body) = (&self.token, body.map(Value::to_string).unwrap_or_default());
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n");
-        self.stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n"
+        );
+        self.stream
+            .write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+            .await?;
         self.answer.clear();
         loop {
             if self.stream.read_buf(&mut self.answer).await? == 0 {
                 return Err("the server closed the connection".into());
             }
-            let Some(end) = self.answer.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let Some(end) = self
+                .answer
+                .windows(4)
+                .position(|window| window == b"\r\n\r\n")
+            else {
+                continue;
+            };
             let head = std::str::from_utf8(&self.answer[..end])?;
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0").parse::<usize>()?;
-            let Some(body) = self.answer.get(end + 4..end + 4 + length) else { continue };
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .unwrap_or("0")
+                .parse::<usize>()?;
+            let Some(body) = self.answer.get(end + 4..end + 4 + length) else {
+                continue;
+            };
             if head.get(9..10).is_none_or(|class| class != "2") {
-                return Err(format!("{method} {path}: {head}\n{}", String::from_utf8_lossy(body)).into());
+                return Err(
+                    format!("{method} {path}: {head}\n{}", String::from_utf8_lossy(body)).into(),
+                );
             }
-            return Ok(if body.is_empty() { Value::Null } else { serde_json::from_slice(body)? });
+            return Ok(if body.is_empty() {
+                Value::Null
+            } else {
+                serde_json::from_slice(body)?
+            });
         }
     }
 }

@@ -43,12 +43,18 @@ const TICKS: f64 = 100.0;
 const BODY: &str = "[{\"id\": 1, \"task\": \"look at the tall cranes\", \"done\": false}]";
 
 fn main() -> Outcome<()> {
-    let arguments: Vec<String> = env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> = env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect();
     let dir = tempfile::tempdir_in("/tmp")?;
     certify(dir.path())?;
     let [upstream, before] = [free_port()?, free_port()?];
-    let _upstream =
-        Nginx::start(dir.path(), "upstream", &format!("server {{ listen 127.0.0.1:{upstream}; location / {{ return 200 '{BODY}'; }} }}"))?;
+    let _upstream = Nginx::start(
+        dir.path(),
+        "upstream",
+        &format!("server {{ listen 127.0.0.1:{upstream}; location / {{ return 200 '{BODY}'; }} }}"),
+    )?;
     let nginx = Nginx::start(dir.path(), "before", &proxy(dir.path(), before, upstream))?;
     let edge = free_port()?;
     let at = |name: &str| dir.path().join(name).display().to_string();
@@ -70,22 +76,32 @@ fn main() -> Outcome<()> {
     let host = format!("{}.projects.test", gantry.project()?);
     let load = Load::new(dir.path(), &host)?;
     let [edge, before] = [edge, before].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let run = |address, requests| runtime.block_on(load.run(address, requests));
     // Connections, caches, and everything else that is made once.
     for address in [edge, before] {
         run(address, REQUESTS)?;
     }
     if let Some("leak") = arguments.first().map(String::as_str) {
-        let requests = arguments.get(1).map_or(Ok(1_000_000), |text| text.parse())?;
+        let requests = arguments
+            .get(1)
+            .map_or(Ok(1_000_000), |text| text.parse())?;
         let memory = gantry.memory()?;
         run(edge, requests)?;
-        println!("memory before: {memory} kB, after {requests} requests: {} kB", gantry.memory()?);
+        println!(
+            "memory before: {memory} kB, after {requests} requests: {} kB",
+            gantry.memory()?
+        );
         return Ok(());
     }
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        for (address, pids, rates) in [(edge, vec![gantry.pid()], &mut ours), (before, nginx.pids()?, &mut theirs)] {
+        for (address, pids, rates) in [
+            (edge, vec![gantry.pid()], &mut ours),
+            (before, nginx.pids()?, &mut theirs),
+        ] {
             let began = ticks(&pids)?;
             run(address, REQUESTS)?;
             let used = u32::try_from(ticks(&pids)?.saturating_sub(began).max(1))?;
@@ -93,7 +109,10 @@ fn main() -> Outcome<()> {
         }
     }
     let (ours, theirs) = (median(ours), median(theirs));
-    println!("requests per second of processor time: edge {ours:.0}, nginx {theirs:.0}, ratio {:.2}", ours / theirs);
+    println!(
+        "requests per second of processor time: edge {ours:.0}, nginx {theirs:.0}, ratio {:.2}",
+        ours / theirs
+    );
     Ok(())
 }
 
@@ -105,7 +124,12 @@ fn median(mut all: Vec<f64>) -> f64 {
 /// A certificate for every project, trusted by itself.
 fn certify(dir: &Path) -> Outcome<()> {
     let key = KeyPair::generate()?;
-    fs::write(dir.join("cert.pem"), CertificateParams::new(vec!["*.projects.test".to_owned()])?.self_signed(&key)?.pem())?;
+    fs::write(
+        dir.join("cert.pem"),
+        CertificateParams::new(vec!["*.projects.test".to_owned()])?
+            .self_signed(&key)?
+            .pem(),
+    )?;
     fs::write(dir.join("key.pem"), key.serialize_pem())?;
     Ok(())
 }
@@ -149,7 +173,12 @@ impl Nginx {
             at("answers")
         );
         fs::write(&conf, text)?;
-        let child = Command::new("nginx").arg("-c").arg(&conf).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let child = Command::new("nginx")
+            .arg("-c")
+            .arg(&conf)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
         // Written when it listens.
         while !fs::read_to_string(at("pid")).is_ok_and(|text| !text.trim().is_empty()) {
             std::thread::yield_now();
@@ -161,13 +190,20 @@ impl Nginx {
     fn pids(&self) -> Outcome<Vec<u32>> {
         let id = self.0.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
-        Ok(children.split_whitespace().map(str::parse).chain([Ok(id)]).collect::<Result<_, _>>()?)
+        Ok(children
+            .split_whitespace()
+            .map(str::parse)
+            .chain([Ok(id)])
+            .collect::<Result<_, _>>()?)
     }
 }
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.0.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+        {
             // Killed, it would leave its workers behind.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
@@ -199,11 +235,16 @@ impl Load {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(dir.join("cert.pem"))?)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = Arc::new(builder.with_root_certificates(roots).with_no_client_auth());
         let request =
             format!("GET /rest/v1/todos?select=* HTTP/1.1\r\nHost: {host}\r\napikey: sb_publishable_x\r\nAccept: */*\r\n\r\n").into();
-        Ok(Self { config, name: ServerName::try_from(host.to_owned())?, request })
+        Ok(Self {
+            config,
+            name: ServerName::try_from(host.to_owned())?,
+            request,
+        })
     }
 
     /// So many requests, over connections that are kept.
@@ -211,24 +252,39 @@ impl Load {
         let left = Arc::new(AtomicU32::new(requests));
         let mut clients = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let (connector, name, request, left) =
-                (TlsConnector::from(self.config.clone()), self.name.clone(), self.request.clone(), left.clone());
+            let (connector, name, request, left) = (
+                TlsConnector::from(self.config.clone()),
+                self.name.clone(),
+                self.request.clone(),
+                left.clone(),
+            );
             clients.spawn(async move {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 let mut stream = connector.connect(name, stream).await?;
                 let mut buffer = vec![0; 16 * 1024];
-                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                        left.checked_sub(1)
+                    })
+                    .is_ok()
+                {
                     stream.write_all(request.as_bytes()).await?;
                     let mut read = 0;
                     while !buffer[..read].ends_with(BODY.as_bytes()) {
                         match stream.read(&mut buffer[read..]).await? {
-                            0 => return Err(std::io::Error::other(String::from_utf8_lossy(&buffer[..read]).into_owned())),
+                            0 => {
+                                return Err(std::io::Error::other(
+                                    String::from_utf8_lossy(&buffer[..read]).into_owned(),
+                                ));
+                            }
                             n => read += n,
                         }
                     }
                     if !buffer.starts_with(b"HTTP/1.1 200 ") {
-                        return Err(std::io::Error::other(String::from_utf8_lossy(&buffer[..read]).into_owned()));
+                        return Err(std::io::Error::other(
+                            String::from_utf8_lossy(&buffer[..read]).into_owned(),
+                        ));
                     }
                 }
                 Ok(())

@@ -50,7 +50,11 @@ fn count(decisions: u64) {
 
 fn key(number: u64) -> Key {
     let number = i64::try_from(number).unwrap_or_default();
-    Key { identifier: Identifier::User(UserId(number)), scope: Scope::Organization(OrganizationId(number >> 3)), operation: 7 }
+    Key {
+        identifier: Identifier::User(UserId(number)),
+        scope: Scope::Organization(OrganizationId(number >> 3)),
+        operation: 7,
+    }
 }
 
 /// A limiter under test: decides about a key.
@@ -67,7 +71,13 @@ fn compare(keys: u64, decisions: u64) -> Outcome<()> {
     let quota = Quota::per_minute(NonZeroU32::new(MANY).ok_or("a quota")?);
     let governor = RateLimiter::keyed(quota);
     let limitador = limitador::RateLimiter::new(keys * 2);
-    limitador.add_limit(Limit::new("bench", u64::from(MANY), 60, vec![], vec!["key".try_into()?]));
+    limitador.add_limit(Limit::new(
+        "bench",
+        u64::from(MANY),
+        60,
+        vec![],
+        vec!["key".try_into()?],
+    ));
     let namespace = Namespace::from("bench");
 
     let mut contenders = [
@@ -77,14 +87,34 @@ fn compare(keys: u64, decisions: u64) -> Outcome<()> {
             decisions,
             nanos: vec![],
         },
-        Contender { name: "gantry, one window", decide: Box::new(|n| one.take(key(n), ONE, 1_000).admitted), decisions, nanos: vec![] },
-        Contender { name: "gantry, two windows", decide: Box::new(|n| two.take(key(n), TWO, 1_000).admitted), decisions, nanos: vec![] },
-        Contender { name: "governor", decide: Box::new(|n| governor.check_key(&key(n)).is_ok()), decisions, nanos: vec![] },
+        Contender {
+            name: "gantry, one window",
+            decide: Box::new(|n| one.take(key(n), ONE, 1_000).admitted),
+            decisions,
+            nanos: vec![],
+        },
+        Contender {
+            name: "gantry, two windows",
+            decide: Box::new(|n| two.take(key(n), TWO, 1_000).admitted),
+            decisions,
+            nanos: vec![],
+        },
+        Contender {
+            name: "governor",
+            decide: Box::new(|n| governor.check_key(&key(n)).is_ok()),
+            decisions,
+            nanos: vec![],
+        },
         Contender {
             name: "limitador",
             decide: Box::new(|n| {
-                let context = Context::from(std::collections::HashMap::from([("key".to_owned(), n.to_string())]));
-                limitador.check_rate_limited_and_update(&namespace, &context, 1).is_ok_and(|verdict| !verdict.limited)
+                let context = Context::from(std::collections::HashMap::from([(
+                    "key".to_owned(),
+                    n.to_string(),
+                )]));
+                limitador
+                    .check_rate_limited_and_update(&namespace, &context, 1)
+                    .is_ok_and(|verdict| !verdict.limited)
             }),
             decisions: decisions / 50,
             nanos: vec![],
@@ -92,7 +122,11 @@ fn compare(keys: u64, decisions: u64) -> Outcome<()> {
     ];
     // Every key once, so that rounds find what a running node has.
     for contender in &mut contenders {
-        let known = if contender.name == "limitador" { keys.min(20_000) } else { keys };
+        let known = if contender.name == "limitador" {
+            keys.min(20_000)
+        } else {
+            keys
+        };
         for n in 0..known {
             assert!((contender.decide)(n), "{} refused", contender.name);
         }
@@ -102,15 +136,39 @@ fn compare(keys: u64, decisions: u64) -> Outcome<()> {
             contender.round(keys, u64::try_from(round)?);
         }
     }
-    println!("\n{keys} keys, uniform{:28} {:>10} {:>12} {:>12}", "", "ns", "of governor", "of limitador");
+    println!(
+        "\n{keys} keys, uniform{:28} {:>10} {:>12} {:>12}",
+        "", "ns", "of governor", "of limitador"
+    );
     for contender in &contenders {
-        let of = |other: &Contender<'_>| median(contender.nanos.iter().zip(&other.nanos).map(|(own, other)| own / other).collect());
+        let of = |other: &Contender<'_>| {
+            median(
+                contender
+                    .nanos
+                    .iter()
+                    .zip(&other.nanos)
+                    .map(|(own, other)| own / other)
+                    .collect(),
+            )
+        };
         let (governor, limitador) = (of(&contenders[3]), of(&contenders[4]));
-        println!("{:48} {:10.1} {governor:12.3} {limitador:12.4}", contender.name, median(contender.nanos.clone()));
+        println!(
+            "{:48} {:10.1} {governor:12.3} {limitador:12.4}",
+            contender.name,
+            median(contender.nanos.clone())
+        );
     }
     let counters = f64::from(u32::try_from(keys)?);
-    println!("{:48} {:10.1} bytes a counter", "gantry, one window", bytes(&one) / counters);
-    println!("{:48} {:10.1} bytes a counter", "gantry, two windows", bytes(&two) / counters / 2.0);
+    println!(
+        "{:48} {:10.1} bytes a counter",
+        "gantry, one window",
+        bytes(&one) / counters
+    );
+    println!(
+        "{:48} {:10.1} bytes a counter",
+        "gantry, two windows",
+        bytes(&two) / counters / 2.0
+    );
     Ok(())
 }
 
@@ -120,7 +178,10 @@ fn bytes(memory: &Memory) -> f64 {
 }
 
 impl Contender<'_> {
-    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of less than a second")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "nanoseconds of less than a second"
+    )]
     fn round(&mut self, keys: u64, round: u64) {
         // The same keys in the same order for all.
         let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ round << 32;
@@ -131,7 +192,8 @@ impl Contender<'_> {
             random ^= random << 17;
             assert!((self.decide)(random % keys), "{} refused", self.name);
         }
-        self.nanos.push((processor_time() - before) as f64 / self.decisions as f64);
+        self.nanos
+            .push((processor_time() - before) as f64 / self.decisions as f64);
     }
 }
 

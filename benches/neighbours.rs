@@ -18,7 +18,10 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, Cluster, ControlGroups, Embedded, Engine, Home, Launcher, Pace, ResourceLimits, Resources, server::Host},
+    clusters::{
+        Account, Cluster, ControlGroups, Embedded, Engine, Home, Launcher, Pace, ResourceLimits,
+        Resources, server::Host,
+    },
     ids::ProjectRef,
 };
 use tokio::task::JoinSet;
@@ -33,23 +36,40 @@ const MB: u64 = 1 << 20;
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
-    let host = Host { engine: Engine::find(None)?, launcher };
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        ..Launcher::default()
+    };
+    let host = Host {
+        engine: Engine::find(None)?,
+        launcher,
+    };
     let home = Arc::new(Home::open(dir.path(), Account::for_servers()?)?);
-    let limits = ResourceLimits { memory_bytes: 256 * MB, processes: 60, ..ResourceLimits::default() };
+    let limits = ResourceLimits {
+        memory_bytes: 256 * MB,
+        processes: 60,
+        ..ResourceLimits::default()
+    };
     let groups = ControlGroups::find(home.dir(), None);
     println!("bounded by {}", groups.name());
-    let clusters = Embedded::open(home, host, Entropy::system()).with_resources(Resources::new(limits, groups));
+    let clusters = Embedded::open(home, host, Entropy::system())
+        .with_resources(Resources::new(limits, groups));
     let outcome = compare(&clusters).await;
     // Whatever happened, nothing is left running.
     clusters.stop_all().await?;
@@ -58,9 +78,15 @@ async fn run() -> Outcome<()> {
 
 async fn compare(clusters: &Embedded) -> Outcome<()> {
     clusters.prepare().await?;
-    let (quiet, greedy) = (project(clusters, 690_001).await?, project(clusters, 690_002).await?);
+    let (quiet, greedy) = (
+        project(clusters, 690_001).await?,
+        project(clusters, 690_002).await?,
+    );
     let setup = "create table accounts as select id, 0 as balance from generate_series(1, 10000) id; create unique index on accounts (id)";
-    connect(clusters, &quiet).await?.batch_execute(setup).await?;
+    connect(clusters, &quiet)
+        .await?
+        .batch_execute(setup)
+        .await?;
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     for _ in 0..number("GANTRY_BENCH_ROUNDS", ROUNDS) {
         alone.push(p95(clusters, &quiet).await?);
@@ -77,7 +103,10 @@ async fn compare(clusters: &Embedded) -> Outcome<()> {
     let (alone, beside) = (median(alone), median(beside));
     println!("p95 alone   {:8.2} ms", alone.as_secs_f64() * 1000.0);
     println!("p95 beside  {:8.2} ms", beside.as_secs_f64() * 1000.0);
-    println!("ratio       {:8.2}", beside.as_secs_f64() / alone.as_secs_f64());
+    println!(
+        "ratio       {:8.2}",
+        beside.as_secs_f64() / alone.as_secs_f64()
+    );
     Ok(())
 }
 
@@ -115,7 +144,11 @@ async fn p95(clusters: &Embedded, project: &ProjectRef) -> Outcome<Duration> {
                 // Spread over the rows without a random number.
                 id = (id * 7919 + 17) % 10_000 + 1;
                 let begun = Instant::now();
-                session.batch_execute(&format!("update accounts set balance = balance + 1 where id = {id}")).await?;
+                session
+                    .batch_execute(&format!(
+                        "update accounts set balance = balance + 1 where id = {id}"
+                    ))
+                    .await?;
                 times.push(begun.elapsed());
             }
             Ok::<_, tokio_postgres::Error>(times)
@@ -126,7 +159,10 @@ async fn p95(clusters: &Embedded, project: &ProjectRef) -> Outcome<Duration> {
         times.extend(ended??);
     }
     times.sort();
-    Ok(times.get(times.len() * 95 / 100).copied().unwrap_or_default())
+    Ok(times
+        .get(times.len() * 95 / 100)
+        .copied()
+        .unwrap_or_default())
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -136,7 +172,11 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 async fn project(clusters: &Embedded, uid: u32) -> Outcome<ProjectRef> {
     let major = clusters.engines().default_engine().major();
-    let cluster = Cluster { project: ProjectRef::generate(&Entropy::system()), uid, major };
+    let cluster = Cluster {
+        project: ProjectRef::generate(&Entropy::system()),
+        uid,
+        major,
+    };
     clusters.create(&cluster, Pace::Now).await?;
     clusters.start(&cluster.project).await?;
     clusters.wait_ready(&cluster.project, READY).await?;

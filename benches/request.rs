@@ -6,7 +6,10 @@
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
-use std::{convert::Infallible, error::Error, fs, net::SocketAddr, os::unix::fs::PermissionsExt, sync::Arc, thread, time::Duration};
+use std::{
+    convert::Infallible, error::Error, fs, net::SocketAddr, os::unix::fs::PermissionsExt,
+    sync::Arc, thread, time::Duration,
+};
 
 use axum::{Router, routing::get, serve::ListenerExt};
 use bytes::Bytes;
@@ -57,15 +60,25 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
     let home = Arc::new(Home::open(dir.path(), Account::for_servers()?)?);
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
-    let host = Host { engine: Engine::find(None)?, launcher };
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        ..Launcher::default()
+    };
+    let host = Host {
+        engine: Engine::find(None)?,
+        launcher,
+    };
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
     let outcome = compare(&control, home, host).await;
     control.stop().await?;
@@ -80,7 +93,10 @@ static GATE: Endpoint = Endpoint {
     method: Verb::Get,
     path: "/v1/organizations/{slug}/bench",
     aliases: &[],
-    access: needs(&[&[Permission::OrganizationAdminRead]], OauthScope::OrganizationsRead),
+    access: needs(
+        &[&[Permission::OrganizationAdminRead]],
+        OauthScope::OrganizationsRead,
+    ),
     limit: &STANDARD,
     handler: || mount(tiny),
 };
@@ -100,7 +116,10 @@ async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::error::Error> {
 }
 
 async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> {
-    let (clock, entropy) = (Clock::manual(chrono::DateTime::UNIX_EPOCH), Entropy::system());
+    let (clock, entropy) = (
+        Clock::manual(chrono::DateTime::UNIX_EPOCH),
+        Entropy::system(),
+    );
     let db = Db::new(control.config())?;
     db.migrate().await?;
     let settings = Settings {
@@ -123,21 +142,60 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::analytics::Options::default(),
     };
-    let (app, _background) =
-        App::new(settings, clock.clone(), entropy.clone(), db.clone(), Embedded::open(home, host, entropy), Memory::default())?;
+    let (app, _background) = App::new(
+        settings,
+        clock.clone(),
+        entropy.clone(),
+        db.clone(),
+        Embedded::open(home, host, entropy),
+        Memory::default(),
+    )?;
     let callers = callers(&app).await?;
 
     shut(&app).await?;
 
-    let list: Vec<_> = endpoints::all().iter().map(|endpoint| if endpoint.id == IN_PLACE_OF { &GATE } else { *endpoint }).collect();
+    let list: Vec<_> = endpoints::all()
+        .iter()
+        .map(|endpoint| {
+            if endpoint.id == IN_PLACE_OF {
+                &GATE
+            } else {
+                *endpoint
+            }
+        })
+        .collect();
     let api = Api::new(&app, &list, &endpoints::UNKNOWN, &web::served());
     let whole = |name| Server::gantry(name, api.clone());
     let mut contests = [
         Contest::new("bare hyper", Server::hyper()?, "/", &["200"], &callers),
-        Contest::new("bare axum", Server::axum(Router::new().route("/", get(|| async { TINY })))?, "/", &["200"], &callers),
-        Contest::new("gate", whole("gate")?, "/v1/organizations/{slug}/bench", &["200"], &callers),
-        Contest::new("refused with 429", whole("refused")?, "/v1/organizations/{slug}/members", &["429", "200"], &callers[..100]),
-        Contest::new("GET /v1/projects, unchanged", whole("projects")?, "/v1/projects", &["200"], &callers),
+        Contest::new(
+            "bare axum",
+            Server::axum(Router::new().route("/", get(|| async { TINY })))?,
+            "/",
+            &["200"],
+            &callers,
+        ),
+        Contest::new(
+            "gate",
+            whole("gate")?,
+            "/v1/organizations/{slug}/bench",
+            &["200"],
+            &callers,
+        ),
+        Contest::new(
+            "refused with 429",
+            whole("refused")?,
+            "/v1/organizations/{slug}/members",
+            &["429", "200"],
+            &callers[..100],
+        ),
+        Contest::new(
+            "GET /v1/projects, unchanged",
+            whole("projects")?,
+            "/v1/projects",
+            &["200"],
+            &callers,
+        ),
     ];
     for round in 0..=ROUNDS {
         clock.advance(WINDOW);
@@ -151,22 +209,47 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
             }
         }
     }
-    println!("{ROUNDS} interleaved rounds of {REQUESTS} requests over {CONNECTIONS} connections, {USERS} callers; medians");
-    println!("{:30} {:>12} {:>12} {:>12}", "", "µs a request", "of hyper", "of axum");
+    println!(
+        "{ROUNDS} interleaved rounds of {REQUESTS} requests over {CONNECTIONS} connections, {USERS} callers; medians"
+    );
+    println!(
+        "{:30} {:>12} {:>12} {:>12}",
+        "", "µs a request", "of hyper", "of axum"
+    );
     for contest in &contests {
-        let of = |other: &Contest| median(other.spent.iter().zip(&contest.spent).map(|(other, own)| other / own).collect());
+        let of = |other: &Contest| {
+            median(
+                other
+                    .spent
+                    .iter()
+                    .zip(&contest.spent)
+                    .map(|(other, own)| other / own)
+                    .collect(),
+            )
+        };
         let (hyper, axum) = (of(&contests[0]), of(&contests[1]));
-        println!("{:30} {:12.2} {hyper:12.2} {axum:12.2}", contest.name, median(contest.spent.clone()));
+        println!(
+            "{:30} {:12.2} {hyper:12.2} {axum:12.2}",
+            contest.name,
+            median(contest.spent.clone())
+        );
     }
     Ok(())
 }
 
 /// Lets each caller make one request of [`SHUT`] in a window.
 async fn shut(app: &App) -> Outcome<()> {
-    let about = About { operation: Some(SHUT.to_owned()), ..About::default() };
+    let about = About {
+        operation: Some(SHUT.to_owned()),
+        ..About::default()
+    };
     overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
     tokio::spawn(overrides::run(app.clone()));
-    let number = app.limits.policies().operation(SHUT).ok_or("no such operation")?;
+    let number = app
+        .limits
+        .policies()
+        .operation(SHUT)
+        .ok_or("no such operation")?;
     while app.limits.policy(number, Place::default()).windows()[0].requests != 1 {
         tokio::task::yield_now().await;
     }
@@ -188,12 +271,25 @@ struct Contest {
 }
 
 impl Contest {
-    fn new(name: &'static str, server: Server, path: &str, statuses: &'static [&'static str], callers: &[(String, String)]) -> Self {
+    fn new(
+        name: &'static str,
+        server: Server,
+        path: &str,
+        statuses: &'static [&'static str],
+        callers: &[(String, String)],
+    ) -> Self {
         let request = |(slug, token): &(String, String)| {
             let path = path.replace("{slug}", slug);
-            format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\r\n").into_bytes()
+            format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\n\r\n")
+                .into_bytes()
         };
-        Self { name, server, statuses, requests: Arc::new(callers.iter().map(request).collect()), spent: Vec::new() }
+        Self {
+            name,
+            server,
+            statuses,
+            requests: Arc::new(callers.iter().map(request).collect()),
+            spent: Vec::new(),
+        }
     }
 
     /// Processor time of the server's thread for a request, in microseconds.
@@ -214,13 +310,20 @@ impl Contest {
         });
         let mut connections = JoinSet::new();
         for connection in 0..CONNECTIONS {
-            let (requests, address, statuses) = (self.requests.clone(), self.server.address, self.statuses);
+            let (requests, address, statuses) =
+                (self.requests.clone(), self.server.address, self.statuses);
             connections.spawn(async move {
                 let mut stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 let mut answer = Vec::with_capacity(8192);
                 for n in (connection..many).step_by(CONNECTIONS) {
-                    ask(&mut stream, &requests[n % requests.len()], statuses, &mut answer).await?;
+                    ask(
+                        &mut stream,
+                        &requests[n % requests.len()],
+                        statuses,
+                        &mut answer,
+                    )
+                    .await?;
                 }
                 Outcome::Ok(())
             });
@@ -247,9 +350,14 @@ impl Server {
                 let (stream, _) = listener.accept().await?;
                 let _ = stream.set_nodelay(true);
                 let answer = service_fn(|_: hyper::Request<Incoming>| async {
-                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(TINY.as_bytes()))))
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(
+                        TINY.as_bytes(),
+                    ))))
                 });
-                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), answer),
+                );
             }
         })
     }
@@ -257,29 +365,46 @@ impl Server {
     fn axum(router: Router) -> Outcome<Self> {
         Self::start("axum", |listener| async move {
             let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-            axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
+            axum::serve(
+                listener,
+                router.into_make_service_with_connect_info::<SocketAddr>(),
+            )
+            .await
         })
     }
 
     fn gantry(name: &str, api: Api) -> Outcome<Self> {
         Self::start(name, |listener| async move {
-            server::serve(listener, None, |peer| api.connection(peer), server::Stop::default()).await;
+            server::serve(
+                listener,
+                None,
+                |peer| api.connection(peer),
+                server::Stop::default(),
+            )
+            .await;
             Ok(())
         })
     }
 
-    fn start<F: Future<Output = std::io::Result<()>>>(name: &str, serve: impl FnOnce(TcpListener) -> F + Send + 'static) -> Outcome<Self> {
+    fn start<F: Future<Output = std::io::Result<()>>>(
+        name: &str,
+        serve: impl FnOnce(TcpListener) -> F + Send + 'static,
+    ) -> Outcome<Self> {
         let (told, hears) = std::sync::mpsc::channel();
         // Named for profilers.
-        thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let listener = TcpListener::bind("127.0.0.1:0").await?;
-                let here = rustix::thread::gettid().as_raw_nonzero().get();
-                let _ = told.send((listener.local_addr()?, here));
-                serve(listener).await
-            })
-        })?;
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                runtime.block_on(async {
+                    let listener = TcpListener::bind("127.0.0.1:0").await?;
+                    let here = rustix::thread::gettid().as_raw_nonzero().get();
+                    let _ = told.send((listener.local_addr()?, here));
+                    serve(listener).await
+                })
+            })?;
         let (address, thread) = hears.recv()?;
         Ok(Self { address, thread })
     }
@@ -295,8 +420,25 @@ impl Server {
 async fn callers(app: &App) -> Outcome<Vec<(String, String)>> {
     let mut callers = Vec::new();
     for n in 0..USERS {
-        let owner = accounts::create(&app.db, &app.entropy, &format!("user{n}@example.com"), None, app.clock.now(), None).await?;
-        let organization = organizations::create(&app.db, &app.entropy, "Bench", None, owner.id, app.clock.now(), None).await?;
+        let owner = accounts::create(
+            &app.db,
+            &app.entropy,
+            &format!("user{n}@example.com"),
+            None,
+            app.clock.now(),
+            None,
+        )
+        .await?;
+        let organization = organizations::create(
+            &app.db,
+            &app.entropy,
+            "Bench",
+            None,
+            owner.id,
+            app.clock.now(),
+            None,
+        )
+        .await?;
         let slug = organization.slug().to_string();
         insert_projects(&app.db, &slug).await?;
         callers.push((slug, token(app, owner.id).await?));
@@ -308,7 +450,16 @@ async fn callers(app: &App) -> Outcome<Vec<(String, String)>> {
 
 async fn token(app: &App, owner: UserId) -> Outcome<String> {
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, owner, "bench", &minted, app.clock.now(), None, None).await?;
+    tokens::create(
+        &app.db,
+        owner,
+        "bench",
+        &minted,
+        app.clock.now(),
+        None,
+        None,
+    )
+    .await?;
     Ok(minted.expose().to_owned())
 }
 
@@ -323,19 +474,33 @@ async fn insert_projects(db: &Db, slug: &str) -> Outcome<()> {
 }
 
 /// Sends a request and reads the whole answer, which must have one of the statuses.
-async fn ask(connection: &mut TcpStream, request: &[u8], statuses: &[&str], answer: &mut Vec<u8>) -> Outcome<()> {
+async fn ask(
+    connection: &mut TcpStream,
+    request: &[u8],
+    statuses: &[&str],
+    answer: &mut Vec<u8>,
+) -> Outcome<()> {
     answer.clear();
     connection.write_all(request).await?;
     loop {
         if connection.read_buf(answer).await? == 0 {
             return Err("the server closed the connection".into());
         }
-        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+        let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
+            continue;
+        };
         let head = std::str::from_utf8(&answer[..end])?;
-        if !head.get(9..12).is_some_and(|status| statuses.contains(&status)) {
+        if !head
+            .get(9..12)
+            .is_some_and(|status| statuses.contains(&status))
+        {
             return Err(format!("not {statuses:?}: {head}").into());
         }
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).ok_or("no content-length")?.parse::<usize>()?;
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .ok_or("no content-length")?
+            .parse::<usize>()?;
         if answer.len() >= end + 4 + length {
             return Ok(());
         }

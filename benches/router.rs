@@ -42,10 +42,21 @@ fn main() -> Outcome<()> {
 
     let pgbench = |at: &Place, arguments: &[&str]| -> Outcome<String> {
         let mut command = Command::new("pgbench");
-        command.args(["-n", "-h", &at.host, "-p", &at.port, "-U", &at.user]).args(arguments).arg("postgres");
-        let output = command.env("PGPASSWORD", PASSWORD).env("PGSSLMODE", at.tls).env("PGOPTIONS", at.options).output()?;
+        command
+            .args(["-n", "-h", &at.host, "-p", &at.port, "-U", &at.user])
+            .args(arguments)
+            .arg("postgres");
+        let output = command
+            .env("PGPASSWORD", PASSWORD)
+            .env("PGSSLMODE", at.tls)
+            .env("PGOPTIONS", at.options)
+            .output()?;
         let said = String::from_utf8(output.stdout)?;
-        if output.status.success() { Ok(said) } else { Err(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)).into()) }
+        if output.status.success() {
+            Ok(said)
+        } else {
+            Err(format!("pgbench: {}", String::from_utf8_lossy(&output.stderr)).into())
+        }
     };
     let routed = |tls| Place {
         host: router.ip().to_string(),
@@ -58,7 +69,13 @@ fn main() -> Outcome<()> {
     let places = [
         (
             "direct, TCP",
-            Place { host: "127.0.0.1".to_owned(), port: direct.port.to_string(), user: "postgres".to_owned(), tls: "disable", options: "" },
+            Place {
+                host: "127.0.0.1".to_owned(),
+                port: direct.port.to_string(),
+                user: "postgres".to_owned(),
+                tls: "disable",
+                options: "",
+            },
         ),
         ("router", routed("disable")),
         ("router, TLS", routed("require")),
@@ -76,9 +93,13 @@ fn main() -> Outcome<()> {
     for (_, place) in &places[..2] {
         pgbench(place, &["-i", "-q", "-s", "1"])?;
     }
-    for (what, arguments) in
-        [("queries", &["-S", "-c", "2", "-j", "2", "-T", SECONDS][..]), ("connections", &["-S", "-C", "-c", "2", "-j", "2", "-T", SECONDS])]
-    {
+    for (what, arguments) in [
+        ("queries", &["-S", "-c", "2", "-j", "2", "-T", SECONDS][..]),
+        (
+            "connections",
+            &["-S", "-C", "-c", "2", "-j", "2", "-T", SECONDS],
+        ),
+    ] {
         let mut rates: [Vec<f64>; 4] = Default::default();
         for _ in 0..ROUNDS {
             for ((_, place), rates) in places.iter().zip(&mut rates) {
@@ -91,7 +112,10 @@ fn main() -> Outcome<()> {
         });
         println!("{what} per second, medians of {ROUNDS} interleaved rounds");
         for ((name, _), median) in places.iter().zip(medians) {
-            println!("  {name:<15} {median:8.0}   {:5.2} of direct TCP", median / medians[0]);
+            println!(
+                "  {name:<15} {median:8.0}   {:5.2} of direct TCP",
+                median / medians[0]
+            );
         }
     }
     idle(&gantry, router, &project)
@@ -99,10 +123,17 @@ fn main() -> Outcome<()> {
 
 /// What sessions that wait take of Gantry's memory.
 fn idle(gantry: &Dev, router: SocketAddr, project: &str) -> Outcome<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let connect = || async {
         let mut config = tokio_postgres::Config::new();
-        config.host(router.ip().to_string()).port(router.port()).user(format!("postgres.{project}")).password(PASSWORD).dbname("postgres");
+        config
+            .host(router.ip().to_string())
+            .port(router.port())
+            .user(format!("postgres.{project}"))
+            .password(PASSWORD)
+            .dbname("postgres");
         let (client, connection) = config.connect(NoTls).await?;
         tokio::spawn(connection);
         Ok::<Client, tokio_postgres::Error>(client)
@@ -116,13 +147,18 @@ fn idle(gantry: &Dev, router: SocketAddr, project: &str) -> Outcome<()> {
             client.simple_query("select 1").await?;
             sessions.push(client);
         }
-        println!("memory of a session that waits: {:.1} kB", f64::from(gantry.memory()?.saturating_sub(before)) / f64::from(IDLE));
+        println!(
+            "memory of a session that waits: {:.1} kB",
+            f64::from(gantry.memory()?.saturating_sub(before)) / f64::from(IDLE)
+        );
         Ok(())
     })
 }
 
 fn rate(said: &str) -> Outcome<f64> {
-    let rate = said.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
+    let rate = said
+        .lines()
+        .find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok());
     rate.ok_or_else(|| format!("pgbench says no rate: {said}").into())
 }
 
@@ -159,19 +195,48 @@ impl Server {
             if as_root {
                 command.uid(account.uid).gid(account.gid);
             }
-            command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .current_dir("/")
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             command
         };
         let mut initdb = run("initdb");
-        initdb.args(["--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres", "-A", "scram-sha-256", "--wal-segsize=1", "-D"]).arg(&data);
+        initdb
+            .args([
+                "--no-sync",
+                "--locale=C",
+                "-E",
+                "UTF8",
+                "-U",
+                "postgres",
+                "-A",
+                "scram-sha-256",
+                "--wal-segsize=1",
+                "-D",
+            ])
+            .arg(&data);
         if !initdb.arg("--pwfile").arg(&password).status()?.success() {
             return Err("initdb failed".into());
         }
-        fs::write(data.join("postgresql.conf"), format!("{CONF}\nlisten_addresses = '127.0.0.1'\n"))?;
+        fs::write(
+            data.join("postgresql.conf"),
+            format!("{CONF}\nlisten_addresses = '127.0.0.1'\n"),
+        )?;
         let mut postgres = run("postgres");
-        postgres.arg("-D").arg(&data).arg("-k").arg(dir).args(["-p", &port.to_string(), "-c", "logging_collector=on"]);
-        let server = Self { child: postgres.spawn()?, port };
-        while !fs::read_to_string(data.join("postmaster.pid")).is_ok_and(|text| text.contains("ready")) {
+        postgres.arg("-D").arg(&data).arg("-k").arg(dir).args([
+            "-p",
+            &port.to_string(),
+            "-c",
+            "logging_collector=on",
+        ]);
+        let server = Self {
+            child: postgres.spawn()?,
+            port,
+        };
+        while !fs::read_to_string(data.join("postmaster.pid"))
+            .is_ok_and(|text| text.contains("ready"))
+        {
             std::thread::yield_now();
         }
         Ok(server)

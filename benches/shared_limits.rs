@@ -5,7 +5,11 @@
 //! in turns in one process against one server, so that whatever else the machine does falls on all; what counts are the
 //! ratios. Valkey or Redis is measured beside them if one is installed.
 
-#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a bench measures time and prints what it found")]
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a bench measures time and prints what it found"
+)]
 
 use std::{
     env,
@@ -23,7 +27,10 @@ use gantry::{
     clusters::{Account, Control, Engine, Home, Launcher, server::Host},
     db::Db,
     ids::UserId,
-    limits::{self, Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
+    limits::{
+        self, Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally,
+        Window, per,
+    },
 };
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_postgres::{Client, NoTls, Statement, types::ToSql};
@@ -35,20 +42,38 @@ const ROUND: Duration = Duration::from_millis(700);
 const CALLERS: [usize; 3] = [1, 32, 256];
 /// Never reached: what is measured is counting, not remembering a refusal.
 static WINDOWS: &[Window] = &[per(1_000_000_000, 3600), per(1_000_000_000, 1)];
-static LIMIT: Limit = Limit { key: LimitKey::Path, windows: WINDOWS };
+static LIMIT: Limit = Limit {
+    key: LimitKey::Path,
+    windows: WINDOWS,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome<()> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(run())
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(run())
 }
 
 async fn run() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711))?;
     let home = Arc::new(Home::open(dir.path(), Account::for_servers()?)?);
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), ..Launcher::default() };
-    let control = Control::ensure(&home, &Host { engine: Engine::find(None)?, launcher }, &Entropy::system()).await?;
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        ..Launcher::default()
+    };
+    let control = Control::ensure(
+        &home,
+        &Host {
+            engine: Engine::find(None)?,
+            launcher,
+        },
+        &Entropy::system(),
+    )
+    .await?;
     let outcome = compare(&control, dir.path()).await;
     control.stop().await?;
     outcome
@@ -66,7 +91,9 @@ async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
         None => None,
     };
     println!("decisions a second, median of {ROUNDS} rounds; two windows, {KEYS} keys, one node");
-    println!("           a plain upsert each    the statement each      batched: of plain    of each       Valkey   CPU µs/decision");
+    println!(
+        "           a plain upsert each    the statement each      batched: of plain    of each       Valkey   CPU µs/decision"
+    );
     for callers in CALLERS {
         let mut rounds = Vec::new();
         for round in 0..=ROUNDS {
@@ -80,12 +107,24 @@ async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
             };
             // The first warms up.
             if round > 0 {
-                rounds.push([upserts, each, batch, batch / upserts, batch / each, script, micros]);
+                rounds.push([
+                    upserts,
+                    each,
+                    batch,
+                    batch / upserts,
+                    batch / each,
+                    script,
+                    micros,
+                ]);
             }
         }
         let [upserts, each, batch, of_plain, of_each, script, micros] =
-            std::array::from_fn(|column| median(rounds.iter().map(|round| round[column]).collect()));
-        println!("{callers:>8} {upserts:>21.0} {each:>21.0} {batch:>12.0} {of_plain:>9.2} {of_each:>10.2} {script:>12.0} {micros:>17.1}");
+            std::array::from_fn(|column| {
+                median(rounds.iter().map(|round| round[column]).collect())
+            });
+        println!(
+            "{callers:>8} {upserts:>21.0} {each:>21.0} {batch:>12.0} {of_plain:>9.2} {of_each:>10.2} {script:>12.0} {micros:>17.1}"
+        );
     }
     if let Some(valkey) = &mut valkey {
         valkey.0.kill()?;
@@ -102,19 +141,38 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Processor seconds of this process: the node's side of the cost.
 fn cpu() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|text| text.parse::<f64>().ok())
+            .unwrap_or_default()
+    };
     (ticks(11) + ticks(12)) / 100.0
 }
 
 async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
     // Patient: on a busy machine a late answer should be slow, not counted elsewhere.
-    let options = Options { url: Some(url.into()), deadline: Duration::from_secs(10) };
+    let options = Options {
+        url: Some(url.into()),
+        deadline: Duration::from_secs(10),
+    };
     let store = options.store(db)?.ok_or("no store")?;
     let limits = Arc::new(Limits::new(
         std::iter::once(("bench", &LIMIT)),
         Memory::default(),
-        Some(Shared::new(store, Entropy::system().letters(20), options.deadline, Clock::system(), Tally::default())),
+        Some(Shared::new(
+            store,
+            Entropy::system().letters(20),
+            options.deadline,
+            Clock::system(),
+            Tally::default(),
+        )),
     ));
     while !limits.take(key(0), WINDOWS, 0).await.is_shared() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -123,7 +181,11 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
 }
 
 fn key(number: usize) -> Key {
-    Key { identifier: Identifier::User(UserId(i64::try_from(number % KEYS).unwrap_or(0))), scope: Scope::User, operation: 0 }
+    Key {
+        identifier: Identifier::User(UserId(i64::try_from(number % KEYS).unwrap_or(0))),
+        scope: Scope::User,
+        operation: 0,
+    }
 }
 
 #[derive(Clone)]
@@ -142,10 +204,14 @@ impl Way {
             tasks.spawn(async move {
                 let (mut done, mut number) = (0_u32, caller * 7919);
                 while started.elapsed() < ROUND {
-                    number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    number = number
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     match &way {
                         Self::Single(single) => single.take(number >> 33).await,
-                        Self::Counted(limits) => assert!(limits.take(key(number >> 33), WINDOWS, 0).await.is_shared()),
+                        Self::Counted(limits) => {
+                            assert!(limits.take(key(number >> 33), WINDOWS, 0).await.is_shared())
+                        }
                     }
                     done += 1;
                 }
@@ -191,23 +257,54 @@ impl Single {
                  ends_1 timestamptz not null, used_2 int not null, ends_2 timestamptz not null) with (fillfactor = 70)",
             )
             .await?;
-        let take = client.prepare(if decision == Decision::Plain { PLAIN } else { limits::DECISION }).await?;
-        Ok(Self { client, take, decision })
+        let take = client
+            .prepare(if decision == Decision::Plain {
+                PLAIN
+            } else {
+                limits::DECISION
+            })
+            .await?;
+        Ok(Self {
+            client,
+            take,
+            decision,
+        })
     }
 
     async fn take(&self, number: usize) {
         // Of its own kind, so that the two do not count in one row.
-        let key = format!("{}/u{}/-", if self.decision == Decision::Plain { "bench" } else { "each" }, number % KEYS);
+        let key = format!(
+            "{}/u{}/-",
+            if self.decision == Decision::Plain {
+                "bench"
+            } else {
+                "each"
+            },
+            number % KEYS
+        );
         let row = match self.decision {
             Decision::Plain => self.client.query_one(&self.take, &[&key]).await,
             Decision::Whole => {
-                let (limits, millis): (Vec<_>, Vec<_>) =
-                    WINDOWS.iter().map(|window| (vec![1_000_000_000_i32], vec![i64::from(window.secs) * 1000])).unzip();
-                let parameters: [&(dyn ToSql + Sync); 6] = [&vec![key], &limits[0], &millis[0], &limits[1], &millis[1], &vec![1_i32]];
+                let (limits, millis): (Vec<_>, Vec<_>) = WINDOWS
+                    .iter()
+                    .map(|window| (vec![1_000_000_000_i32], vec![i64::from(window.secs) * 1000]))
+                    .unzip();
+                let parameters: [&(dyn ToSql + Sync); 6] = [
+                    &vec![key],
+                    &limits[0],
+                    &millis[0],
+                    &limits[1],
+                    &millis[1],
+                    &vec![1_i32],
+                ];
                 self.client.query_one(&self.take, &parameters).await
             }
         };
-        assert!(row.expect("a counter").get::<_, i32>(usize::from(self.decision == Decision::Whole)) > 0);
+        assert!(
+            row.expect("a counter")
+                .get::<_, i32>(usize::from(self.decision == Decision::Whole))
+                > 0
+        );
     }
 }
 
@@ -216,11 +313,18 @@ struct Valkey(Child, PathBuf);
 impl Valkey {
     async fn start(dir: &Path) -> Outcome<Option<Self>> {
         let path = env::var_os("PATH").unwrap_or_default();
-        let mut programs = ["valkey-server", "redis-server"].iter().flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
-        let Some(program) = programs.find(|file| file.is_file()) else { return Ok(None) };
+        let mut programs = ["valkey-server", "redis-server"]
+            .iter()
+            .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
+        let Some(program) = programs.find(|file| file.is_file()) else {
+            return Ok(None);
+        };
         let socket = dir.join("valkey.sock");
-        let process =
-            Command::new(program).args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).stdout(Stdio::null()).spawn()?;
+        let process = Command::new(program)
+            .args(["--port", "0", "--save", "", "--unixsocket"])
+            .arg(&socket)
+            .stdout(Stdio::null())
+            .spawn()?;
         while UnixStream::connect(&socket).await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -53,7 +53,10 @@ impl Stop {
             if self.0.already.load(Ordering::Acquire) {
                 return Poll::Ready(());
             }
-            if woken.as_ref().is_some_and(|woken| woken.will_wake(cx.waker())) {
+            if woken
+                .as_ref()
+                .is_some_and(|woken| woken.will_wake(cx.waker()))
+            {
                 return Poll::Pending;
             }
             woken = Some(cx.waker().clone());
@@ -114,14 +117,26 @@ pub async fn run<L: Listen>(
         }
     }
     drop(listener);
-    if timeout(drain, async { while connections.join_next().await.is_some() {} }).await.is_err() {
-        tracing::warn!(what, connections = connections.len(), "what still worked was ended");
+    if timeout(drain, async {
+        while connections.join_next().await.is_some() {}
+    })
+    .await
+    .is_err()
+    {
+        tracing::warn!(
+            what,
+            connections = connections.len(),
+            "what still worked was ended"
+        );
     }
     connections.shutdown().await;
 }
 
 /// Runs an HTTP connection to its end, which is after the requests it has begun once it is `stopping`.
-pub async fn see_out<C: GracefulConnection>(connection: C, stopping: impl Future<Output = ()>) -> Result<(), C::Error> {
+pub async fn see_out<C: GracefulConnection>(
+    connection: C,
+    stopping: impl Future<Output = ()>,
+) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
         biased;
@@ -146,7 +161,10 @@ impl Timer for ConnectionTimer {
     }
 
     fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(Until { deadline: deadline.into(), timer: self.clone() })
+        Box::pin(Until {
+            deadline: deadline.into(),
+            timer: self.clone(),
+        })
     }
 
     fn now(&self) -> std::time::Instant {
@@ -202,7 +220,10 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!elsewhere.is_finished());
         stop.stop();
-        timeout(Duration::from_secs(10), elsewhere).await.unwrap().unwrap();
+        timeout(Duration::from_secs(10), elsewhere)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(poll!(stays).is_ready() && poll!(asked()).is_ready());
     }
 

@@ -173,12 +173,25 @@ impl App {
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
-            Shared::new(store, process, settings.counting.deadline, clock.clone(), metrics.tally())
+            Shared::new(
+                store,
+                process,
+                settings.counting.deadline,
+                clock.clone(),
+                metrics.tally(),
+            )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let location = Location::of(clusters.home().dir()).context("looking where the data folder is")?;
+        let location =
+            Location::of(clusters.home().dir()).context("looking where the data folder is")?;
         let lease = Lease::new(&entropy, location, settings.own_database);
-        let analytics = Analytics::new(settings.logs.clone(), settings.node, clusters.home().clone(), clock.clone(), entropy.clone());
+        let analytics = Analytics::new(
+            settings.logs.clone(),
+            settings.node,
+            clusters.home().clone(),
+            clock.clone(),
+            entropy.clone(),
+        );
         let inner = Inner {
             settings,
             clock,
@@ -213,8 +226,13 @@ impl App {
 
     /// Operations of the API and pages, as [`Api::new`] numbers them.
     fn numbered() -> impl Iterator<Item = &'static Endpoint> {
-        let programs = endpoints::all().iter().copied().chain([&endpoints::UNKNOWN]);
-        programs.chain(web::pages().iter().copied()).chain([&web::LOST])
+        let programs = endpoints::all()
+            .iter()
+            .copied()
+            .chain([&endpoints::UNKNOWN]);
+        programs
+            .chain(web::pages().iter().copied())
+            .chain([&web::LOST])
     }
 
     /// The API, and the pages beside it.

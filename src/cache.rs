@@ -56,12 +56,19 @@ impl<K, V> Weighter<K, Entry<V>> for Weight<V> {
 impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
     /// Holds at most `entries_max`; the least used go first.
     pub fn new(entries_max: usize) -> Self {
-        Self::weighing(entries_max, u64::try_from(entries_max).unwrap_or(u64::MAX), |_| 1)
+        Self::weighing(
+            entries_max,
+            u64::try_from(entries_max).unwrap_or(u64::MAX),
+            |_| 1,
+        )
     }
 
     /// Holds values that together weigh at most `weight_max`, `entries` of them as a rule; the least used go first.
     pub fn weighing(entries: usize, weight_max: u64, weight: fn(&V) -> u64) -> Self {
-        Self { entries: Cache::with_weighter(entries, weight_max, Weight(weight)), epoch: AtomicU64::new(0) }
+        Self {
+            entries: Cache::with_weighter(entries, weight_max, Weight(weight)),
+            epoch: AtomicU64::new(0),
+        }
     }
 
     /// Read before the value is; given back with it.
@@ -76,10 +83,21 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
 
     /// The same by way of a memo, if there is one: the value in it, if that `is` the one, else that of `key`, which is in it from
     /// then on.
-    pub fn recall(&self, memo: Option<&Memo<V>>, is: impl FnOnce(&V) -> bool, key: impl FnOnce() -> K, now: Ticks) -> Option<V> {
+    pub fn recall(
+        &self,
+        memo: Option<&Memo<V>>,
+        is: impl FnOnce(&V) -> bool,
+        key: impl FnOnce() -> K,
+        now: Ticks,
+    ) -> Option<V> {
         // Who comes while somebody else looks does not wait.
-        let Some(mut last) = memo.and_then(|memo| memo.0.try_lock()) else { return self.get(&key(), now) };
-        if let Some(entry) = last.as_ref().filter(|entry| self.believes(entry, now) && is(&entry.value)) {
+        let Some(mut last) = memo.and_then(|memo| memo.0.try_lock()) else {
+            return self.get(&key(), now);
+        };
+        if let Some(entry) = last
+            .as_ref()
+            .filter(|entry| self.believes(entry, now) && is(&entry.value))
+        {
             return Some(entry.value.clone());
         }
         let entry = self.find(&key(), now)?;
@@ -87,7 +105,9 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
     }
 
     fn find(&self, key: &K, now: Ticks) -> Option<Entry<V>> {
-        self.entries.get(key).filter(|entry| self.believes(entry, now))
+        self.entries
+            .get(key)
+            .filter(|entry| self.believes(entry, now))
     }
 
     fn believes(&self, entry: &Entry<V>, now: Ticks) -> bool {
@@ -97,7 +117,14 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
     /// Keeps a value that was read in `epoch`, unless everything was cleared since.
     pub fn put(&self, key: K, value: V, now: Ticks, epoch: u64) {
         if self.epoch() == epoch && epoch.is_multiple_of(2) {
-            self.entries.insert(key, Entry { value, since: now, epoch });
+            self.entries.insert(
+                key,
+                Entry {
+                    value,
+                    since: now,
+                    epoch,
+                },
+            );
         }
     }
 
@@ -111,7 +138,9 @@ impl<K: Eq + Hash, V: Clone> Shelf<K, V> {
     pub fn believe(&self, believe: bool) {
         let next = |epoch: u64| Some((epoch | 1) + if believe { 1 } else { 2 });
         // The closure never declines.
-        let _ = self.epoch.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let _ = self
+            .epoch
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         self.entries.clear();
     }
 }
@@ -152,8 +181,14 @@ mod tests {
             };
             shelf.recall(Some(&memo), |value| *value == name, key, now)
         };
-        assert_eq!((ask(1, "one", 0), ask(1, "one", 29_999), looked_up.get()), (Some("one"), Some("one"), 1));
-        assert_eq!((ask(2, "two", 0), ask(2, "two", 0), looked_up.get()), (Some("two"), Some("two"), 2));
+        assert_eq!(
+            (ask(1, "one", 0), ask(1, "one", 29_999), looked_up.get()),
+            (Some("one"), Some("one"), 1)
+        );
+        assert_eq!(
+            (ask(2, "two", 0), ask(2, "two", 0), looked_up.get()),
+            (Some("two"), Some("two"), 2)
+        );
         assert_eq!(ask(2, "two", 30_000), None, "too old");
         put(30_000);
         assert_eq!(ask(2, "two", 30_000), Some("two"));
@@ -199,7 +234,11 @@ mod tests {
             assert!(!keeps(before), "read before the change");
             assert_eq!(keeps(shelf.epoch()), believe);
             shelf.clear();
-            assert_eq!(keeps(shelf.epoch()), believe, "a clear changes nothing of it");
+            assert_eq!(
+                keeps(shelf.epoch()),
+                believe,
+                "a clear changes nothing of it"
+            );
         }
     }
 }

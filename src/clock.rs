@@ -34,18 +34,29 @@ struct Hands {
 
 impl Clock {
     /// The machine's clocks.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the system clock"
+    )]
     pub fn system() -> Self {
-        Self(Source::System { start: Instant::now() })
+        Self(Source::System {
+            start: Instant::now(),
+        })
     }
 
     /// A clock that stands still at `wall` until a test moves it.
     pub fn manual(wall: DateTime<Utc>) -> Self {
-        Self(Source::Manual(Arc::new(Mutex::new(Hands { wall, ticks: 0 }))))
+        Self(Source::Manual(Arc::new(Mutex::new(Hands {
+            wall,
+            ticks: 0,
+        }))))
     }
 
     /// Wall-clock time, UTC.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system clock")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that reads the system clock"
+    )]
     pub fn now(&self) -> DateTime<Utc> {
         match &self.0 {
             Source::System { .. } => DateTime::from(SystemTime::now()),
@@ -56,7 +67,9 @@ impl Clock {
     /// Monotonic milliseconds since the clock was made.
     pub fn ticks(&self) -> Ticks {
         match &self.0 {
-            Source::System { start } => u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX),
+            Source::System { start } => {
+                u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX)
+            }
             Source::Manual(hands) => hands.lock().ticks,
         }
     }
@@ -94,7 +107,10 @@ impl Entropy {
     }
 
     /// `N` random bytes.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that draws from the system generator")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that draws from the system generator"
+    )]
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         match &self.0 {
@@ -114,7 +130,13 @@ impl Entropy {
         let mut text = String::with_capacity(len);
         while text.len() < len {
             // 234 = 9 * 26: bytes above it would make the first letters likelier.
-            text.extend(self.bytes::<32>().into_iter().filter(|b| *b < 234).map(|b| char::from(b'a' + b % 26)).take(len - text.len()));
+            text.extend(
+                self.bytes::<32>()
+                    .into_iter()
+                    .filter(|b| *b < 234)
+                    .map(|b| char::from(b'a' + b % 26))
+                    .take(len - text.len()),
+            );
         }
         text
     }
@@ -128,9 +150,15 @@ mod tests {
     fn a_manual_clock_moves_only_by_hand() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         clock.advance(Duration::from_millis(1500));
-        assert_eq!((clock.ticks(), clock.now().timestamp_millis()), (1500, 1500));
+        assert_eq!(
+            (clock.ticks(), clock.now().timestamp_millis()),
+            (1500, 1500)
+        );
         clock.step_wall(TimeDelta::seconds(-60));
-        assert_eq!((clock.ticks(), clock.now().timestamp_millis()), (1500, -58_500));
+        assert_eq!(
+            (clock.ticks(), clock.now().timestamp_millis()),
+            (1500, -58_500)
+        );
     }
 
     #[test]

@@ -35,7 +35,12 @@ pub struct ControlOptions {
     pub postgres_bin: Option<PathBuf>,
 
     /// Control database, PostgreSQL 15 or newer. Without it, Gantry runs a control cluster of its own in the data folder.
-    #[arg(long, env = "GANTRY_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "GANTRY_DATABASE_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub database_url: Option<SecretString>,
 }
 
@@ -55,14 +60,22 @@ impl ControlOptions {
 
 /// Options of `gantry dev` and `gantry serve`.
 #[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line are set one by one")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "flags of a command line are set one by one"
+)]
 pub struct Config {
     /// Where Gantry keeps things.
     #[command(flatten)]
     pub control: ControlOptions,
 
     /// Address the API listens on.
-    #[arg(long, env = "GANTRY_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_LISTEN",
+        default_value = "127.0.0.1:8080",
+        value_name = "ADDRESS:PORT"
+    )]
     pub listen: SocketAddr,
 
     /// Address for /healthz, /readyz and /metrics. They are not served without it.
@@ -75,26 +88,51 @@ pub struct Config {
     pub operator_socket: Option<PathBuf>,
 
     /// Certificate chain (PEM) for HTTPS.
-    #[arg(long, env = "GANTRY_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_TLS_CERT",
+        requires = "tls_key",
+        value_name = "FILE"
+    )]
     pub tls_cert: Option<PathBuf>,
 
     /// Private key (PEM) of the certificate.
-    #[arg(long, env = "GANTRY_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_TLS_KEY",
+        requires = "tls_cert",
+        value_name = "FILE"
+    )]
     pub tls_key: Option<PathBuf>,
 
     /// Networks of the proxies in front, whose word about the client's address and protocol is believed. Comma separated.
-    #[arg(long, env = "GANTRY_TRUSTED_PROXIES", value_delimiter = ',', value_name = "CIDR")]
+    #[arg(
+        long,
+        env = "GANTRY_TRUSTED_PROXIES",
+        value_delimiter = ',',
+        value_name = "CIDR"
+    )]
     pub trusted_proxies: Vec<IpNet>,
 
     /// Header in which those proxies name the client: `x-forwarded-for`, `forwarded` (RFC 7239), or one of their own
     /// such as `cf-connecting-ip`. No other is believed.
-    #[arg(long, env = "GANTRY_CLIENT_ADDRESS_HEADER", default_value_t, value_name = "HEADER")]
+    #[arg(
+        long,
+        env = "GANTRY_CLIENT_ADDRESS_HEADER",
+        default_value_t,
+        value_name = "HEADER"
+    )]
     pub client_address_header: ClientHeader,
 
     /// Where requests are counted: `postgres` for the control database, `memory` for this process alone, or the URL of a
     /// Valkey or Redis (`redis://host:port`, `redis+unix:///path`) that does not evict. Without it: `postgres` with
     /// --database-url, which others may use too, and else `memory`.
-    #[arg(long, env = "GANTRY_LIMITS_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "GANTRY_LIMITS_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub limits_url: Option<SecretString>,
 
     /// How long a request waits at least for the shared counters, in milliseconds. It waits longer, up to two seconds, for
@@ -105,12 +143,22 @@ pub struct Config {
     pub limits_deadline_ms: u64,
 
     /// Domain of the projects: a database is `db.<ref>.<domain>`.
-    #[arg(long, env = "GANTRY_PROJECT_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
+    #[arg(
+        long,
+        env = "GANTRY_PROJECT_DOMAIN",
+        default_value = "localhost",
+        value_name = "DOMAIN"
+    )]
     pub project_domain: String,
 
     /// Address that PostgreSQL clients connect to, for all projects' databases. May be given several times. Without it,
     /// `gantry dev` takes 127.0.0.1:5432 and :6543, or other ports if those are taken; `gantry serve` takes no connections.
-    #[arg(long, env = "GANTRY_DB_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_DB_LISTEN",
+        value_delimiter = ',',
+        value_name = "ADDRESS:PORT"
+    )]
     pub db_listen: Vec<SocketAddr>,
 
     /// Host that connection strings name. Without it: `pooler.<domain>`.
@@ -119,39 +167,79 @@ pub struct Config {
 
     /// Certificate chain (PEM) for databases, valid for `db.<ref>.<domain>` and the host of connection strings. Read again
     /// when the file changes. Without it, `gantry dev` has an authority of its own, and `gantry serve` no TLS there.
-    #[arg(long, env = "GANTRY_DB_TLS_CERT", requires = "db_tls_key", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_DB_TLS_CERT",
+        requires = "db_tls_key",
+        value_name = "FILE"
+    )]
     pub db_tls_cert: Option<PathBuf>,
 
     /// Private key (PEM) of that certificate.
-    #[arg(long, env = "GANTRY_DB_TLS_KEY", requires = "db_tls_cert", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_DB_TLS_KEY",
+        requires = "db_tls_cert",
+        value_name = "FILE"
+    )]
     pub db_tls_key: Option<PathBuf>,
 
     /// Address that clients of projects' services connect to over HTTPS: `https://<ref>.<domain>`. May be given several times.
     /// Without it, `gantry dev` takes 127.0.0.1:8443, or another port if that is taken; `gantry serve` serves no services.
-    #[arg(long, env = "GANTRY_EDGE_HTTPS_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_HTTPS_LISTEN",
+        value_delimiter = ',',
+        value_name = "ADDRESS:PORT"
+    )]
     pub edge_https_listen: Vec<SocketAddr>,
 
     /// Address for plain HTTP, port 80 as a rule: leads clients of projects' services to HTTPS.
-    #[arg(long, env = "GANTRY_EDGE_HTTP_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_HTTP_LISTEN",
+        value_delimiter = ',',
+        value_name = "ADDRESS:PORT"
+    )]
     pub edge_http_listen: Vec<SocketAddr>,
 
     /// Address on this machine where a proxy of your own asks whether a name leads to a project: `GET /?domain=<name>` answers 200 or
     /// 404.
-    #[arg(long, env = "GANTRY_EDGE_ASK_LISTEN", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_ASK_LISTEN",
+        value_delimiter = ',',
+        value_name = "ADDRESS:PORT"
+    )]
     pub edge_ask_listen: Vec<SocketAddr>,
 
     /// Certificate chain (PEM) for `*.<domain>`. Read again when the file changes. Without it, `gantry dev` has an authority
     /// of its own.
-    #[arg(long, env = "GANTRY_EDGE_TLS_CERT", requires = "edge_tls_key", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_TLS_CERT",
+        requires = "edge_tls_key",
+        value_name = "FILE"
+    )]
     pub edge_tls_cert: Option<PathBuf>,
 
     /// Private key (PEM) of that certificate.
-    #[arg(long, env = "GANTRY_EDGE_TLS_KEY", requires = "edge_tls_cert", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_TLS_KEY",
+        requires = "edge_tls_cert",
+        value_name = "FILE"
+    )]
     pub edge_tls_key: Option<PathBuf>,
 
     /// Where a service of the projects answers: `rest`, `auth`, `storage`, `realtime` or `functions`, and an `http://` address
     /// in which `{ref}` stands for the project's ref. May be given several times. `gantry upstream` says otherwise of one project.
-    #[arg(long, env = "GANTRY_UPSTREAM", value_delimiter = ',', value_name = "SERVICE=URL")]
+    #[arg(
+        long,
+        env = "GANTRY_UPSTREAM",
+        value_delimiter = ',',
+        value_name = "SERVICE=URL"
+    )]
     pub upstream: Vec<upstreams::Named>,
 
     /// Let only requests pass to `rest`, `auth` and `realtime` that have an API key of the project, in the header or the parameter
@@ -167,7 +255,12 @@ pub struct Config {
 
     /// Resolver through which the name servers of custom hostnames are found. May be given several times. Without it: the
     /// system's.
-    #[arg(long, env = "GANTRY_DNS_RESOLVER", value_delimiter = ',', value_name = "ADDRESS:PORT")]
+    #[arg(
+        long,
+        env = "GANTRY_DNS_RESOLVER",
+        value_delimiter = ',',
+        value_name = "ADDRESS:PORT"
+    )]
     pub dns_resolver: Vec<SocketAddr>,
 
     /// Directory of the certificate authority (ACME) that certifies custom hostnames, such as
@@ -176,21 +269,41 @@ pub struct Config {
     pub acme_directory: Option<String>,
 
     /// Certificate (PEM) that the authority itself is trusted by. Without it: the system's.
-    #[arg(long, env = "GANTRY_ACME_ROOT", requires = "acme_directory", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_ROOT",
+        requires = "acme_directory",
+        value_name = "FILE"
+    )]
     pub acme_root: Option<PathBuf>,
 
     /// Address to which the authority may write.
-    #[arg(long, env = "GANTRY_ACME_CONTACT", requires = "acme_directory", value_name = "EMAIL")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_CONTACT",
+        requires = "acme_directory",
+        value_name = "EMAIL"
+    )]
     pub acme_contact: Option<String>,
 
     /// As whom CAA records know the authority, such as `letsencrypt.org`. With it, hostnames whose records name others are told so
     /// before it is asked.
-    #[arg(long, env = "GANTRY_ACME_ISSUER", requires = "acme_directory", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_ISSUER",
+        requires = "acme_directory",
+        value_name = "NAME"
+    )]
     pub acme_issuer: Option<String>,
 
     /// Zone of yours in which text records answer the authority when it looks by DNS: for custom hostnames whose owners lead it there,
     /// as when they are behind a proxy, and for `--edge-acme-wildcard`. `--acme-dns-server` or `--acme-dns-hook` writes them.
-    #[arg(long, env = "GANTRY_ACME_DNS_ZONE", requires = "acme_directory", value_name = "DOMAIN")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_DNS_ZONE",
+        requires = "acme_directory",
+        value_name = "DOMAIN"
+    )]
     pub acme_dns_zone: Option<String>,
 
     /// Name server that takes dynamic updates (RFC 2136) of that zone.
@@ -205,22 +318,42 @@ pub struct Config {
     pub acme_dns_server: Option<SocketAddr>,
 
     /// File with the key that signs the updates (TSIG), as `hmac-sha256:name:base64`.
-    #[arg(long, env = "GANTRY_ACME_DNS_KEY", requires = "acme_dns_server", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_DNS_KEY",
+        requires = "acme_dns_server",
+        value_name = "FILE"
+    )]
     pub acme_dns_key: Option<PathBuf>,
 
     /// Program that writes the records instead. It is run with `present` or `cleanup`, the record's name and its text, has thirty
     /// seconds, and may be run twice for one record. Where Gantry runs as root it runs as the owner of the file.
-    #[arg(long, env = "GANTRY_ACME_DNS_HOOK", requires = "acme_dns_zone", value_name = "PROGRAM")]
+    #[arg(
+        long,
+        env = "GANTRY_ACME_DNS_HOOK",
+        requires = "acme_dns_zone",
+        value_name = "PROGRAM"
+    )]
     pub acme_dns_hook: Option<PathBuf>,
 
     /// Have the authority certify `*.<domain>`, by DNS, instead of giving `--edge-tls-cert`. `_acme-challenge.<domain>` must be in
     /// `--acme-dns-zone`, or lead into it.
-    #[arg(long, env = "GANTRY_EDGE_ACME_WILDCARD", requires = "acme_dns_zone", conflicts_with = "edge_tls_cert")]
+    #[arg(
+        long,
+        env = "GANTRY_EDGE_ACME_WILDCARD",
+        requires = "acme_dns_zone",
+        conflicts_with = "edge_tls_cert"
+    )]
     pub edge_acme_wildcard: bool,
 
     /// First of the numeric user ids that project clusters run under when Gantry runs as root, one each. Below 100000
     /// nothing is counted or ended by user id, as others may have it.
-    #[arg(long, env = "GANTRY_PROJECT_UID_BASE", default_value_t = 700_000, value_name = "UID")]
+    #[arg(
+        long,
+        env = "GANTRY_PROJECT_UID_BASE",
+        default_value_t = 700_000,
+        value_name = "UID"
+    )]
     pub project_uid_base: u32,
 
     /// Clusters whose files are ready before a project is asked for. About 25 MB of disk each.
@@ -291,20 +424,41 @@ pub struct Config {
     pub oidc_issuer: Option<String>,
 
     /// Who this server is to that provider. It has to know `<address of this server>/sign-in/provider/return` as the way back.
-    #[arg(long, env = "GANTRY_OIDC_CLIENT_ID", requires = "oidc_issuer", value_name = "ID")]
+    #[arg(
+        long,
+        env = "GANTRY_OIDC_CLIENT_ID",
+        requires = "oidc_issuer",
+        value_name = "ID"
+    )]
     pub oidc_client_id: Option<String>,
 
     /// File with the secret that shows it.
-    #[arg(long, env = "GANTRY_OIDC_CLIENT_SECRET", requires = "oidc_issuer", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_OIDC_CLIENT_SECRET",
+        requires = "oidc_issuer",
+        value_name = "FILE"
+    )]
     pub oidc_client_secret: Option<PathBuf>,
 
     /// Domains of email addresses that the provider decides on. Who signs in there for the first time, with a verified address
     /// of one of them, gets the account with that address. Comma separated.
-    #[arg(long, env = "GANTRY_OIDC_EMAIL_DOMAINS", requires = "oidc_issuer", value_delimiter = ',', value_name = "DOMAIN")]
+    #[arg(
+        long,
+        env = "GANTRY_OIDC_EMAIL_DOMAINS",
+        requires = "oidc_issuer",
+        value_delimiter = ',',
+        value_name = "DOMAIN"
+    )]
     pub oidc_email_domains: Vec<String>,
 
     /// What the pages call the provider. Without it: the issuer's host.
-    #[arg(long, env = "GANTRY_OIDC_NAME", requires = "oidc_issuer", value_name = "NAME")]
+    #[arg(
+        long,
+        env = "GANTRY_OIDC_NAME",
+        requires = "oidc_issuer",
+        value_name = "NAME"
+    )]
     pub oidc_name: Option<String>,
 
     /// Folder that keeps the projects' log lines. Without it: `logs` in the data folder.
@@ -328,7 +482,12 @@ pub struct Config {
     pub pricing_url: Option<String>,
 
     /// What is logged: `error`, `warn`, `info`, `debug`, or a filter such as `gantry::clusters=debug`.
-    #[arg(long, env = "GANTRY_LOG", default_value = "warn,gantry=info", value_name = "FILTER")]
+    #[arg(
+        long,
+        env = "GANTRY_LOG",
+        default_value = "warn,gantry=info",
+        value_name = "FILTER"
+    )]
     pub log: String,
 
     /// How log lines look.
@@ -374,19 +533,27 @@ pub enum ConfigError {
     )]
     OpenAsk(SocketAddr),
     /// Nobody writes the records.
-    #[error("--acme-dns-zone needs --acme-dns-server and --acme-dns-key, or --acme-dns-hook: something has to write records there")]
+    #[error(
+        "--acme-dns-zone needs --acme-dns-server and --acme-dns-key, or --acme-dns-hook: something has to write records there"
+    )]
     UnwrittenZone,
     /// The place of the counters cannot be understood.
     #[error("{0}")]
     Limits(crate::error::Error),
     /// Only a control database that others use too can be where counters are shared.
-    #[error("--limits-url postgres shares counters through the control database, so it needs --database-url")]
+    #[error(
+        "--limits-url postgres shares counters through the control database, so it needs --database-url"
+    )]
     NothingShared,
     /// The issuer of tokens is an origin: paths of the protocol are put behind it.
-    #[error("--public-url must be a scheme, a host and a port, such as https://api.example.com, and nothing more")]
+    #[error(
+        "--public-url must be a scheme, a host and a port, such as https://api.example.com, and nothing more"
+    )]
     NotAnOrigin,
     /// What a project serves could set cookies for the pages, and look like them.
-    #[error("--public-url is under --project-domain, where projects are reached: give the account pages a host outside of it")]
+    #[error(
+        "--public-url is under --project-domain, where projects are reached: give the account pages a host outside of it"
+    )]
     AmongProjects,
     /// Files of log lines have no place.
     #[error("{0}")]
@@ -400,25 +567,47 @@ impl Config {
         if plain && !self.listen.ip().is_loopback() && self.trusted_proxies.is_empty() {
             return Err(ConfigError::PlainHttp(self.listen));
         }
-        if let Some(open) = self.db_listen.iter().find(|address| !address.ip().is_loopback() && self.db_tls_cert.is_none()) {
+        if let Some(open) = self
+            .db_listen
+            .iter()
+            .find(|address| !address.ip().is_loopback() && self.db_tls_cert.is_none())
+        {
             return Err(ConfigError::PlainDatabases(*open));
         }
-        if let Some(open) = self.edge_ask_listen.iter().find(|address| !address.ip().is_loopback()) {
+        if let Some(open) = self
+            .edge_ask_listen
+            .iter()
+            .find(|address| !address.ip().is_loopback())
+        {
             return Err(ConfigError::OpenAsk(*open));
         }
-        if self.acme_dns_zone.is_some() && self.acme_dns_server.is_none() && self.acme_dns_hook.is_none() {
+        if self.acme_dns_zone.is_some()
+            && self.acme_dns_server.is_none()
+            && self.acme_dns_hook.is_none()
+        {
             return Err(ConfigError::UnwrittenZone);
         }
-        let postgres = self.limits_url.as_ref().is_some_and(|url| url.expose_secret() == "postgres");
+        let postgres = self
+            .limits_url
+            .as_ref()
+            .is_some_and(|url| url.expose_secret() == "postgres");
         if postgres && self.control.database_url.is_none() {
             return Err(ConfigError::NothingShared);
         }
-        let public = self.public_url.as_ref().map(|url| url::Url::parse(url).map_err(|_| ConfigError::NotAnOrigin)).transpose()?;
-        if public.as_ref().is_some_and(|url| self.public_url().as_deref() != Some(&url.origin().ascii_serialization())) {
+        let public = self
+            .public_url
+            .as_ref()
+            .map(|url| url::Url::parse(url).map_err(|_| ConfigError::NotAnOrigin))
+            .transpose()?;
+        if public.as_ref().is_some_and(|url| {
+            self.public_url().as_deref() != Some(&url.origin().ascii_serialization())
+        }) {
             return Err(ConfigError::NotAnOrigin);
         }
         let host = public.as_ref().and_then(url::Url::host_str);
-        if host.is_some_and(|host| host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))) {
+        if host.is_some_and(|host| {
+            host.ends_with(&format!(".{}", self.project_domain.to_ascii_lowercase()))
+        }) {
             return Err(ConfigError::AmongProjects);
         }
         self.logs_store.check()?;
@@ -427,14 +616,18 @@ impl Config {
 
     /// Where clients reach this server, without a slash at the end.
     pub fn public_url(&self) -> Option<String> {
-        self.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned())
+        self.public_url
+            .as_ref()
+            .map(|url| url.trim_end_matches('/').to_owned())
     }
 
     /// How much one project may use.
     pub fn resource_limits(&self) -> ResourceLimits {
         let process_memory_bytes = self.project_memory << 20;
         let limits = ResourceLimits {
-            memory_bytes: self.project_memory_max.map_or(process_memory_bytes, |megabytes| megabytes << 20),
+            memory_bytes: self
+                .project_memory_max
+                .map_or(process_memory_bytes, |megabytes| megabytes << 20),
             process_memory_bytes,
             processes: self.project_processes_max,
             ..ResourceLimits::default()
@@ -453,9 +646,16 @@ impl Config {
             Some("memory") => None,
             Some(_) => self.limits_url.clone(),
             // Exact even if this is not the only process on it.
-            None => self.control.database_url.is_some().then(|| "postgres".into()),
+            None => self
+                .control
+                .database_url
+                .is_some()
+                .then(|| "postgres".into()),
         };
-        limits::Options { url, deadline: Duration::from_millis(self.limits_deadline_ms) }
+        limits::Options {
+            url,
+            deadline: Duration::from_millis(self.limits_deadline_ms),
+        }
     }
 }
 
@@ -477,28 +677,81 @@ mod tests {
             (vec!["x"], true),
             (vec!["x", "--listen", "[::1]:1"], true),
             (vec!["x", "--listen", "0.0.0.0:1"], false),
-            (vec!["x", "--listen", "0.0.0.0:1", "--trusted-proxies", "10.0.0.0/8,192.168.0.0/16"], true),
-            (vec!["x", "--listen", "0.0.0.0:1", "--tls-cert", "c", "--tls-key", "k"], true),
+            (
+                vec![
+                    "x",
+                    "--listen",
+                    "0.0.0.0:1",
+                    "--trusted-proxies",
+                    "10.0.0.0/8,192.168.0.0/16",
+                ],
+                true,
+            ),
+            (
+                vec![
+                    "x",
+                    "--listen",
+                    "0.0.0.0:1",
+                    "--tls-cert",
+                    "c",
+                    "--tls-key",
+                    "k",
+                ],
+                true,
+            ),
         ];
         for (line, ok) in cases {
-            assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+            assert_eq!(
+                Line::parse_from(&line).config.check().is_ok(),
+                ok,
+                "{line:?}"
+            );
         }
     }
 
     #[test]
     fn which_names_are_ours_is_told_on_this_machine_only() {
-        for (address, ok) in
-            [("127.0.0.1:5555", true), ("[::1]:1,127.0.0.1:2", true), ("127.0.0.1:1,10.0.0.1:2", false), ("0.0.0.0:1", false)]
-        {
-            assert_eq!(Line::parse_from(["x", "--edge-ask-listen", address]).config.check().is_ok(), ok, "{address}");
+        for (address, ok) in [
+            ("127.0.0.1:5555", true),
+            ("[::1]:1,127.0.0.1:2", true),
+            ("127.0.0.1:1,10.0.0.1:2", false),
+            ("0.0.0.0:1", false),
+        ] {
+            assert_eq!(
+                Line::parse_from(["x", "--edge-ask-listen", address])
+                    .config
+                    .check()
+                    .is_ok(),
+                ok,
+                "{address}"
+            );
         }
     }
 
     #[test]
     fn databases_are_read_by_nobody_on_the_way() {
-        for (address, ok) in [("127.0.0.1:5432", true), ("[::1]:1,127.0.0.1:2", true), ("127.0.0.1:1,10.0.0.1:2", false)] {
-            assert_eq!(Line::parse_from(["x", "--db-listen", address]).config.check().is_ok(), ok, "{address}");
-            let line = ["x", "--db-listen", address, "--db-tls-cert", "c", "--db-tls-key", "k"];
+        for (address, ok) in [
+            ("127.0.0.1:5432", true),
+            ("[::1]:1,127.0.0.1:2", true),
+            ("127.0.0.1:1,10.0.0.1:2", false),
+        ] {
+            assert_eq!(
+                Line::parse_from(["x", "--db-listen", address])
+                    .config
+                    .check()
+                    .is_ok(),
+                ok,
+                "{address}"
+            );
+            let line = [
+                "x",
+                "--db-listen",
+                address,
+                "--db-tls-cert",
+                "c",
+                "--db-tls-key",
+                "k",
+            ];
             assert!(Line::parse_from(line).config.check().is_ok());
         }
     }
@@ -512,7 +765,13 @@ mod tests {
             ("https://account.Projects.test/", false),
             ("https://a.b.projects.test:8443", false),
         ] {
-            let line = ["x", "--project-domain", "Projects.test", "--public-url", url];
+            let line = [
+                "x",
+                "--project-domain",
+                "Projects.test",
+                "--public-url",
+                url,
+            ];
             assert_eq!(Line::parse_from(line).config.check().is_ok(), ok, "{url}");
         }
     }
@@ -534,7 +793,14 @@ mod tests {
             ("ftp:gantry", false),
             ("", false),
         ] {
-            assert_eq!(Line::parse_from(["x", "--public-url", url]).config.check().is_ok(), ok, "{url}");
+            assert_eq!(
+                Line::parse_from(["x", "--public-url", url])
+                    .config
+                    .check()
+                    .is_ok(),
+                ok,
+                "{url}"
+            );
         }
     }
 
@@ -545,25 +811,53 @@ mod tests {
             (vec!["x", "--limits-url", "redis://10.0.0.1"], true),
             (vec!["x", "--limits-url", "http://10.0.0.1"], false),
             (vec!["x", "--limits-url", "postgres"], false),
-            ([&["x", "--limits-url", "postgres"][..], &database].concat(), true),
+            (
+                [&["x", "--limits-url", "postgres"][..], &database].concat(),
+                true,
+            ),
         ];
         for (line, ok) in cases {
-            assert_eq!(Line::parse_from(&line).config.check().is_ok(), ok, "{line:?}");
+            assert_eq!(
+                Line::parse_from(&line).config.check().is_ok(),
+                ok,
+                "{line:?}"
+            );
         }
         assert!(Line::try_parse_from(["x", "--client-address-header", "not a header"]).is_err());
-        let shared = |line: &[&str]| Line::parse_from([&["x"], line].concat()).config.counting().url.is_some();
+        let shared = |line: &[&str]| {
+            Line::parse_from([&["x"], line].concat())
+                .config
+                .counting()
+                .url
+                .is_some()
+        };
         assert!(!shared(&[]), "nobody else uses the embedded database");
         assert!(shared(&database));
-        assert!(!shared(&[&database[..], &["--limits-url", "memory"]].concat()));
+        assert!(!shared(
+            &[&database[..], &["--limits-url", "memory"]].concat()
+        ));
     }
 
     #[test]
     fn the_memory_of_a_project_follows_that_of_a_process() {
-        let limits = |line: &[&str]| Line::parse_from([&["x"], line].concat()).config.resource_limits();
+        let limits = |line: &[&str]| {
+            Line::parse_from([&["x"], line].concat())
+                .config
+                .resource_limits()
+        };
         assert_eq!(limits(&[]), ResourceLimits::default());
-        assert_eq!(limits(&["--project-memory", "4096"]).memory_bytes, 4096 << 20);
-        assert_eq!(limits(&["--project-memory-max", "256"]).memory_bytes, 256 << 20);
-        assert_eq!(limits(&["--project-disk-max", "1000"]).disk_soft_bytes >> 20, 800);
+        assert_eq!(
+            limits(&["--project-memory", "4096"]).memory_bytes,
+            4096 << 20
+        );
+        assert_eq!(
+            limits(&["--project-memory-max", "256"]).memory_bytes,
+            256 << 20
+        );
+        assert_eq!(
+            limits(&["--project-disk-max", "1000"]).disk_soft_bytes >> 20,
+            800
+        );
     }
 
     #[test]

@@ -10,7 +10,9 @@ pub mod heartbeat;
 
 use std::{collections::HashMap, error::Error as StdError, io, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Connect, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts,
+};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
 use tokio::{
@@ -89,22 +91,42 @@ pub type Param<'a> = &'a (dyn ToSql + Sync);
 impl Db {
     /// A handle; connects when first used.
     pub fn new(mut config: Config) -> Result<Self, Error> {
-        config.connect_timeout(CONNECT_TIMEOUT).application_name(NAME);
+        config
+            .connect_timeout(CONNECT_TIMEOUT)
+            .application_name(NAME);
         let available = watch::Sender::new(true);
-        let connector = Connector { available: available.subscribe() };
-        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let connector = Connector {
+            available: available.subscribe(),
+        };
+        let recycling = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
         let manager = Manager::from_connect(config.clone(), connector, recycling);
         let pool = Pool::builder(manager)
             .max_size(POOL_SIZE)
             .runtime(Runtime::Tokio1)
-            .timeouts(Timeouts { wait: Some(POOL_WAIT), create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) })
+            .timeouts(Timeouts {
+                wait: Some(POOL_WAIT),
+                create: Some(CONNECT_TIMEOUT),
+                recycle: Some(CONNECT_TIMEOUT),
+            })
             .build()
             .context("building the connection pool")?;
-        Ok(Self(Arc::new(Inner { pool, config, shared: RwLock::new(None), connecting: Mutex::new(()), available })))
+        Ok(Self(Arc::new(Inner {
+            pool,
+            config,
+            shared: RwLock::new(None),
+            connecting: Mutex::new(()),
+            available,
+        })))
     }
 
     /// Reads rows over the shared connection. The statement is prepared once a connection.
-    pub async fn query(&self, sql: &'static str, params: &[Param<'_>]) -> Result<Vec<Row>, QueryError> {
+    pub async fn query(
+        &self,
+        sql: &'static str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, QueryError> {
         if !self.is_available() {
             return Err(QueryError::Away);
         }
@@ -132,8 +154,19 @@ impl Db {
     pub async fn dedicated(
         &self,
         name: &str,
-    ) -> Result<(Client, tokio_postgres::Connection<tokio_postgres::Socket, tls::Stream>), tokio_postgres::Error> {
-        self.0.config.clone().application_name(name).connect(tls::connector()).await
+    ) -> Result<
+        (
+            Client,
+            tokio_postgres::Connection<tokio_postgres::Socket, tls::Stream>,
+        ),
+        tokio_postgres::Error,
+    > {
+        self.0
+            .config
+            .clone()
+            .application_name(name)
+            .connect(tls::connector())
+            .await
     }
 
     /// Whether the database answered when it was last asked.
@@ -153,15 +186,27 @@ impl Db {
 
     /// Brings the schema up to this binary's. Safe to run on several nodes at once.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
-        let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME)).await.map_err(|_| Error::control_database_away())?;
+        let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME))
+            .await
+            .map_err(|_| Error::control_database_away())?;
         let (mut client, connection) = connected.map_err(|error| unreachable(&error))?;
         let driver = tokio::spawn(connection);
         // A session lock: it goes with this connection, whatever happens to us.
-        client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await.context("waiting to migrate the control database")?;
-        let report = embedded::migrations::runner().run_async(&mut client).await.context("migrating the control database")?;
+        client
+            .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK])
+            .await
+            .context("waiting to migrate the control database")?;
+        let report = embedded::migrations::runner()
+            .run_async(&mut client)
+            .await
+            .context("migrating the control database")?;
         drop(client);
         driver.abort();
-        Ok(report.applied_migrations().iter().map(ToString::to_string).collect())
+        Ok(report
+            .applied_migrations()
+            .iter()
+            .map(ToString::to_string)
+            .collect())
     }
 
     /// Closes every connection: what follows is not an accident.
@@ -174,13 +219,19 @@ impl Db {
         match self.live() {
             Some(shared) => Ok(shared),
             // Waiting for another task's attempt counts as well.
-            None => timeout(CONNECT_TIMEOUT, self.reconnect()).await.unwrap_or(Err(QueryError::Away)),
+            None => timeout(CONNECT_TIMEOUT, self.reconnect())
+                .await
+                .unwrap_or(Err(QueryError::Away)),
         }
     }
 
     /// The shared connection, if it has not ended.
     fn live(&self) -> Option<Arc<Shared>> {
-        self.0.shared.read().clone().filter(|shared| !shared.client.is_closed())
+        self.0
+            .shared
+            .read()
+            .clone()
+            .filter(|shared| !shared.client.is_closed())
     }
 
     async fn reconnect(&self) -> Result<Arc<Shared>, QueryError> {
@@ -190,7 +241,10 @@ impl Db {
         }
         let (client, connection) = self.dedicated(NAME).await?;
         tokio::spawn(drive(connection, self.0.available.subscribe()));
-        let shared = Arc::new(Shared { client, prepared: RwLock::default() });
+        let shared = Arc::new(Shared {
+            client,
+            prepared: RwLock::default(),
+        });
         *self.0.shared.write() = Some(shared.clone());
         Ok(shared)
     }
@@ -202,17 +256,26 @@ struct Connector {
 }
 
 impl Connect for Connector {
-    fn connect(&self, config: &Config) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
+    fn connect(
+        &self,
+        config: &Config,
+    ) -> BoxFuture<'_, Result<(Client, JoinHandle<()>), tokio_postgres::Error>> {
         let config = config.clone();
         Box::pin(async move {
             let (client, connection) = config.connect(tls::connector()).await?;
-            Ok((client, tokio::spawn(drive(connection, self.available.clone()))))
+            Ok((
+                client,
+                tokio::spawn(drive(connection, self.available.clone())),
+            ))
         })
     }
 }
 
 /// Carries a connection's bytes until it ends, or until the database is away: then it is closed, and statements on it fail.
-async fn drive(connection: impl Future<Output = Result<(), tokio_postgres::Error>>, available: watch::Receiver<bool>) {
+async fn drive(
+    connection: impl Future<Output = Result<(), tokio_postgres::Error>>,
+    available: watch::Receiver<bool>,
+) {
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
@@ -243,17 +306,27 @@ impl Shared {
 
 /// The reason for an operator, who starts a server or runs a command.
 fn unreachable(error: &tokio_postgres::Error) -> Error {
-    Error::Unavailable { what: format!("the control database cannot be reached: {}", text(error)).into(), retry: CONNECT_TIMEOUT }
+    Error::Unavailable {
+        what: format!("the control database cannot be reached: {}", text(error)).into(),
+        retry: CONNECT_TIMEOUT,
+    }
 }
 
 /// The driver's word for an error, and the cause that it leaves out.
 fn text(error: &tokio_postgres::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Whether the connection was lost, or the server takes none for now, rather than a statement refused.
 pub fn is_lost(error: &tokio_postgres::Error) -> bool {
-    let passing = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS];
+    let passing = [
+        SqlState::ADMIN_SHUTDOWN,
+        SqlState::CRASH_SHUTDOWN,
+        SqlState::CANNOT_CONNECT_NOW,
+        SqlState::TOO_MANY_CONNECTIONS,
+    ];
     match error.code() {
         Some(state) => passing.contains(state) || state.code().starts_with("08"),
         None => error.is_closed() || error.source().is_some_and(<dyn StdError>::is::<io::Error>),
@@ -293,13 +366,18 @@ mod tls {
     use rustls::{ClientConfig, RootCertStore};
     use tokio_postgres_rustls::MakeRustlsConnect;
 
-    pub(super) type Stream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
+    pub(super) type Stream =
+        <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
     /// Read once: reading the system's roots takes long, and connections are made again and again while a server is away.
     static CONNECTOR: LazyLock<MakeRustlsConnect> = LazyLock::new(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        MakeRustlsConnect::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+        MakeRustlsConnect::new(
+            ClientConfig::builder()
+                .with_root_certificates(roots)
+                .with_no_client_auth(),
+        )
     });
 
     pub(super) fn connector() -> MakeRustlsConnect {

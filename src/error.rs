@@ -197,28 +197,43 @@ const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges 
 
 impl Error {
     /// A field is missing or wrong: 400 `<field>: <problem>`.
-    pub fn invalid(field: impl Into<Cow<'static, str>>, problem: impl Into<Cow<'static, str>>) -> Self {
-        Self::Invalid { field: field.into(), problem: problem.into() }
+    pub fn invalid(
+        field: impl Into<Cow<'static, str>>,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
     }
 
     /// A fault of ours; `doing` completes "failed while …".
     ///
     /// A database that is away is no fault of ours: such a cause makes it [`Error::Unavailable`].
-    pub fn internal(doing: &'static str, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn internal(
+        doing: &'static str,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
         let cause = cause.into();
         if matches!(cause.downcast_ref(), Some(QueryError::Away)) {
             return Self::control_database_away();
         }
         if cause.downcast_ref().is_some_and(db::is_lost) {
             tracing::debug!(%cause, doing, "a connection was lost");
-            return Self::Unavailable { what: "The connection to the database was lost".into(), retry: DATABASE_RETRY };
+            return Self::Unavailable {
+                what: "The connection to the database was lost".into(),
+                retry: DATABASE_RETRY,
+            };
         }
         Self::Internal(Report { doing, cause })
     }
 
     /// The control database does not answer.
     pub fn control_database_away() -> Self {
-        Self::Unavailable { what: "The control database does not answer".into(), retry: DATABASE_RETRY }
+        Self::Unavailable {
+            what: "The control database does not answer".into(),
+            retry: DATABASE_RETRY,
+        }
     }
 
     /// The row of the table this error belongs to.
@@ -309,9 +324,10 @@ impl StdError for Error {}
 impl From<PoolError> for Error {
     fn from(error: PoolError) -> Self {
         match error {
-            PoolError::Timeout(TimeoutType::Wait) => {
-                Self::Unavailable { what: "The control database is busy".into(), retry: DATABASE_RETRY }
-            }
+            PoolError::Timeout(TimeoutType::Wait) => Self::Unavailable {
+                what: "The control database is busy".into(),
+                retry: DATABASE_RETRY,
+            },
             PoolError::Timeout(_) => Self::control_database_away(),
             PoolError::Backend(cause) if db::is_lost(&cause) => Self::control_database_away(),
             other => Self::internal("connecting to the control database", other),
@@ -325,7 +341,8 @@ mod tests {
 
     #[test]
     fn an_internal_error_says_nothing_of_its_cause() {
-        let failed: Result<(), _> = Err(std::io::Error::other("/secret/path")).context("reading the template");
+        let failed: Result<(), _> =
+            Err(std::io::Error::other("/secret/path")).context("reading the template");
         let error = failed.unwrap_err();
         assert_eq!(error.message(), "Internal Server Error");
         assert_eq!(error.to_string(), "reading the template: /secret/path");
@@ -335,7 +352,13 @@ mod tests {
     fn a_database_that_is_away_is_no_fault_of_the_server() {
         let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
         let error = failed.unwrap_err();
-        assert_eq!((error.code().status, error.message().as_ref()), (503, "The control database does not answer; try again shortly"));
+        assert_eq!(
+            (error.code().status, error.message().as_ref()),
+            (
+                503,
+                "The control database does not answer; try again shortly"
+            )
+        );
     }
 
     #[test]

@@ -132,9 +132,14 @@ mod tests {
     #[test]
     fn a_project_ref_is_exactly_twenty_lowercase_letters() {
         assert!("abcdefghijklmnopqrst".parse::<ProjectRef>().is_ok());
-        for bad in
-            ["", "abcdefghijklmnopqrs", "abcdefghijklmnopqrstu", "abcdefghijklmnopqrsT", "abcdefghijklmnopqrs1", "../../../../etc/passw"]
-        {
+        for bad in [
+            "",
+            "abcdefghijklmnopqrs",
+            "abcdefghijklmnopqrstu",
+            "abcdefghijklmnopqrsT",
+            "abcdefghijklmnopqrs1",
+            "../../../../etc/passw",
+        ] {
             assert!(bad.parse::<ProjectRef>().is_err(), "{bad}");
         }
         assert_eq!(ProjectRef::generate(&Entropy::seeded(1)).as_str().len(), 20);

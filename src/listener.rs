@@ -49,7 +49,10 @@ async fn listen(app: &App) -> Result<(), Error> {
     };
     let subscribe = async {
         client.batch_execute("listen gantry").await?;
-        client.query_one("select pg_backend_pid()", &[]).await.map(|row| row.get::<_, i32>(0))
+        client
+            .query_one("select pg_backend_pid()", &[])
+            .await
+            .map(|row| row.get::<_, i32>(0))
     };
     tokio::pin!(subscribe);
     let mut pid = None;
@@ -80,7 +83,10 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
         // Not subscribed for long enough to know our own name: we are asked again.
         if let Some(pid) = pid {
             let (db, channel) = (app.db.clone(), channel.to_owned());
-            tokio::spawn(async move { db.query("select pg_notify($1, $2)", &[&channel, &pid.to_string()]).await });
+            tokio::spawn(async move {
+                db.query("select pg_notify($1, $2)", &[&channel, &pid.to_string()])
+                    .await
+            });
         }
         return;
     }
@@ -90,7 +96,9 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
             app.reconciler.heard();
             app.jit.wake();
         }
-        "members" | "project_roles" | "jit_settings" | "jit_grants" | "jit_logins" => app.jit.wake(),
+        "members" | "project_roles" | "jit_settings" | "jit_grants" | "jit_logins" => {
+            app.jit.wake()
+        }
         "limit_overrides" => app.limits.changed().wake(),
         _ => {}
     }
@@ -109,7 +117,10 @@ pub async fn settle(db: &Db) -> Result<(), Error> {
 }
 
 async fn settle_over(db: &Db) -> Result<(), Error> {
-    let (client, mut connection) = db.dedicated("gantry").await.context("connecting to the control database")?;
+    let (client, mut connection) = db
+        .dedicated("gantry")
+        .await
+        .context("connecting to the control database")?;
     let (sender, mut answers) = mpsc::channel(64);
     let driver = tokio::spawn(async move {
         while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -126,28 +137,53 @@ async fn settle_over(db: &Db) -> Result<(), Error> {
     outcome
 }
 
-async fn ask(client: &tokio_postgres::Client, answers: &mut mpsc::Receiver<i32>) -> Result<(), Error> {
-    let own = client.query_one("select pg_backend_pid()", &[]).await.context("asking nodes")?.get::<_, i32>(0);
+async fn ask(
+    client: &tokio_postgres::Client,
+    answers: &mut mpsc::Receiver<i32>,
+) -> Result<(), Error> {
+    let own = client
+        .query_one("select pg_backend_pid()", &[])
+        .await
+        .context("asking nodes")?
+        .get::<_, i32>(0);
     let channel = format!("gantry_settled_{own}");
-    client.batch_execute(&format!("listen {channel}")).await.context("asking nodes")?;
+    client
+        .batch_execute(&format!("listen {channel}"))
+        .await
+        .context("asking nodes")?;
     let listeners = "select pid from pg_stat_activity where datname = current_database() and application_name = $1";
     let mut answered = Vec::new();
     let deadline = Instant::now() + PATIENCE;
     loop {
         // Who went away meanwhile heard nothing, and believes nothing.
-        let rows = client.query(listeners, &[&LISTENER]).await.context("asking nodes")?;
-        let mut silent: Vec<i32> = rows.iter().map(|row| row.get(0)).filter(|pid| !answered.contains(pid)).collect();
+        let rows = client
+            .query(listeners, &[&LISTENER])
+            .await
+            .context("asking nodes")?;
+        let mut silent: Vec<i32> = rows
+            .iter()
+            .map(|row| row.get(0))
+            .filter(|pid| !answered.contains(pid))
+            .collect();
         if silent.is_empty() {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(Error::internal("asking nodes", "a node does not answer; it may believe the old for half a minute"));
+            return Err(Error::internal(
+                "asking nodes",
+                "a node does not answer; it may believe the old for half a minute",
+            ));
         }
         let question = format!("{SETTLE}{channel}");
-        client.execute("select pg_notify('gantry', $1)", &[&question]).await.context("asking nodes")?;
+        client
+            .execute("select pg_notify('gantry', $1)", &[&question])
+            .await
+            .context("asking nodes")?;
         let again = deadline.min(Instant::now() + ASK_AGAIN);
         while !silent.is_empty() {
-            let Ok(Some(pid)) = timeout_at(again, answers.recv()).await else { break };
+            let Ok(Some(pid)) = timeout_at(again, answers.recv()).await else {
+                break;
+            };
             silent.retain(|waited| *waited != pid);
             answered.push(pid);
         }

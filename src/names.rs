@@ -33,18 +33,25 @@ const IGNORABLE: [(char, char); 17] = [
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{2800}')
-        || IGNORABLE.iter().any(|(first, last)| (*first..=*last).contains(&c))
+        || IGNORABLE
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&c))
 }
 
 /// Checks a name of at most `chars_max` characters, of which none is hidden and at least one is no space.
 pub fn check(field: &'static str, name: &str, chars_max: usize) -> Result<(), Error> {
     if !(1..=chars_max).contains(&name.chars().count()) {
-        return Err(Error::invalid(field, format!("expected 1 to {chars_max} characters")));
+        return Err(Error::invalid(
+            field,
+            format!("expected 1 to {chars_max} characters"),
+        ));
     }
     if name.trim().is_empty() || name.chars().any(is_hidden) {
         return Err(Error::invalid(
             field,
-            format!("expected 1 to {chars_max} visible characters, without control characters or invisible ones"),
+            format!(
+                "expected 1 to {chars_max} visible characters, without control characters or invisible ones"
+            ),
         ));
     }
     Ok(())
@@ -55,7 +62,9 @@ pub fn check(field: &'static str, name: &str, chars_max: usize) -> Result<(), Er
 pub fn imitates(name: &str, words: &[&str]) -> bool {
     // Some letters are confusable only as capitals, others only as small letters.
     let seen = [appearance(name), appearance(&name.to_lowercase())];
-    words.iter().any(|word| seen.iter().any(|seen| seen.contains(&appearance(word))))
+    words
+        .iter()
+        .any(|word| seen.iter().any(|seen| seen.contains(&appearance(word))))
 }
 
 /// A text with one spelling for all texts that look like it. It is compared and never shown.
@@ -73,7 +82,18 @@ mod tests {
 
     #[test]
     fn a_name_is_what_it_looks_like() {
-        for fine in ["Acme", "Açme 2.0", "日本", "<b>", " padded ", "a\u{a0}b", "o'clock", "🦀", "한국", &"x".repeat(100)] {
+        for fine in [
+            "Acme",
+            "Açme 2.0",
+            "日本",
+            "<b>",
+            " padded ",
+            "a\u{a0}b",
+            "o'clock",
+            "🦀",
+            "한국",
+            &"x".repeat(100),
+        ] {
             check("name", fine, 100).unwrap_or_else(|error| panic!("{fine:?}: {error}"));
         }
         for wrong in [
@@ -129,7 +149,15 @@ mod tests {
         ] {
             assert!(imitates(imitation, &words), "{imitation}");
         }
-        for other in ["Acme", "Gallery", "Garnet", "Супербаза", "日本", "Pantry", "supper base"] {
+        for other in [
+            "Acme",
+            "Gallery",
+            "Garnet",
+            "Супербаза",
+            "日本",
+            "Pantry",
+            "supper base",
+        ] {
             assert!(!imitates(other, &words), "{other}");
         }
     }

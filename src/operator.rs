@@ -61,15 +61,22 @@ impl Socket {
     /// Listens at `file`, which only the owner may open; whom else is for the operator to say, with the file's mode. What a server
     /// that was killed left there is replaced.
     pub fn bind(file: &Path) -> io::Result<Self> {
-        let left = file.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
-        if left && Trial::connect(file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+        let left = file
+            .symlink_metadata()
+            .is_ok_and(|found| found.file_type().is_socket());
+        if left
+            && Trial::connect(file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+        {
             std::fs::remove_file(file)?;
         }
         let socket = UnixSocket::new_stream()?;
         socket.bind(file)?;
         // Before it listens: nobody was let in until then.
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self { listener: socket.listen(BACKLOG)?, file: file.to_owned() })
+        Ok(Self {
+            listener: socket.listen(BACKLOG)?,
+            file: file.to_owned(),
+        })
     }
 }
 
@@ -117,7 +124,16 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
     let request_id = audit.request_id().to_owned();
     let outcome = async { asked?.answer(&app, Body::new(body), audit).await };
     outcome.await.unwrap_or_else(|error| {
-        respond::error(&error, &Refused { method: &parts.method, uri: &parts.uri, request_id: &request_id, operation, challenge: None })
+        respond::error(
+            &error,
+            &Refused {
+                method: &parts.method,
+                uri: &parts.uri,
+                request_id: &request_id,
+                operation,
+                challenge: None,
+            },
+        )
     })
 }
 
@@ -164,12 +180,26 @@ struct Told {
 impl Asked {
     fn of(method: &Method, path: &str) -> Result<Self, Error> {
         let segments: Vec<_> = path.split('/').collect();
-        let unknown = || Error::UnknownRoute { method: method.to_string(), path: path.to_owned() };
-        let ["", "v1", "projects", project, kind @ ("upstreams" | "key-check"), rest @ ..] = segments.as_slice() else {
+        let unknown = || Error::UnknownRoute {
+            method: method.to_string(),
+            path: path.to_owned(),
+        };
+        let [
+            "",
+            "v1",
+            "projects",
+            project,
+            kind @ ("upstreams" | "key-check"),
+            rest @ ..,
+        ] = segments.as_slice()
+        else {
             return Err(unknown());
         };
         let project = project.parse().map_err(|_| Error::NotFound)?;
-        let service = |name: &str| name.parse().map_err(|expected| Error::invalid("service", format!("{expected}")));
+        let service = |name: &str| {
+            name.parse()
+                .map_err(|expected| Error::invalid("service", format!("{expected}")))
+        };
         match (*kind, method, rest) {
             ("upstreams", &Method::GET, []) => Ok(Self::List(project)),
             ("upstreams", &Method::PUT, [name]) => Ok(Self::Set(project, service(name)?)),
@@ -195,10 +225,17 @@ impl Asked {
 
     async fn answer(self, app: &App, body: Body, audit: Recorder) -> Result<Response, Error> {
         let (project, service, named) = match self {
-            Self::List(project) => return Ok(http::output::json(StatusCode::OK, &told(app, &project).await?)),
+            Self::List(project) => {
+                return Ok(http::output::json(
+                    StatusCode::OK,
+                    &told(app, &project).await?,
+                ));
+            }
             Self::Set(project, service) => {
                 let Address { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
-                let template = url.parse().map_err(|expected| Error::invalid("url", format!("{expected}")))?;
+                let template = url
+                    .parse()
+                    .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
                 (project, service, Some(Named { service, template }))
             }
             Self::Unset(project, service) => (project, service, None),
@@ -207,11 +244,24 @@ impl Asked {
                 let Switch { enabled } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
                 return switch_key_check(app, &project, Some(enabled), audit).await;
             }
-            Self::UnsetKeyCheck(project) => return switch_key_check(app, &project, None, audit).await,
+            Self::UnsetKeyCheck(project) => {
+                return switch_key_check(app, &project, None, audit).await;
+            }
         };
-        overrides::set(&app.db, &project, service, named.as_ref(), &app.clock, audit).await?;
+        overrides::set(
+            &app.db,
+            &project,
+            service,
+            named.as_ref(),
+            &app.clock,
+            audit,
+        )
+        .await?;
         listener::settle(&app.db).await?;
-        Ok(http::output::json(StatusCode::OK, &told(app, &project).await?[service as usize]))
+        Ok(http::output::json(
+            StatusCode::OK,
+            &told(app, &project).await?[service as usize],
+        ))
     }
 }
 
@@ -220,11 +270,20 @@ async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len
     let own = overrides::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {
         let (said, general) = (own.get(service), app.settings.upstreams.get(service));
-        Told { service: service.name(), url: said.or(general).map(ToString::to_string), overridden: said.is_some() }
+        Told {
+            service: service.name(),
+            url: said.or(general).map(ToString::to_string),
+            overridden: said.is_some(),
+        }
     }))
 }
 
-async fn switch_key_check(app: &App, project: &ProjectRef, enabled: Option<bool>, audit: Recorder) -> Result<Response, Error> {
+async fn switch_key_check(
+    app: &App,
+    project: &ProjectRef,
+    enabled: Option<bool>,
+    audit: Recorder,
+) -> Result<Response, Error> {
     key_checks::set(&app.db, project, enabled, &app.clock, audit).await?;
     listener::settle(&app.db).await?;
     key_check(app, project).await
@@ -232,6 +291,9 @@ async fn switch_key_check(app: &App, project: &ProjectRef, enabled: Option<bool>
 
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
-    let told = KeyCheck { enabled: set.unwrap_or(app.settings.edge.check_keys), overridden: set.is_some() };
+    let told = KeyCheck {
+        enabled: set.unwrap_or(app.settings.edge.check_keys),
+        overridden: set.is_some(),
+    };
     Ok(http::output::json(StatusCode::OK, &told))
 }

@@ -19,7 +19,10 @@ pub struct Place<K: Eq + Hash> {
 impl<K: Copy + Eq + Hash> Places<K> {
     /// At most `most` for each.
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, taken: Mutex::default() })
+        Arc::new(Self {
+            most,
+            taken: Mutex::default(),
+        })
     }
 
     /// A place, if one is left.
@@ -29,7 +32,10 @@ impl<K: Copy + Eq + Hash> Places<K> {
         // Who has none is not in the map, and there is at least one for everybody.
         (*count < self.most).then(|| {
             *count += 1;
-            Place { places: Arc::clone(self), key }
+            Place {
+                places: Arc::clone(self),
+                key,
+            }
         })
     }
 }

@@ -16,7 +16,10 @@ pub struct Queue<T, const MOST: usize> {
 
 impl<T, const MOST: usize> Default for Queue<T, MOST> {
     fn default() -> Self {
-        Self { waiting: Mutex::default(), taker: Notify::new() }
+        Self {
+            waiting: Mutex::default(),
+            taker: Notify::new(),
+        }
     }
 }
 

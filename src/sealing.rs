@@ -66,15 +66,25 @@ impl SealingKey {
     pub fn new(bytes: &[u8; 32]) -> Result<Self, Error> {
         let key = UnboundKey::new(&AES_256_GCM, bytes).context("making a sealing key")?;
         // The key is random, so what tells it from others tells nothing about it.
-        let digest = Sha256::new().chain_update(b"gantry sealing key").chain_update(bytes).finalize();
+        let digest = Sha256::new()
+            .chain_update(b"gantry sealing key")
+            .chain_update(bytes)
+            .finalize();
         let marks = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), b"gantry marks");
         let marks = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, marks.as_ref()));
-        Ok(Self { key: Arc::new(LessSafeKey::new(key)), marks, fingerprint: hex::encode(&digest[..8]) })
+        Ok(Self {
+            key: Arc::new(LessSafeKey::new(key)),
+            marks,
+            fingerprint: hex::encode(&digest[..8]),
+        })
     }
 
     /// The key in a file of the operator's.
     pub fn read(file: &Path) -> Result<Self, KeyFileError> {
-        let unusable = |cause| KeyFileError::File { file: file.to_owned(), cause };
+        let unusable = |cause| KeyFileError::File {
+            file: file.to_owned(),
+            cause,
+        };
         let about = fs::metadata(file).map_err(unusable)?;
         if about.mode() & 0o007 != 0 {
             return Err(KeyFileError::Open(file.to_owned()));
@@ -93,7 +103,10 @@ impl SealingKey {
     pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
         match Self::read(file) {
             Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
-                make(file, entropy).map_err(|cause| KeyFileError::File { file: file.to_owned(), cause })?;
+                make(file, entropy).map_err(|cause| KeyFileError::File {
+                    file: file.to_owned(),
+                    cause,
+                })?;
                 Self::read(file)
             }
             read => read,
@@ -105,8 +118,13 @@ impl SealingKey {
         let doing = "comparing the sealing key";
         let sql = "insert into sealing (fingerprint) values ($1) on conflict do nothing";
         db.query(sql, &[&self.fingerprint]).await.context(doing)?;
-        let rows = db.query("select fingerprint from sealing", &[]).await.context(doing)?;
-        Ok(rows.first().is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
+        let rows = db
+            .query("select fingerprint from sealing", &[])
+            .await
+            .context(doing)?;
+        Ok(rows
+            .first()
+            .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
     }
 
     /// A word that only who has this key could choose for `what`, and that is the same whenever it is asked for: 40 hex digits.
@@ -115,22 +133,37 @@ impl SealingKey {
     }
 
     /// Encrypts a secret. `place` says what it is, and of what: it opens nowhere else.
-    pub fn seal(&self, entropy: &Entropy, place: &str, secret: &SecretString) -> Result<Vec<u8>, Error> {
+    pub fn seal(
+        &self,
+        entropy: &Entropy,
+        place: &str,
+        secret: &SecretString,
+    ) -> Result<Vec<u8>, Error> {
         let nonce = entropy.bytes::<NONCE_LEN>();
         let mut text = secret.expose_secret().as_bytes().to_vec();
         let aad = Aad::from(place.as_bytes());
-        self.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text).context("sealing a secret")?;
+        self.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text)
+            .context("sealing a secret")?;
         Ok([&nonce[..], &text].concat())
     }
 
     /// Decrypts the secret of this place.
     pub fn open(&self, place: &str, sealed: &[u8]) -> Result<SecretString, Error> {
         let doing = "opening a sealed secret";
-        let (nonce, text) = sealed.split_at_checked(NONCE_LEN).ok_or("it is too short").context(doing)?;
+        let (nonce, text) = sealed
+            .split_at_checked(NONCE_LEN)
+            .ok_or("it is too short")
+            .context(doing)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).context(doing)?;
         let mut text = text.to_vec();
-        let opened = self.key.open_in_place(nonce, Aad::from(place.as_bytes()), &mut text).context(doing)?;
-        Ok(SecretString::from(std::str::from_utf8(opened).context(doing)?))
+        let opened = self
+            .key
+            .open_in_place(nonce, Aad::from(place.as_bytes()), &mut text)
+            .context(doing)?;
+        Ok(SecretString::from(
+            std::str::from_utf8(opened).context(doing)?,
+        ))
     }
 }
 
@@ -142,11 +175,16 @@ fn make(file: &Path, entropy: &Entropy) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+    let mut new = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
     writeln!(new, "{}", hex::encode(entropy.bytes::<32>()))?;
     new.sync_all()?;
     fs::rename(&unfinished, file)?;
-    file.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+    file.parent()
+        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
 }
 
 #[cfg(test)]
@@ -158,16 +196,32 @@ mod tests {
     #[test]
     fn what_is_sealed_opens_in_its_place_with_its_key_only() {
         let (entropy, secret) = (Entropy::seeded(1), SecretString::from("hush"));
-        let (key, other) = (SealingKey::new(&[1; 32]).unwrap(), SealingKey::new(&[2; 32]).unwrap());
+        let (key, other) = (
+            SealingKey::new(&[1; 32]).unwrap(),
+            SealingKey::new(&[2; 32]).unwrap(),
+        );
         let sealed = key.seal(&entropy, "project 1", &secret).unwrap();
-        assert_eq!(key.open("project 1", &sealed).unwrap().expose_secret(), "hush");
+        assert_eq!(
+            key.open("project 1", &sealed).unwrap().expose_secret(),
+            "hush"
+        );
         assert!(!sealed.windows(4).any(|part| part == b"hush"));
-        assert_ne!(key.seal(&entropy, "project 1", &secret).unwrap(), sealed, "equal secrets do not look equal");
-        assert!(key.open("project 2", &sealed).is_err() && other.open("project 1", &sealed).is_err());
+        assert_ne!(
+            key.seal(&entropy, "project 1", &secret).unwrap(),
+            sealed,
+            "equal secrets do not look equal"
+        );
+        assert!(
+            key.open("project 2", &sealed).is_err() && other.open("project 1", &sealed).is_err()
+        );
         for n in 0..sealed.len() {
             let mut altered = sealed.clone();
             altered[n] ^= 1;
-            assert!(key.open("project 1", &altered).is_err() && key.open("project 1", &sealed[..n]).is_err(), "{n}");
+            assert!(
+                key.open("project 1", &altered).is_err()
+                    && key.open("project 1", &sealed[..n]).is_err(),
+                "{n}"
+            );
         }
     }
 
@@ -178,23 +232,46 @@ mod tests {
         fs::write(dir.path().join("key.tmp"), "half").unwrap();
         let key = SealingKey::read_or_make(&file, &Entropy::seeded(1)).unwrap();
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(SealingKey::read_or_make(&file, &Entropy::seeded(2)).unwrap().fingerprint, key.fingerprint);
+        assert_eq!(
+            SealingKey::read_or_make(&file, &Entropy::seeded(2))
+                .unwrap()
+                .fingerprint,
+            key.fingerprint
+        );
         let text = fs::read_to_string(&file).unwrap();
         assert!(!format!("{key:?}").contains(text.trim()));
 
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(SealingKey::read_or_make(&file, &Entropy::seeded(2)), Err(KeyFileError::Open(_))));
+        assert!(matches!(
+            SealingKey::read_or_make(&file, &Entropy::seeded(2)),
+            Err(KeyFileError::Open(_))
+        ));
     }
 
     #[test]
     fn what_is_no_key_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
-        assert!(matches!(SealingKey::read(&file), Err(KeyFileError::File { .. })));
-        for text in [String::new(), "ab".repeat(31), "zz".repeat(32), "ab".repeat(33), "ab".repeat(1000)] {
+        assert!(matches!(
+            SealingKey::read(&file),
+            Err(KeyFileError::File { .. })
+        ));
+        for text in [
+            String::new(),
+            "ab".repeat(31),
+            "zz".repeat(32),
+            "ab".repeat(33),
+            "ab".repeat(1000),
+        ] {
             fs::write(&file, &text).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-            assert!(matches!(SealingKey::read_or_make(&file, &Entropy::seeded(1)), Err(KeyFileError::Content(_))), "{text}");
+            assert!(
+                matches!(
+                    SealingKey::read_or_make(&file, &Entropy::seeded(1)),
+                    Err(KeyFileError::Content(_))
+                ),
+                "{text}"
+            );
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
         }
         fs::write(&file, "ab".repeat(32)).unwrap();

@@ -21,17 +21,32 @@ use crate::{
 
 /// Starts logging to standard error. Standard output is for answers.
 pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
-    let filter = EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
+    let filter =
+        EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
     // The driver logs the parameters of every statement, password verifiers among them, when asked for debug lines. No
     // filter may ask for those.
-    let level = filter.max_level_hint().unwrap_or(LevelFilter::TRACE).as_log();
-    LogTracer::builder().with_max_level(level).ignore_crate("tokio_postgres").init().context("starting the log")?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let level = filter
+        .max_level_hint()
+        .unwrap_or(LevelFilter::TRACE)
+        .as_log();
+    LogTracer::builder()
+        .with_max_level(level)
+        .ignore_crate("tokio_postgres")
+        .init()
+        .context("starting the log")?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match format {
-        LogFormat::Text => {
-            tracing::subscriber::set_global_default(lines.with_ansi(std::io::stderr().is_terminal()).with_target(false).finish())
+        LogFormat::Text => tracing::subscriber::set_global_default(
+            lines
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_target(false)
+                .finish(),
+        ),
+        LogFormat::Json => {
+            tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish())
         }
-        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
     }
     .context("starting the log")
 }
@@ -115,17 +130,38 @@ pub struct Clusters {
 
 impl Clusters {
     fn new(recorder: &PrometheusRecorder) -> Self {
-        let labelled = |name: &'static str, label, value| Key::from_parts(name, vec![Label::from_static_parts(label, value)]);
-        let origin = |from| recorder.register_counter(&labelled("gantry_clusters_begun_total", "from", from), &METADATA);
-        let step = |step| recorder.register_histogram(&labelled("gantry_cluster_step_seconds", "step", step), &METADATA);
-        let ready = |kind| recorder.register_gauge(&labelled("gantry_clusters_prepared", "kind", kind), &METADATA);
+        let labelled = |name: &'static str, label, value| {
+            Key::from_parts(name, vec![Label::from_static_parts(label, value)])
+        };
+        let origin = |from| {
+            recorder.register_counter(
+                &labelled("gantry_clusters_begun_total", "from", from),
+                &METADATA,
+            )
+        };
+        let step = |step| {
+            recorder.register_histogram(
+                &labelled("gantry_cluster_step_seconds", "step", step),
+                &METADATA,
+            )
+        };
+        let ready = |kind| {
+            recorder.register_gauge(
+                &labelled("gantry_clusters_prepared", "kind", kind),
+                &METADATA,
+            )
+        };
         Self {
             origins: ["server", "folder", "template"].map(origin),
             steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
             folders: ready("folder"),
             servers: ready("server"),
-            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"]
-                .map(|bound| recorder.register_counter(&labelled("gantry_project_bounds_reached_total", "bound", bound), &METADATA)),
+            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {
+                recorder.register_counter(
+                    &labelled("gantry_project_bounds_reached_total", "bound", bound),
+                    &METADATA,
+                )
+            }),
         }
     }
 
@@ -153,20 +189,37 @@ impl Clusters {
 }
 
 fn edge_tally(recorder: &PrometheusRecorder) -> edge::Tally {
-    let counter = |name: &'static str, labels| recorder.register_counter(&Key::from_parts(name, labels), &METADATA);
+    let counter = |name: &'static str, labels| {
+        recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
+    };
     let requests = |service| {
         CLASSES.map(|class| {
-            let labels = vec![Label::from_static_parts("service", service), Label::from_static_parts("status", class)];
+            let labels = vec![
+                Label::from_static_parts("service", service),
+                Label::from_static_parts("status", class),
+            ];
             counter("gantry_edge_requests_total", labels)
         })
     };
-    let [rest, auth, storage, realtime, functions] = Service::ALL.map(|service| requests(service.name()));
+    let [rest, auth, storage, realtime, functions] =
+        Service::ALL.map(|service| requests(service.name()));
     edge::Tally {
-        connections: edge::OUTCOMES
-            .map(|outcome| (outcome, counter("gantry_edge_connections_total", vec![Label::from_static_parts("outcome", outcome)]))),
+        connections: edge::OUTCOMES.map(|outcome| {
+            (
+                outcome,
+                counter(
+                    "gantry_edge_connections_total",
+                    vec![Label::from_static_parts("outcome", outcome)],
+                ),
+            )
+        }),
         requests: [rest, auth, storage, realtime, functions, requests("none")],
-        tunnels: recorder.register_gauge(&Key::from_static_name("gantry_edge_websockets"), &METADATA),
-        dropped: recorder.register_counter(&Key::from_static_name("gantry_edge_log_dropped_total"), &METADATA),
+        tunnels: recorder
+            .register_gauge(&Key::from_static_name("gantry_edge_websockets"), &METADATA),
+        dropped: recorder.register_counter(
+            &Key::from_static_name("gantry_edge_log_dropped_total"),
+            &METADATA,
+        ),
     }
 }
 
@@ -178,28 +231,55 @@ impl Metrics {
     /// Metrics for operations of these ids, numbered in this order.
     pub fn new(operations: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
         let buckets = MILLIS.map(|millis| Duration::from_millis(millis).as_secs_f64());
-        let recorder = PrometheusBuilder::new().set_buckets(&buckets).context("choosing histogram buckets")?.build_recorder();
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&buckets)
+            .context("choosing histogram buckets")?
+            .build_recorder();
         let decisions = |by| {
             let labels = vec![Label::from_static_parts("by", by)];
-            recorder.register_counter(&Key::from_parts("gantry_limits_shared_total", labels), &METADATA)
+            recorder.register_counter(
+                &Key::from_parts("gantry_limits_shared_total", labels),
+                &METADATA,
+            )
         };
         let tally = Tally {
             asked: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
-            away: recorder.register_gauge(&Key::from_static_name("gantry_limits_store_away"), &METADATA),
+            away: recorder.register_gauge(
+                &Key::from_static_name("gantry_limits_store_away"),
+                &METADATA,
+            ),
         };
         let clusters = Clusters::new(&recorder);
         let router = router::Tally {
-            sessions: recorder.register_gauge(&Key::from_static_name("gantry_router_sessions"), &METADATA),
+            sessions: recorder
+                .register_gauge(&Key::from_static_name("gantry_router_sessions"), &METADATA),
             outcomes: router::OUTCOMES.map(|outcome| {
                 let labels = vec![Label::from_static_parts("outcome", outcome)];
-                (outcome, recorder.register_counter(&Key::from_parts("gantry_router_connections_total", labels), &METADATA))
+                (
+                    outcome,
+                    recorder.register_counter(
+                        &Key::from_parts("gantry_router_connections_total", labels),
+                        &METADATA,
+                    ),
+                )
             }),
         };
         let edge = edge_tally(&recorder);
-        let unlogged = recorder.register_counter(&Key::from_static_name("gantry_management_log_dropped_total"), &METADATA);
-        Ok(Self { handle: recorder.handle(), operations: Operations::new(operations), tally, clusters, router, edge, unlogged })
+        let unlogged = recorder.register_counter(
+            &Key::from_static_name("gantry_management_log_dropped_total"),
+            &METADATA,
+        );
+        Ok(Self {
+            handle: recorder.handle(),
+            operations: Operations::new(operations),
+            tally,
+            clusters,
+            router,
+            edge,
+            unlogged,
+        })
     }
 
     /// What is counted about connections to databases.

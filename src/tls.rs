@@ -10,7 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 use rustls::{
     crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
@@ -48,7 +51,11 @@ pub type Resolver = Arc<dyn ResolvesServerCert>;
 
 /// The certificate chain and the key in these files. They are read again whenever they changed.
 pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
-    let files = Files { cert: cert.to_owned(), key: key.to_owned(), held: Mutex::default() };
+    let files = Files {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        held: Mutex::default(),
+    };
     files.current()?;
     Ok(Arc::new(files))
 }
@@ -66,7 +73,10 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 fn at(path: &Path) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> TlsError {
-    move |cause| TlsError::File { path: path.to_owned(), cause }
+    move |cause| TlsError::File {
+        path: path.to_owned(),
+        cause,
+    }
 }
 
 /// The operator's certificate.
@@ -84,8 +94,9 @@ impl Files {
     /// What is in the files now; if it is of no use, what was in them before.
     fn current(&self) -> Result<Arc<CertifiedKey>, TlsError> {
         let mut held = self.held.lock();
-        let stamp =
-            [&self.cert, &self.key].map(|path| fs::metadata(path).map(|file| (file.ino(), file.len(), file.mtime(), file.mtime_nsec())));
+        let stamp = [&self.cert, &self.key].map(|path| {
+            fs::metadata(path).map(|file| (file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
+        });
         let stamp = match stamp {
             [Ok(cert), Ok(key)] => Some([cert, key]),
             _ => None,
@@ -98,7 +109,9 @@ impl Files {
                     Ok(key)
                 }
                 Err(error) => {
-                    let Some((_, key)) = before else { return Err(error) };
+                    let Some((_, key)) = before else {
+                        return Err(error);
+                    };
                     tracing::warn!(%error, cert = %self.cert.display(), "the new certificate is not used");
                     Ok(key.clone())
                 }
@@ -107,8 +120,11 @@ impl Files {
     }
 
     fn read(&self) -> Result<Arc<CertifiedKey>, TlsError> {
-        let chain = CertificateDer::pem_file_iter(&self.cert).and_then(Iterator::collect).map_err(|cause| at(&self.cert)(cause.into()))?;
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|cause| at(&self.key)(cause.into()))?;
+        let chain = CertificateDer::pem_file_iter(&self.cert)
+            .and_then(Iterator::collect)
+            .map_err(|cause| at(&self.cert)(cause.into()))?;
+        let key =
+            PrivateKeyDer::from_pem_file(&self.key).map_err(|cause| at(&self.key)(cause.into()))?;
         Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
     }
 }
@@ -140,7 +156,8 @@ impl Authority {
             Ok(pem) => KeyPair::from_pem(&pem)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = KeyPair::generate()?;
-                replace(&key_file, &key.serialize_pem(), 0o600).map_err(|cause| at(&key_file)(cause.into()))?;
+                replace(&key_file, &key.serialize_pem(), 0o600)
+                    .map_err(|cause| at(&key_file)(cause.into()))?;
                 key
             }
             Err(error) => return Err(at(&key_file)(error.into())),
@@ -150,12 +167,18 @@ impl Authority {
             let pem = params.self_signed(&key)?.pem();
             replace(&cert_file, &pem, 0o644).map_err(|cause| at(&cert_file)(cause.into()))?;
         }
-        Ok(Self { issuer: Issuer::new(params, key), domain: domain.to_ascii_lowercase(), made: Cache::new(CERTIFICATES_MAX) })
+        Ok(Self {
+            issuer: Issuer::new(params, key),
+            domain: domain.to_ascii_lowercase(),
+            made: Cache::new(CERTIFICATES_MAX),
+        })
     }
 
     fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "gantry dev databases");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "gantry dev databases");
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params
@@ -164,7 +187,9 @@ impl Authority {
     /// A certificate for `name`, if it is ours to certify; else for the machine itself.
     fn certificate(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
         let name = name.to_ascii_lowercase();
-        let ours = name.strip_suffix(&self.domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let ours = name
+            .strip_suffix(&self.domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         let name = if ours { name } else { self.domain.clone() };
         self.made.get_or_insert_with(&name, || self.make(&name))
     }
@@ -172,7 +197,12 @@ impl Authority {
     fn make(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
         let mut names = vec![name.to_owned()];
         if name == self.domain {
-            names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned).into_iter().filter(|other| *other != name));
+            names.extend(
+                ["localhost", "127.0.0.1", "::1"]
+                    .map(str::to_owned)
+                    .into_iter()
+                    .filter(|other| *other != name),
+            );
         }
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, name);
@@ -181,13 +211,18 @@ impl Authority {
         let key = KeyPair::generate()?;
         let cert = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        Ok(Arc::new(CertifiedKey::from_der(vec![cert.der().clone()], key, &provider())?))
+        Ok(Arc::new(CertifiedKey::from_der(
+            vec![cert.der().clone()],
+            key,
+            &provider(),
+        )?))
     }
 }
 
 impl ResolvesServerCert for Authority {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.certificate(hello.server_name().unwrap_or(&self.domain)).ok()
+        self.certificate(hello.server_name().unwrap_or(&self.domain))
+            .ok()
     }
 }
 
@@ -197,7 +232,11 @@ fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
 
     let unfinished = file.with_extension("tmp");
     let _ = fs::remove_file(&unfinished);
-    let mut new = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?;
+    let mut new = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&unfinished)?;
     // Independent of the umask: clients of any account read the certificate that they are to trust.
     new.set_permissions(fs::Permissions::from_mode(mode))?;
     new.write_all(text.as_bytes())?;
@@ -212,7 +251,10 @@ mod tests {
 
     fn pair(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
-        let cert = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
+        let cert = CertificateParams::new(vec![name.to_owned()])
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
         let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
         replace(&cert_file, &cert.pem(), 0o644).unwrap();
         replace(&key_file, &key.serialize_pem(), 0o600).unwrap();
@@ -223,9 +265,16 @@ mod tests {
     fn a_certificate_is_renewed_while_it_is_used_and_a_broken_one_is_not_taken() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = pair(dir.path(), "one.test");
-        let files = Files { cert: cert.clone(), key, held: Mutex::default() };
+        let files = Files {
+            cert: cert.clone(),
+            key,
+            held: Mutex::default(),
+        };
         let first = files.current().unwrap();
-        assert!(Arc::ptr_eq(&first, &files.current().unwrap()), "unchanged files are not read again");
+        assert!(
+            Arc::ptr_eq(&first, &files.current().unwrap()),
+            "unchanged files are not read again"
+        );
         pair(dir.path(), "two.test");
         let second = files.current().unwrap();
         assert_ne!(first.cert, second.cert);
@@ -233,7 +282,10 @@ mod tests {
         assert_eq!(files.current().unwrap().cert, second.cert);
         fs::remove_file(&cert).unwrap();
         assert_eq!(files.current().unwrap().cert, second.cert);
-        assert!(from_files(&cert, &cert).is_err(), "at the start it is an error");
+        assert!(
+            from_files(&cert, &cert).is_err(),
+            "at the start it is an error"
+        );
     }
 
     #[test]
@@ -242,8 +294,19 @@ mod tests {
         let (_, file) = own_authority(dir.path(), "dev.test").unwrap();
         let before = fs::read_to_string(&file).unwrap();
         own_authority(dir.path(), "dev.test").unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), before, "clients trust it already");
-        assert_eq!(fs::metadata(dir.path().join(AUTHORITY_KEY)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::read_to_string(&file).unwrap(),
+            before,
+            "clients trust it already"
+        );
+        assert_eq!(
+            fs::metadata(dir.path().join(AUTHORITY_KEY))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
 
         let authority = Authority::open(dir.path(), "dev.test").unwrap();
         let made = |name: &str| authority.certificate(name).unwrap();

@@ -27,27 +27,44 @@ pub struct Wire {
 
 impl From<TcpStream> for Wire {
     fn from(stream: TcpStream) -> Self {
-        Self { stream, gathered: Vec::new() }
+        Self {
+            stream,
+            gathered: Vec::new(),
+        }
     }
 }
 
 impl AsyncRead for Wire {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let Self { stream, gathered } = &mut *self;
         let stream = Pin::new(stream);
         match bufs {
             [one] => stream.poll_write(cx, one),
-            several if several.iter().map(|piece| piece.len()).sum::<usize>() > GATHERED_MAX => stream.poll_write_vectored(cx, several),
+            several if several.iter().map(|piece| piece.len()).sum::<usize>() > GATHERED_MAX => {
+                stream.poll_write_vectored(cx, several)
+            }
             several => {
                 gathered.clear();
                 for piece in several {
@@ -83,13 +100,28 @@ mod tests {
     #[tokio::test]
     async fn what_is_handed_over_in_pieces_arrives_whole_and_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
         let mut wire = Wire::from(listener.accept().await.unwrap().0);
-        for sizes in [&[5][..], &[600, 14], &[600, 14], &[1, 0, 8191], &[600, 20_000], &[3]] {
-            let pieces: Vec<Vec<u8>> = (b'a'..).zip(sizes).map(|(letter, size)| vec![letter; *size]).collect();
+        for sizes in [
+            &[5][..],
+            &[600, 14],
+            &[600, 14],
+            &[1, 0, 8191],
+            &[600, 20_000],
+            &[3],
+        ] {
+            let pieces: Vec<Vec<u8>> = (b'a'..)
+                .zip(sizes)
+                .map(|(letter, size)| vec![letter; *size])
+                .collect();
             let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
             let (whole, written) = (pieces.concat(), wire.write_vectored(&slices).await.unwrap());
-            assert!(written == whole.len() || sizes.len() > 1 && written > 8192, "{sizes:?}: {written}");
+            assert!(
+                written == whole.len() || sizes.len() > 1 && written > 8192,
+                "{sizes:?}: {written}"
+            );
             let mut read = vec![0; written];
             far.read_exact(&mut read).await.unwrap();
             assert!(read == whole[..written], "{sizes:?}");

@@ -48,14 +48,27 @@ impl Dev {
             }
         }
         let variables = fs::read_to_string(home.join("dev.env"))?;
-        let value =
-            |name: &str| variables.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned).ok_or("a variable is missing");
-        Ok(Self { child, api, token: value("GANTRY_TOKEN=")?, organization: value("GANTRY_ORG=")? })
+        let value = |name: &str| {
+            variables
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::to_owned)
+                .ok_or("a variable is missing")
+        };
+        Ok(Self {
+            child,
+            api,
+            token: value("GANTRY_TOKEN=")?,
+            organization: value("GANTRY_ORG=")?,
+        })
     }
 
     /// A project; connections wait until it is there.
     pub(crate) fn project(&self) -> Outcome<String> {
-        let body = format!(r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#, self.organization);
+        let body = format!(
+            r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#,
+            self.organization
+        );
         let mut stream = TcpStream::connect(self.api)?;
         write!(
             stream,
@@ -66,7 +79,9 @@ impl Dev {
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let (_, rest) = answer.split_once(r#""ref":""#).ok_or_else(|| answer.clone())?;
+        let (_, rest) = answer
+            .split_once(r#""ref":""#)
+            .ok_or_else(|| answer.clone())?;
         Ok(rest.split('"').next().unwrap_or_default().to_owned())
     }
 
@@ -77,14 +92,20 @@ impl Dev {
     /// Resident memory, in kB.
     pub(crate) fn memory(&self) -> Outcome<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .ok_or("no VmRSS")?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     }
 }
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.child.id())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+        {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         }
         let _ = self.child.wait();

@@ -4,7 +4,11 @@
 //! waits for the disk once; and all are appended to a store, five hundred at a time from four appenders, until each append is
 //! durable, then until all are in files. Printed are medians over the rounds, and what a row takes.
 
-#![expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "a benchmark prints what it measured")]
+#![expect(
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a benchmark prints what it measured"
+)]
 
 mod common;
 
@@ -49,7 +53,9 @@ fn main() -> Outcome<()> {
         let id = sent["id"].as_str().unwrap_or_default().to_owned();
         events.push(Event::new(id, stamp, Source::Edge, message, attributes));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let (mut plain, mut durable, mut filed, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..ROUNDS {
         plain.push(alone(&events)?);
@@ -66,16 +72,29 @@ fn main() -> Outcome<()> {
     let (plain, durable, filed) = (rate(plain), rate(durable), rate(filed));
     println!("{rows} rows, {ROUNDS} rounds in turns; rows a second");
     println!("Parquet writer alone   {plain:>10.0}");
-    println!("appended, durable      {durable:>10.0}  {:.2} x", durable / plain);
-    println!("appended, in files     {filed:>10.0}  {:.2} x", filed / plain);
-    println!("bytes a row: {:.0} in files, {:.0} as JSON: {:.3} x", each(bytes), each(json_bytes), each(bytes) / each(json_bytes));
+    println!(
+        "appended, durable      {durable:>10.0}  {:.2} x",
+        durable / plain
+    );
+    println!(
+        "appended, in files     {filed:>10.0}  {:.2} x",
+        filed / plain
+    );
+    println!(
+        "bytes a row: {:.0} in files, {:.0} as JSON: {:.3} x",
+        each(bytes),
+        each(json_bytes),
+        each(bytes) / each(json_bytes)
+    );
     Ok(())
 }
 
 /// The Parquet writer alone.
 fn alone(events: &[Event]) -> Outcome<Duration> {
     let folder = tempfile::tempdir()?;
-    let properties = WriterProperties::builder().set_compression(Compression::ZSTD(ZstdLevel::default())).build();
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .build();
     let begin = now();
     let mut file = fs::File::create(folder.path().join("rows.parquet"))?;
     let mut writer = ArrowWriter::try_new(&mut file, layout::schema(), Some(properties))?;
@@ -91,12 +110,19 @@ fn alone(events: &[Event]) -> Outcome<Duration> {
 /// A store: how long until all is durable, until all is in files, and what these take.
 async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
     let folder = tempfile::tempdir()?;
-    let options = Options { seal_after: Duration::ZERO, ..Options::new(folder.path(), "bench") };
+    let options = Options {
+        seal_after: Duration::ZERO,
+        ..Options::new(folder.path(), "bench")
+    };
     let store = Arc::new(Store::open(options).await?);
     // What appenders hand over is theirs: copied before the clock runs.
     let mut shares: Vec<Vec<Batch>> = vec![Vec::new(); APPENDERS];
     for (at, chunk) in events.chunks(BATCH).enumerate() {
-        shares[at % APPENDERS].push(Batch { project: "project".into(), events: chunk.to_vec(), mark: None });
+        shares[at % APPENDERS].push(Batch {
+            project: "project".into(),
+            events: chunk.to_vec(),
+            mark: None,
+        });
     }
     let begin = now();
     let appenders = shares.into_iter().map(|share| {
@@ -117,7 +143,11 @@ async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
     }
     let filed = begin.elapsed();
     let view = store.view("project", i64::MIN, i64::MAX).await?;
-    Ok((durable, filed, view.files.iter().map(|file| file.size).sum()))
+    Ok((
+        durable,
+        filed,
+        view.files.iter().map(|file| file.size).sum(),
+    ))
 }
 
 /// What a gateway says of one request.
@@ -142,11 +172,18 @@ fn request(dice: &mut Dice) -> Json {
         "node",
         "okhttp/5.1.0",
     ]);
-    let (country, city, colo) =
-        dice.skewed(&[("DE", "Berlin", "TXL"), ("US", "Ashburn", "IAD"), ("IN", "Mumbai", "BOM"), ("BR", "São Paulo", "GRU")]);
+    let (country, city, colo) = dice.skewed(&[
+        ("DE", "Berlin", "TXL"),
+        ("US", "Ashburn", "IAD"),
+        ("IN", "Mumbai", "BOM"),
+        ("BR", "São Paulo", "GRU"),
+    ]);
     let client = dice.below(5_000);
     let address = format!("203.{}.{}.{}", client % 200, client / 200, client * 7 % 250);
-    let (ray, host) = (format!("{}-{colo}", dice.hex(16)), "abcdefghijklmnopqrst.example.com");
+    let (ray, host) = (
+        format!("{}-{colo}", dice.hex(16)),
+        "abcdefghijklmnopqrst.example.com",
+    );
     json!({
         "request": [{
             "method": dice.skewed(&["GET", "POST", "PATCH", "DELETE"]),
@@ -176,7 +213,17 @@ fn message(body: &Json) -> String {
     let (request, response) = (&body["request"][0], &body["response"][0]);
     let text = |it: &Json| it.as_str().unwrap_or_default().to_owned();
     let headers = &request["headers"][0];
-    let parts = [&request["method"], &headers["cf_connecting_ip"], &headers["cf_ray"], &request["url"], &headers["user_agent"]].map(text);
+    let parts = [
+        &request["method"],
+        &headers["cf_connecting_ip"],
+        &headers["cf_ray"],
+        &request["url"],
+        &headers["user_agent"],
+    ]
+    .map(text);
     let [method, address, ray, url, agent] = parts;
-    format!("{method} | {} | {address} | {ray} | {url} | {agent}", response["status_code"])
+    format!(
+        "{method} | {} | {address} | {ray} | {url} | {agent}",
+        response["status_code"]
+    )
 }

@@ -87,23 +87,47 @@ const QUESTIONS: &[[&str; 4]] = &[
 
 fn main() -> Outcome<()> {
     let arguments: Vec<_> = env::args().collect();
-    let value = |flag: &str| arguments.iter().position(|it| it == flag).and_then(|at| arguments.get(at + 1));
+    let value = |flag: &str| {
+        arguments
+            .iter()
+            .position(|it| it == flag)
+            .and_then(|at| arguments.get(at + 1))
+    };
     let rows = value("--rows").map_or(Ok(ROWS), |it| it.parse())?;
     let folder = tempfile::tempdir()?;
     let rows_file = folder.path().join("rows.tsv");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let store = Arc::new(runtime.block_on(kept(folder.path(), rows, &rows_file))?);
     let files = runtime.block_on(store.view("project", DAY, DAY + DAY_MICROS))?;
-    println!("{rows} rows in {} files, {} bytes", files.files.len(), files.files.iter().map(|file| file.size).sum::<u64>());
+    println!(
+        "{rows} rows in {} files, {} bytes",
+        files.files.len(),
+        files.files.iter().map(|file| file.size).sum::<u64>()
+    );
     let logs = Logs::new(store, Bounds::default())?;
 
-    let mut duckdb = if arguments.iter().any(|it| it == "--duckdb") { Some(Other::duckdb(folder.path())?) } else { None };
-    let mut postgres = value("--postgres").map(|url| Other::postgres(url, &rows_file)).transpose()?;
+    let mut duckdb = if arguments.iter().any(|it| it == "--duckdb") {
+        Some(Other::duckdb(folder.path())?)
+    } else {
+        None
+    };
+    let mut postgres = value("--postgres")
+        .map(|url| Other::postgres(url, &rows_file))
+        .transpose()?;
     let hour = "2026-09-22 23:00:00";
-    println!("{:<22}{:>10}{:>10}{:>8}{:>12}{:>8}", "", "here", "DuckDB", "times", "PostgreSQL", "times");
+    println!(
+        "{:<22}{:>10}{:>10}{:>8}{:>12}{:>8}",
+        "", "here", "DuckDB", "times", "PostgreSQL", "times"
+    );
     let only = value("--only");
-    for [what, own, of_duckdb, of_postgres] in QUESTIONS.iter().filter(|[what, ..]| only.is_none_or(|only| what == only)) {
-        let [own, of_duckdb, of_postgres] = [own, of_duckdb, of_postgres].map(|sql| sql.replace("$hour", hour));
+    for [what, own, of_duckdb, of_postgres] in QUESTIONS
+        .iter()
+        .filter(|[what, ..]| only.is_none_or(|only| what == only))
+    {
+        let [own, of_duckdb, of_postgres] =
+            [own, of_duckdb, of_postgres].map(|sql| sql.replace("$hour", hour));
         let mut took = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
             let question = Question {
@@ -118,10 +142,19 @@ fn main() -> Outcome<()> {
             runtime.block_on(logs.query(question))?;
             took[0].push(begin.elapsed().as_secs_f64() * 1e3);
             took[1].extend(duckdb.as_mut().map(|it| it.ask(&of_duckdb)).transpose()?);
-            took[2].extend(postgres.as_mut().map(|it| it.ask(&of_postgres)).transpose()?);
+            took[2].extend(
+                postgres
+                    .as_mut()
+                    .map(|it| it.ask(&of_postgres))
+                    .transpose()?,
+            );
         }
         let [here, duckdb, postgres] = took.map(median);
-        println!("{what:<22}{here:>10.1}{duckdb:>10.1}{:>8.1}{postgres:>12.1}{:>8.1}", duckdb / here, postgres / here);
+        println!(
+            "{what:<22}{here:>10.1}{duckdb:>10.1}{:>8.1}{postgres:>12.1}{:>8.1}",
+            duckdb / here,
+            postgres / here
+        );
     }
     Ok(())
 }
@@ -134,7 +167,11 @@ fn median(mut took: Vec<f64>) -> f64 {
 
 /// Rows in files of a store, and as text for `COPY`.
 async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
-    let store = Store::open(Options { retention_days: u32::MAX, ..Options::new(folder.join("store"), "bench") }).await?;
+    let store = Store::open(Options {
+        retention_days: u32::MAX,
+        ..Options::new(folder.join("store"), "bench")
+    })
+    .await?;
     let mut text = BufWriter::new(File::create(text)?);
     let mut dice = Dice(1);
     for first in (0..rows).step_by(usize::try_from(BATCH)?) {
@@ -148,7 +185,13 @@ async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
             let attributes = Attributes::of_json(body.as_object().ok_or("an object")?);
             events.push(Event::new(id, timestamp, Source::Edge, message, attributes));
         }
-        store.append(Batch { project: "project".into(), events, mark: None }).await?;
+        store
+            .append(Batch {
+                project: "project".into(),
+                events,
+                mark: None,
+            })
+            .await?;
         if first % (BATCH * 50) == 0 {
             store.upkeep(DAY).await;
         }
@@ -194,9 +237,19 @@ struct Other {
 
 impl Other {
     fn start(mut command: Command) -> Outcome<Self> {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (asked, answers) = (process.stdin.take().ok_or("stdin")?, process.stdout.take().ok_or("stdout")?);
-        Ok(Self { _process: process, asked, answers: BufReader::new(answers) })
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (asked, answers) = (
+            process.stdin.take().ok_or("stdin")?,
+            process.stdout.take().ok_or("stdout")?,
+        );
+        Ok(Self {
+            _process: process,
+            asked,
+            answers: BufReader::new(answers),
+        })
     }
 
     fn duckdb(folder: &Path) -> Outcome<Self> {
@@ -226,7 +279,11 @@ impl Other {
 
     /// How many milliseconds an answer took.
     fn ask(&mut self, sql: &str) -> Outcome<f64> {
-        writeln!(self.asked, "{sql}{}", if sql.ends_with(';') { "" } else { ";" })?;
+        writeln!(
+            self.asked,
+            "{sql}{}",
+            if sql.ends_with(';') { "" } else { ";" }
+        )?;
         self.asked.flush()?;
         let mut line = String::new();
         while self.answers.read_line(&mut line)? > 0 {

@@ -84,7 +84,11 @@ impl FromStr for Source {
     type Err = UnknownSource;
 
     fn from_str(text: &str) -> Result<Self, UnknownSource> {
-        Self::ALL.iter().copied().find(|source| source.as_str() == text).ok_or_else(|| UnknownSource(text.to_owned()))
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|source| source.as_str() == text)
+            .ok_or_else(|| UnknownSource(text.to_owned()))
     }
 }
 
@@ -128,13 +132,23 @@ impl Severity {
 
     /// Its name, upper-case.
     pub fn as_str(self) -> &'static str {
-        Self::NAMED.iter().find(|(_, severity)| *severity == self).map_or("INFO", |(name, _)| name)
+        Self::NAMED
+            .iter()
+            .find(|(_, severity)| *severity == self)
+            .map_or("INFO", |(name, _)| name)
     }
 
     /// What the attributes of a line say of it: the first of these that is there, `INFO` where none is a known word.
     pub fn of(attributes: &Attributes) -> Self {
-        let said = ["severity_text", "level", "parsed.error_severity"].iter().find_map(|key| attributes.text(key));
-        said.and_then(|said| Self::NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(said))).map_or(Self::Info, |(_, it)| *it)
+        let said = ["severity_text", "level", "parsed.error_severity"]
+            .iter()
+            .find_map(|key| attributes.text(key));
+        said.and_then(|said| {
+            Self::NAMED
+                .iter()
+                .find(|(name, _)| name.eq_ignore_ascii_case(said))
+        })
+        .map_or(Self::Info, |(_, it)| *it)
     }
 }
 
@@ -177,7 +191,11 @@ impl Attributes {
             other => other,
         };
         let after_all = self.0.last().is_none_or(|(last, _)| *last < key);
-        match if after_all { Err(self.0.len()) } else { self.find(&key) } {
+        match if after_all {
+            Err(self.0.len())
+        } else {
+            self.find(&key)
+        } {
             Ok(known) => self.0[known].1 = value,
             Err(place) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(place, (key, value)),
             Err(_) => {}
@@ -213,7 +231,9 @@ impl Attributes {
         let mut all = Self::default();
         for (key, value) in body {
             match (key.as_str(), inner(value)) {
-                ("metadata", Some(metadata)) => metadata.iter().for_each(|(key, value)| all.flatten(key.clone(), value, 1)),
+                ("metadata", Some(metadata)) => metadata
+                    .iter()
+                    .for_each(|(key, value)| all.flatten(key.clone(), value, 1)),
                 _ => all.flatten(key.clone(), value, 1),
             }
         }
@@ -223,13 +243,18 @@ impl Attributes {
     fn flatten(&mut self, key: String, value: &Json, depth: usize) {
         match (value, inner(value)) {
             (_, Some(object)) if depth < DEPTH_MAX => {
-                object.iter().for_each(|(name, value)| self.flatten(format!("{key}.{name}"), value, depth + 1));
+                object.iter().for_each(|(name, value)| {
+                    self.flatten(format!("{key}.{name}"), value, depth + 1)
+                });
             }
             (Json::Null, _) => {}
             (Json::Bool(it), _) => self.add(key, Value::Boolean(*it)),
             (Json::String(it), _) => self.add(key, Value::Text(it.clone())),
             (Json::Number(it), _) => {
-                let value = it.as_i64().map(Value::Integer).or_else(|| it.as_f64().map(Value::Float));
+                let value = it
+                    .as_i64()
+                    .map(Value::Integer)
+                    .or_else(|| it.as_f64().map(Value::Float));
                 self.add(key, value.unwrap_or_else(|| Value::Text(it.to_string())));
             }
             (other, _) => self.add(key, Value::Text(other.to_string())),
@@ -274,8 +299,21 @@ pub struct Event {
 
 impl Event {
     /// A line whose severity its attributes tell.
-    pub fn new(id: String, timestamp: i64, source: Source, message: String, attributes: Attributes) -> Self {
-        Self { id, timestamp, source, severity: Severity::of(&attributes), message: cut(message), attributes }
+    pub fn new(
+        id: String,
+        timestamp: i64,
+        source: Source,
+        message: String,
+        attributes: Attributes,
+    ) -> Self {
+        Self {
+            id,
+            timestamp,
+            source,
+            severity: Severity::of(&attributes),
+            message: cut(message),
+            attributes,
+        }
     }
 }
 
@@ -292,10 +330,21 @@ mod tests {
             "metadata": [{ "request": [{ "path": "/rest/v1", "headers": { "host": "h" } }], "tags": ["a", 1], "up": true, "took": 1.5, "n": 3 }],
         });
         let all = Attributes::of_json(body.as_object().unwrap());
-        let all: Vec<_> = all.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let all: Vec<_> = all
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         assert_eq!(
             all,
-            [r"n=3", "project=default", "request.headers.host=h", "request.path=/rest/v1", r#"tags=["a",1]"#, "took=1.5", "up=true"]
+            [
+                r"n=3",
+                "project=default",
+                "request.headers.host=h",
+                "request.path=/rest/v1",
+                r#"tags=["a",1]"#,
+                "took=1.5",
+                "up=true"
+            ]
         );
     }
 
@@ -303,20 +352,47 @@ mod tests {
     fn a_line_has_bounds() {
         let deep = (0..20).fold(json!(1), |inner, _| json!({ "a": inner }));
         let deep = Attributes::of_json(deep.as_object().unwrap());
-        assert_eq!(deep.iter().map(|(key, _)| key.matches('.').count() + 1).max(), Some(DEPTH_MAX));
-        let many: Map<String, Json> = (0..2 * ATTRIBUTES_MAX).map(|n| (n.to_string(), json!(n))).collect();
+        assert_eq!(
+            deep.iter()
+                .map(|(key, _)| key.matches('.').count() + 1)
+                .max(),
+            Some(DEPTH_MAX)
+        );
+        let many: Map<String, Json> = (0..2 * ATTRIBUTES_MAX)
+            .map(|n| (n.to_string(), json!(n)))
+            .collect();
         assert_eq!(Attributes::of_json(&many).iter().count(), ATTRIBUTES_MAX);
-        let event = Event::new(String::new(), 0, Source::Edge, "ä".repeat(TEXT_BYTES_MAX), Attributes::default());
+        let event = Event::new(
+            String::new(),
+            0,
+            Source::Edge,
+            "ä".repeat(TEXT_BYTES_MAX),
+            Attributes::default(),
+        );
         assert_eq!(event.message.len(), TEXT_BYTES_MAX);
     }
 
     #[test]
     fn severity_is_what_the_first_of_three_attributes_says() {
         let of = |body: Json| Severity::of(&Attributes::of_json(body.as_object().unwrap()));
-        assert_eq!(of(json!({ "metadata": { "level": "warn", "parsed": { "error_severity": "ERROR" } } })), Severity::Warn);
-        assert_eq!(of(json!({ "metadata": { "parsed": { "error_severity": "panic" } } })), Severity::Panic);
+        assert_eq!(
+            of(json!({ "metadata": { "level": "warn", "parsed": { "error_severity": "ERROR" } } })),
+            Severity::Warn
+        );
+        assert_eq!(
+            of(json!({ "metadata": { "parsed": { "error_severity": "panic" } } })),
+            Severity::Panic
+        );
         assert_eq!(of(json!({ "level": "strange" })), Severity::Info);
-        assert!(Severity::NAMED.iter().all(|(name, severity)| severity.as_str() == *name));
-        assert!(Source::ALL.iter().all(|source| source.as_str().parse() == Ok(*source)));
+        assert!(
+            Severity::NAMED
+                .iter()
+                .all(|(name, severity)| severity.as_str() == *name)
+        );
+        assert!(
+            Source::ALL
+                .iter()
+                .all(|source| source.as_str().parse() == Ok(*source))
+        );
     }
 }

@@ -137,15 +137,23 @@ pub fn fractions(key: &str) -> bool {
 /// All keys that are known.
 fn keys() -> impl Iterator<Item = &'static str> {
     let columns = layout::COLUMNS.iter().map(|(key, _)| *key);
-    columns.chain(TYPED.iter().map(|(key, _)| *key)).chain(TEXTS.iter().copied())
+    columns
+        .chain(TYPED.iter().map(|(key, _)| *key))
+        .chain(TEXTS.iter().copied())
 }
 
 /// How a key is spelled, if it is known: one dialect does not mind case.
 pub fn spelled(key: &str) -> Option<&'static str> {
-    keys().find(|known| *known == key).or_else(|| keys().find(|known| known.eq_ignore_ascii_case(key)))
+    keys()
+        .find(|known| *known == key)
+        .or_else(|| keys().find(|known| known.eq_ignore_ascii_case(key)))
 }
 
 /// Whether other keys lie under a key.
 pub fn is_parent(key: &str) -> bool {
-    keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+    keys().any(|known| {
+        known
+            .strip_prefix(key)
+            .is_some_and(|rest| rest.starts_with('.'))
+    })
 }

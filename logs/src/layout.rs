@@ -6,7 +6,10 @@
 use std::sync::{Arc, LazyLock};
 
 use datafusion::arrow::{
-    array::{ArrayBuilder, ArrayRef, Int64Builder, MapBuilder, RecordBatch, StringBuilder, StringViewBuilder, TimestampMicrosecondArray},
+    array::{
+        ArrayBuilder, ArrayRef, Int64Builder, MapBuilder, RecordBatch, StringBuilder,
+        StringViewBuilder, TimestampMicrosecondArray,
+    },
     datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit},
     error::ArrowError,
 };
@@ -88,7 +91,13 @@ pub fn column(key: &str) -> Option<(String, Kind)> {
 
 /// The place of a dotted key in [`COLUMNS`], if it is there.
 fn place(key: &str) -> Option<usize> {
-    static PLACES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| COLUMNS.iter().zip(0..).map(|((key, _), at)| (*key, at)).collect());
+    static PLACES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
+        COLUMNS
+            .iter()
+            .zip(0..)
+            .map(|((key, _), at)| (*key, at))
+            .collect()
+    });
     PLACES.get(key).copied()
 }
 
@@ -101,8 +110,18 @@ pub fn known(key: &str) -> Key {
 pub fn schema() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         let text = |name: &str| Field::new(name, DataType::Utf8View, false);
-        let timestamp = Field::new("timestamp", DataType::Timestamp(TimeUnit::Microsecond, None), false);
-        let mut fields = vec![text("id"), timestamp, text("source"), text("severity_text"), text("event_message")];
+        let timestamp = Field::new(
+            "timestamp",
+            DataType::Timestamp(TimeUnit::Microsecond, None),
+            false,
+        );
+        let mut fields = vec![
+            text("id"),
+            timestamp,
+            text("source"),
+            text("severity_text"),
+            text("event_message"),
+        ];
         fields.extend(COLUMNS.iter().map(|(key, kind)| {
             let data = match kind {
                 Kind::Text => DataType::Utf8View,
@@ -111,18 +130,29 @@ pub fn schema() -> SchemaRef {
             Field::new(format!("{HOT}{key}"), data, true)
         }));
         let entries = Field::new("keys", DataType::Utf8, false);
-        fields.push(Field::new_map("attributes", "entries", entries, Field::new("values", DataType::Utf8, true), false, false));
+        fields.push(Field::new_map(
+            "attributes",
+            "entries",
+            entries,
+            Field::new("values", DataType::Utf8, true),
+            false,
+            false,
+        ));
         Arc::new(Schema::new(fields))
     });
     Arc::clone(&SCHEMA)
 }
 
 /// Lines as columns, in the order given.
-pub fn batch<'a>(events: impl IntoIterator<Item = &'a Event> + Clone) -> Result<RecordBatch, ArrowError> {
+pub fn batch<'a>(
+    events: impl IntoIterator<Item = &'a Event> + Clone,
+) -> Result<RecordBatch, ArrowError> {
     let rows = || events.clone().into_iter();
     let mut columns = vec![
         text(rows().map(|event| Some(event.id.as_str()))),
-        Arc::new(TimestampMicrosecondArray::from_iter_values(rows().map(|event| event.timestamp))),
+        Arc::new(TimestampMicrosecondArray::from_iter_values(
+            rows().map(|event| event.timestamp),
+        )),
         text(rows().map(|event| Some(event.source.as_str()))),
         text(rows().map(|event| Some(event.severity.as_str()))),
         text(rows().map(|event| Some(event.message.as_str()))),
@@ -140,7 +170,9 @@ fn text<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
 }
 
 /// The columns of attributes, and the map of all others.
-fn attributes<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(Vec<ArrayRef>, ArrayRef), ArrowError> {
+fn attributes<'a>(
+    events: impl Iterator<Item = &'a Event>,
+) -> Result<(Vec<ArrayRef>, ArrayRef), ArrowError> {
     let mut hot: Vec<_> = COLUMNS.iter().map(|(_, kind)| Column::new(*kind)).collect();
     let mut rest = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     for event in events {
@@ -154,7 +186,10 @@ fn attributes<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(Vec<ArrayR
         rest.append(true)?;
     }
     let rows = rest.len();
-    Ok((hot.into_iter().map(|column| column.finish(rows)).collect(), Arc::new(rest.finish())))
+    Ok((
+        hot.into_iter().map(|column| column.finish(rows)).collect(),
+        Arc::new(rest.finish()),
+    ))
 }
 
 /// The column of one attribute, as far as lines had it.
@@ -182,7 +217,9 @@ impl Column {
                 }
             }
             Self::Integers(integers) => {
-                let Some(value) = whole(value) else { return false };
+                let Some(value) = whole(value) else {
+                    return false;
+                };
                 integers.append_nulls(row - integers.len());
                 integers.append_value(value);
             }
@@ -229,9 +266,28 @@ mod tests {
         attributes.add("request.cf.colo", Value::Text("FRA".into()));
         let event = Event::new("a".into(), 7, Source::Edge, "m".into(), attributes);
         let batch = batch([&event]).unwrap();
-        assert_eq!(batch.column_by_name("@request.path").unwrap().as_string_view().value(0), "/rest/v1/t");
-        assert_eq!(batch.column_by_name("@response.status_code").unwrap().as_primitive::<Int64Type>().value(0), 200);
-        assert!(batch.column_by_name("@response.origin_time").unwrap().is_null(0));
+        assert_eq!(
+            batch
+                .column_by_name("@request.path")
+                .unwrap()
+                .as_string_view()
+                .value(0),
+            "/rest/v1/t"
+        );
+        assert_eq!(
+            batch
+                .column_by_name("@response.status_code")
+                .unwrap()
+                .as_primitive::<Int64Type>()
+                .value(0),
+            200
+        );
+        assert!(
+            batch
+                .column_by_name("@response.origin_time")
+                .unwrap()
+                .is_null(0)
+        );
         let map = batch.column_by_name("attributes").unwrap().as_map();
         let keys: Vec<_> = map.keys().as_string::<i32>().iter().flatten().collect();
         assert_eq!(keys, ["request.cf.colo", "response.origin_time"]);

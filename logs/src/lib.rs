@@ -68,15 +68,25 @@ impl QueryError {
         for cause in causes.iter().map(ToString::to_string) {
             // Many say what they come from as well.
             if !text.contains(&cause) {
-                text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+                text = if text.is_empty() {
+                    cause
+                } else {
+                    format!("{text}: {cause}")
+                };
             }
         }
-        if causes.iter().any(|cause| cause.is::<object_store::Error>()) { Self::Away(text) } else { Self::Backend(text) }
+        if causes.iter().any(|cause| cause.is::<object_store::Error>()) {
+            Self::Away(text)
+        } else {
+            Self::Backend(text)
+        }
     }
 }
 
 /// An error, what it comes from, and so on.
-pub(crate) fn causes<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error), |error| error.source())
 }
 
@@ -98,7 +108,8 @@ pub struct Question {
 }
 
 /// What one dialect asks where nothing is asked.
-pub const NOTHING_ASKED: &str = "SELECT id, timestamp, event_message, metadata FROM edge_logs LIMIT 100";
+pub const NOTHING_ASKED: &str =
+    "SELECT id, timestamp, event_message, metadata FROM edge_logs LIMIT 100";
 
 /// The lines of all projects, to be asked.
 pub struct Logs {
@@ -109,13 +120,31 @@ pub struct Logs {
 impl Logs {
     /// Asks what a store keeps.
     pub fn new(store: Arc<Store>, bounds: Bounds) -> std::io::Result<Self> {
-        Ok(Self { store, engine: Engine::new(bounds)? })
+        Ok(Self {
+            store,
+            engine: Engine::new(bounds)?,
+        })
     }
 
     /// Answers a question.
     pub async fn query(&self, question: Question) -> Result<Answer, QueryError> {
-        let Question { project, dialect, sql, after, until, now } = question;
-        let view = self.store.view(&project, after, until).await.map_err(|error| QueryError::of(&error))?;
-        self.engine.run(&project, view, (after, until), move || sql::write(dialect, &sql, now)).await
+        let Question {
+            project,
+            dialect,
+            sql,
+            after,
+            until,
+            now,
+        } = question;
+        let view = self
+            .store
+            .view(&project, after, until)
+            .await
+            .map_err(|error| QueryError::of(&error))?;
+        self.engine
+            .run(&project, view, (after, until), move || {
+                sql::write(dialect, &sql, now)
+            })
+            .await
     }
 }

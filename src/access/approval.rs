@@ -76,7 +76,10 @@ impl Scopes {
 
     /// What is in the set, in the order of the catalogue.
     pub fn iter(self) -> impl Iterator<Item = OauthScope> {
-        OauthScope::ALL.iter().copied().filter(move |scope| self.contains(*scope))
+        OauthScope::ALL
+            .iter()
+            .copied()
+            .filter(move |scope| self.contains(*scope))
     }
 
     /// Their names, in the order of the catalogue.
@@ -86,7 +89,10 @@ impl Scopes {
 
     /// Those that these names name. A name that is in no catalogue names none.
     pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        names.into_iter().filter_map(OauthScope::from_name).collect()
+        names
+            .into_iter()
+            .filter_map(OauthScope::from_name)
+            .collect()
     }
 
     /// All there are.
@@ -97,7 +103,11 @@ impl Scopes {
 
 impl FromIterator<OauthScope> for Scopes {
     fn from_iter<I: IntoIterator<Item = OauthScope>>(scopes: I) -> Self {
-        Self(scopes.into_iter().fold(0, |set, scope| set | 1 << scope as u32))
+        Self(
+            scopes
+                .into_iter()
+                .fold(0, |set, scope| set | 1 << scope as u32),
+        )
     }
 }
 
@@ -126,6 +136,9 @@ mod tests {
             assert!(one.within(Scopes::all()) && one.and(Scopes::default()).is_empty());
         }
         assert_eq!(Scopes::all().iter().count(), 24);
-        assert_eq!(Scopes::named(["projects:read", "database:write"]).to_string(), "database:write projects:read");
+        assert_eq!(
+            Scopes::named(["projects:read", "database:write"]).to_string(),
+            "database:write projects:read"
+        );
     }
 }

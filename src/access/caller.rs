@@ -85,14 +85,17 @@ impl Holder {
         let grant = self.user.grant.as_ref();
         // Most have no end and no beginning, and need not know what time it is.
         self.expires_at.is_none_or(|expiry| expiry > clock.now())
-            && grant.is_none_or(|grant| grant.has_begun(clock.now()) && address.is_none_or(|address| grant.admits(address)))
+            && grant.is_none_or(|grant| {
+                grant.has_begun(clock.now()) && address.is_none_or(|address| grant.admits(address))
+            })
     }
 }
 
 impl User {
     /// Whether the token may be used on the subject at all, were it its owner's.
     pub fn sees(&self, subject: &Subject) -> bool {
-        self.grant.as_ref().is_none_or(|grant| grant.sees(subject)) && self.approval.as_ref().is_none_or(|it| it.sees(subject))
+        self.grant.as_ref().is_none_or(|grant| grant.sees(subject))
+            && self.approval.as_ref().is_none_or(|it| it.sees(subject))
     }
 
     /// Under which name requests are counted.
@@ -113,7 +116,10 @@ impl User {
     /// The number that the audit log has for what the request was sent with: a token's; of an application's approval the
     /// negative; of a session 0.
     pub fn credential(&self) -> TokenId {
-        let approved = self.approval.as_ref().map(|approval| TokenId(-approval.id.0));
+        let approved = self
+            .approval
+            .as_ref()
+            .map(|approval| TokenId(-approval.id.0));
         approved.or(self.token).unwrap_or(TokenId(0))
     }
 }

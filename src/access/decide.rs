@@ -25,7 +25,12 @@ pub enum Standing {
 /// of which the owner's role holds every one, and so does the token if it is scoped. An application needs the operation's
 /// scope besides, and where an operation has none it is refused. What no token of this owner could do
 /// is the role's refusal; what another token could is the token's.
-pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Standing) -> Result<(), Error> {
+pub fn decide(
+    caller: &Caller,
+    access: &Access,
+    asked: &Asked<'_>,
+    standing: Standing,
+) -> Result<(), Error> {
     if *access == Access::Public {
         return Ok(());
     }
@@ -42,7 +47,9 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
     if let Some(approval) = approval {
         match access.oauth() {
             None => return Err(Error::Forbidden(Denial::NotByApplications)),
-            Some(scope) if !approval.scopes.contains(scope) => return Err(Error::Forbidden(Denial::Scope(scope))),
+            Some(scope) if !approval.scopes.contains(scope) => {
+                return Err(Error::Forbidden(Denial::Scope(scope)));
+            }
             Some(_) => {}
         }
     }
@@ -56,12 +63,16 @@ pub fn decide(caller: &Caller, access: &Access, asked: &Asked<'_>, standing: Sta
     let required = access.required(asked);
     // On one's own account one may do everything.
     let by_role = |permission| held.is_none_or(|held| held.holds(permission));
-    let by_token =
-        |permission| grant.is_none_or(|grant| grant.holds(permission)) && approval.is_none_or(|approval| approval.holds(permission));
+    let by_token = |permission| {
+        grant.is_none_or(|grant| grant.holds(permission))
+            && approval.is_none_or(|approval| approval.holds(permission))
+    };
     if required.met(|permission| by_role(permission) && by_token(permission)) {
         Ok(())
     } else if required.met(by_role) {
-        Err(Error::Forbidden(Denial::Permissions(required.missing(by_role, by_token))))
+        Err(Error::Forbidden(Denial::Permissions(
+            required.missing(by_role, by_token),
+        )))
     } else {
         Err(Error::Forbidden(Denial::Role))
     }
@@ -84,29 +95,57 @@ mod tests {
     const WRITE: Access = needs(&[&[Permission::DatabaseWrite]], OauthScope::DatabaseWrite);
 
     fn user() -> Caller {
-        let user = User { id: UserId(1), gotrue_id: Uuid::nil(), token: Some(TokenId(1)), grant: None, approval: None, lately: None };
+        let user = User {
+            id: UserId(1),
+            gotrue_id: Uuid::nil(),
+            token: Some(TokenId(1)),
+            grant: None,
+            approval: None,
+            lately: None,
+        };
         Caller::User(user.into())
     }
 
     fn nobody() -> Caller {
-        Caller::Nobody { address: Ipv4Addr::LOCALHOST.into(), credential: Credential::Missing }
+        Caller::Nobody {
+            address: Ipv4Addr::LOCALHOST.into(),
+            credential: Credential::Missing,
+        }
     }
 
     #[test]
     fn a_public_operation_is_open_to_all() {
-        assert!(decide(&nobody(), &Access::Public, &Asked::default(), Standing::Account).is_ok());
+        assert!(
+            decide(
+                &nobody(),
+                &Access::Public,
+                &Asked::default(),
+                Standing::Account
+            )
+            .is_ok()
+        );
     }
 
     #[test]
     fn nobody_learns_nothing_but_that_a_token_is_needed() {
-        for standing in [Standing::Account, Standing::Stranger, Standing::Member(Role::Owner.into())] {
-            assert!(matches!(decide(&nobody(), &WRITE, &Asked::default(), standing), Err(Error::Unauthenticated(Credential::Missing))));
+        for standing in [
+            Standing::Account,
+            Standing::Stranger,
+            Standing::Member(Role::Owner.into()),
+        ] {
+            assert!(matches!(
+                decide(&nobody(), &WRITE, &Asked::default(), standing),
+                Err(Error::Unauthenticated(Credential::Missing))
+            ));
         }
     }
 
     #[test]
     fn a_stranger_sees_nothing() {
-        assert!(matches!(decide(&user(), &WRITE, &Asked::default(), Standing::Stranger), Err(Error::NotFound)));
+        assert!(matches!(
+            decide(&user(), &WRITE, &Asked::default(), Standing::Stranger),
+            Err(Error::NotFound)
+        ));
     }
 
     /// Every role against every permission, decided and compared with the ladder.
@@ -117,11 +156,19 @@ mod tests {
             let groups: &'static [&'static [Permission]] = Box::leak(Box::new([group]));
             let access = pat_only(groups);
             for role in Role::ASSIGNABLE {
-                let decision = decide(&user(), &access, &Asked::default(), Standing::Member(role.into()));
+                let decision = decide(
+                    &user(),
+                    &access,
+                    &Asked::default(),
+                    Standing::Member(role.into()),
+                );
                 if role >= permission.minimum_role() {
                     assert!(decision.is_ok(), "{role} {permission}");
                 } else {
-                    assert!(matches!(decision, Err(Error::Forbidden(Denial::Role))), "{role} {permission}");
+                    assert!(
+                        matches!(decision, Err(Error::Forbidden(Denial::Role))),
+                        "{role} {permission}"
+                    );
                 }
             }
         }

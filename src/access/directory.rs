@@ -93,7 +93,10 @@ fn read_token(row: &Row) -> Result<Holder, Error> {
         approval: None,
         lately: Some(Arc::default()),
     };
-    Ok(Holder { user: Arc::new(user), expires_at: row.get(3) })
+    Ok(Holder {
+        user: Arc::new(user),
+        expires_at: row.get(3),
+    })
 }
 
 fn role(name: &str) -> Result<Role, Error> {
@@ -138,7 +141,12 @@ impl Directory {
     }
 
     /// The user whose live token has this digest, sent from `address`.
-    pub async fn user(&self, digest: &Digest, address: IpAddr, now: Ticks) -> Result<Option<Arc<User>>, Error> {
+    pub async fn user(
+        &self,
+        digest: &Digest,
+        address: IpAddr,
+        now: Ticks,
+    ) -> Result<Option<Arc<User>>, Error> {
         let holder = match self.tokens.get(digest, now) {
             Some(holder) => holder,
             // Boxed, so that whoever finds it cached does not carry the future of a query around.
@@ -168,33 +176,63 @@ impl Directory {
 
     async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
         let epoch = self.issued.epoch();
-        let Some(holder) = approvals::find(&self.db, digest, self.clock.now()).await? else { return Ok(None) };
+        let Some(holder) = approvals::find(&self.db, digest, self.clock.now()).await? else {
+            return Ok(None);
+        };
         self.issued.put(*digest, holder.clone(), now, epoch);
         Ok(Some(holder))
     }
 
     /// What the holder of this token of `owner` would be, were it sent now. `None` if it is not the owner's or was revoked;
     /// without a user if it does not hold, which depends on the address only if one is given.
-    pub async fn holder(&self, owner: UserId, token: TokenId, address: Option<IpAddr>) -> Result<Option<Option<Arc<User>>>, Error> {
+    pub async fn holder(
+        &self,
+        owner: UserId,
+        token: TokenId,
+        address: Option<IpAddr>,
+    ) -> Result<Option<Option<Arc<User>>>, Error> {
         let sql = token!("t.id = $1 and t.user_id = $2");
-        let rows = self.db.query(sql, &[&token.0, &owner.0]).await.context("looking up a token")?;
-        let Some(row) = rows.first() else { return Ok(None) };
+        let rows = self
+            .db
+            .query(sql, &[&token.0, &owner.0])
+            .await
+            .context("looking up a token")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
         let holder = read_token(row)?;
-        Ok(Some(holder.holds(&self.clock, address).then_some(holder.user)))
+        Ok(Some(
+            holder.holds(&self.clock, address).then_some(holder.user),
+        ))
     }
 
     /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.
-    pub fn own_cached(&self, user: &User, reference: &Reference, now: Ticks) -> Option<(Subject, Held)> {
+    pub fn own_cached(
+        &self,
+        user: &User,
+        reference: &Reference,
+        now: Ticks,
+    ) -> Option<(Subject, Held)> {
         let lately = user.lately.as_ref();
         let (subject, held) = match reference {
             Reference::Organization(slug) => {
-                let (memo, is) = (lately.map(|lately| &lately.organization), |(it, _): &(Organization, Held)| it.slug == *slug);
-                let (organization, held) = self.organizations.recall(memo, is, || (user.id, slug.clone()), now)?;
+                let (memo, is) = (
+                    lately.map(|lately| &lately.organization),
+                    |(it, _): &(Organization, Held)| it.slug == *slug,
+                );
+                let (organization, held) =
+                    self.organizations
+                        .recall(memo, is, || (user.id, slug.clone()), now)?;
                 (Subject::Organization(organization), held)
             }
             Reference::Project(name) => {
-                let (memo, is) = (lately.map(|lately| &lately.project), |(it, _): &(Project, Held)| it.reference == *name);
-                let (project, held) = self.projects.recall(memo, is, || (user.id, name.clone()), now)?;
+                let (memo, is) = (
+                    lately.map(|lately| &lately.project),
+                    |(it, _): &(Project, Held)| it.reference == *name,
+                );
+                let (project, held) =
+                    self.projects
+                        .recall(memo, is, || (user.id, name.clone()), now)?;
                 (Subject::Project(project), held)
             }
         };
@@ -207,14 +245,20 @@ impl Directory {
         let beyond_reach = match reference {
             Reference::Organization(slug) => {
                 let found = self.organizations.get(&(user.id, slug.clone()), now);
-                found.is_some_and(|(organization, _)| !user.sees(&Subject::Organization(organization)))
+                found.is_some_and(|(organization, _)| {
+                    !user.sees(&Subject::Organization(organization))
+                })
             }
             Reference::Project(name) => {
                 let found = self.projects.get(&(user.id, name.clone()), now);
                 found.is_some_and(|(project, _)| !user.sees(&Subject::Project(project)))
             }
         };
-        beyond_reach || self.absent.get(&(user.id, reference.clone()), now).is_some()
+        beyond_reach
+            || self
+                .absent
+                .get(&(user.id, reference.clone()), now)
+                .is_some()
     }
 
     /// Waits until no other request looks up the same name for the same user. The answer of the one before is then cached. A
@@ -228,45 +272,92 @@ impl Directory {
 
     /// What `reference` names and the user's roles towards it. `None` if it does not exist, the user does not belong to it, or
     /// the token does not reach it.
-    pub async fn own(&self, user: &User, reference: &Reference) -> Result<Option<(Subject, Held)>, Error> {
+    pub async fn own(
+        &self,
+        user: &User,
+        reference: &Reference,
+    ) -> Result<Option<(Subject, Held)>, Error> {
         let (now, epoch) = (self.clock.ticks(), self.absent.epoch());
         let found = match reference {
-            Reference::Organization(slug) => {
-                self.organization(user.id, slug).await?.map(|(organization, held)| (Subject::Organization(organization), held))
-            }
-            Reference::Project(name) => self.project(user.id, name).await?.map(|(project, held)| (Subject::Project(project), held)),
+            Reference::Organization(slug) => self
+                .organization(user.id, slug)
+                .await?
+                .map(|(organization, held)| (Subject::Organization(organization), held)),
+            Reference::Project(name) => self
+                .project(user.id, name)
+                .await?
+                .map(|(project, held)| (Subject::Project(project), held)),
         };
         if found.is_none() {
-            self.absent.put((user.id, reference.clone()), (), now, epoch);
+            self.absent
+                .put((user.id, reference.clone()), (), now, epoch);
         }
         Ok(found.filter(|(subject, _)| user.sees(subject)))
     }
 
-    async fn organization(&self, user: UserId, slug: &OrgSlug) -> Result<Option<(Organization, Held)>, Error> {
+    async fn organization(
+        &self,
+        user: UserId,
+        slug: &OrgSlug,
+    ) -> Result<Option<(Organization, Held)>, Error> {
         let (now, epoch) = (self.clock.ticks(), self.organizations.epoch());
-        let sql =
-            "select o.id, m.role from organizations o join members m on m.organization_id = o.id and m.user_id = $1 where o.slug = $2";
-        let rows = self.db.query(sql, &[&user.0, &slug.as_str()]).await.context("looking up an organization")?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let found = (Organization { id: OrganizationId(row.get(0)), slug: slug.clone() }, Held::from(role(row.get(1))?));
-        self.organizations.put((user, slug.clone()), found.clone(), now, epoch);
+        let sql = "select o.id, m.role from organizations o join members m on m.organization_id = o.id and m.user_id = $1 where o.slug = $2";
+        let rows = self
+            .db
+            .query(sql, &[&user.0, &slug.as_str()])
+            .await
+            .context("looking up an organization")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let found = (
+            Organization {
+                id: OrganizationId(row.get(0)),
+                slug: slug.clone(),
+            },
+            Held::from(role(row.get(1))?),
+        );
+        self.organizations
+            .put((user, slug.clone()), found.clone(), now, epoch);
         Ok(Some(found))
     }
 
     /// A role on a project adds to the one in its organization.
-    async fn project(&self, user: UserId, reference: &ProjectRef) -> Result<Option<(Project, Held)>, Error> {
+    async fn project(
+        &self,
+        user: UserId,
+        reference: &ProjectRef,
+    ) -> Result<Option<(Project, Held)>, Error> {
         let (now, epoch) = (self.clock.ticks(), self.projects.epoch());
         let sql = "select p.id, p.organization_id, m.role, r.role from projects p \
                    join members m on m.organization_id = p.organization_id and m.user_id = $1 \
                    left join project_roles r on (r.organization_id, r.user_id, r.project_id) = (m.organization_id, m.user_id, p.id) \
                    where p.ref = $2";
-        let rows = self.db.query(sql, &[&user.0, &reference.as_str()]).await.context("looking up a project")?;
-        let Some(row) = rows.first() else { return Ok(None) };
+        let rows = self
+            .db
+            .query(sql, &[&user.0, &reference.as_str()])
+            .await
+            .context("looking up a project")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
         let organization = role(row.get(2))?;
         let on_project = row.get::<_, Option<&str>>(3).map(role).transpose()?;
-        let held = Held { organization, subject: on_project.map_or(organization, |role| role.max(organization)) };
-        let project = Project { id: ProjectId(row.get(0)), reference: reference.clone(), organization: OrganizationId(row.get(1)) };
-        self.projects.put((user, reference.clone()), (project.clone(), held), now, epoch);
+        let held = Held {
+            organization,
+            subject: on_project.map_or(organization, |role| role.max(organization)),
+        };
+        let project = Project {
+            id: ProjectId(row.get(0)),
+            reference: reference.clone(),
+            organization: OrganizationId(row.get(1)),
+        };
+        self.projects.put(
+            (user, reference.clone()),
+            (project.clone(), held),
+            now,
+            epoch,
+        );
         Ok(Some((project, held)))
     }
 
@@ -308,8 +399,14 @@ impl Directory {
 
     async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
         let epoch = self.tokens.epoch();
-        let rows = self.db.query(token!("t.digest = $1"), &[&digest.as_bytes()]).await.context("looking up a token")?;
-        let Some(row) = rows.first() else { return Ok(None) };
+        let rows = self
+            .db
+            .query(token!("t.digest = $1"), &[&digest.as_bytes()])
+            .await
+            .context("looking up a token")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
         let holder = read_token(row)?;
         self.tokens.put(*digest, holder.clone(), now, epoch);
         Ok(Some(holder))
@@ -317,7 +414,11 @@ impl Directory {
 
     /// Notes what a token was let in to, without making the request wait.
     pub fn note_call(&self, user: &User, operation: u16, case: Option<usize>) {
-        let noted = user.lately.as_ref().zip(user.token).and_then(|(lately, token)| lately.calls.note(token, operation, case));
+        let noted = user
+            .lately
+            .as_ref()
+            .zip(user.token)
+            .and_then(|(lately, token)| lately.calls.note(token, operation, case));
         if let Some(noted) = noted {
             // A dropped note is made again when the token is next read from the database.
             let _ = self.calls.try_send(noted);
@@ -326,8 +427,14 @@ impl Directory {
 
     /// Notes that a token was used, without making the request wait.
     fn note_use(&self, user: &User, address: IpAddr, now: Ticks) {
-        let due = user.lately.as_ref().is_some_and(|lately| lately.calls.due(now));
+        let due = user
+            .lately
+            .as_ref()
+            .is_some_and(|lately| lately.calls.due(now));
         // A dropped note costs a coarser "last used", never a request.
-        let _ = user.token.filter(|_| due).map(|token| self.uses.try_send(Use { token, address }));
+        let _ = user
+            .token
+            .filter(|_| due)
+            .map(|token| self.uses.try_send(Use { token, address }));
     }
 }

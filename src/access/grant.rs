@@ -63,13 +63,23 @@ impl Reach {
     pub(super) fn sees(&self, subject: &Subject) -> bool {
         match (self, subject) {
             (Self::Account, _) | (_, Subject::Account) => true,
-            (Self::Organizations(reached), Subject::Organization(organization)) => reached.contains(&organization.id),
-            (Self::Organizations(reached), Subject::Project(project)) => reached.contains(&project.organization),
-            (Self::Projects { organization, .. }, Subject::Organization(named)) => *organization == named.id,
-            // One that was given to another organization since is no longer what the token was made for.
-            (Self::Projects { organization, projects }, Subject::Project(project)) => {
-                *organization == project.organization && projects.contains(&project.id)
+            (Self::Organizations(reached), Subject::Organization(organization)) => {
+                reached.contains(&organization.id)
             }
+            (Self::Organizations(reached), Subject::Project(project)) => {
+                reached.contains(&project.organization)
+            }
+            (Self::Projects { organization, .. }, Subject::Organization(named)) => {
+                *organization == named.id
+            }
+            // One that was given to another organization since is no longer what the token was made for.
+            (
+                Self::Projects {
+                    organization,
+                    projects,
+                },
+                Subject::Project(project),
+            ) => *organization == project.organization && projects.contains(&project.id),
         }
     }
 
@@ -110,7 +120,11 @@ impl Grant {
     /// Whether the token may be sent from there.
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&address))
+        self.networks.is_empty()
+            || self
+                .networks
+                .iter()
+                .any(|network| network.contains(&address))
     }
 }
 
@@ -143,7 +157,10 @@ impl Permissions {
 
     /// What is in the set, in the order of the catalogue.
     pub fn iter(self) -> impl Iterator<Item = Permission> {
-        Permission::ALL.iter().copied().filter(move |permission| self.contains(*permission))
+        Permission::ALL
+            .iter()
+            .copied()
+            .filter(move |permission| self.contains(*permission))
     }
 
     /// Their names, in the order of the catalogue.
@@ -154,7 +171,11 @@ impl Permissions {
 
 impl FromIterator<Permission> for Permissions {
     fn from_iter<I: IntoIterator<Item = Permission>>(permissions: I) -> Self {
-        Self(permissions.into_iter().fold(0, |set, permission| set | 1 << permission as u32))
+        Self(
+            permissions
+                .into_iter()
+                .fold(0, |set, permission| set | 1 << permission as u32),
+        )
     }
 }
 
@@ -170,12 +191,19 @@ mod tests {
     use crate::access::{Organization, Project};
 
     fn organization(id: i64) -> Subject {
-        Subject::Organization(Organization { id: OrganizationId(id), slug: "acme".parse().unwrap() })
+        Subject::Organization(Organization {
+            id: OrganizationId(id),
+            slug: "acme".parse().unwrap(),
+        })
     }
 
     fn project(id: i64, organization: i64) -> Subject {
         let reference = "abcdefghijklmnopqrst".parse().unwrap();
-        Subject::Project(Project { id: ProjectId(id), reference, organization: OrganizationId(organization) })
+        Subject::Project(Project {
+            id: ProjectId(id),
+            reference,
+            organization: OrganizationId(organization),
+        })
     }
 
     #[test]
@@ -192,7 +220,10 @@ mod tests {
     #[test]
     fn what_is_reached_is_seen_and_nothing_else() {
         let organizations = Reach::Organizations(vec![OrganizationId(1), OrganizationId(2)]);
-        let projects = Reach::Projects { organization: OrganizationId(1), projects: vec![ProjectId(10), ProjectId(11)] };
+        let projects = Reach::Projects {
+            organization: OrganizationId(1),
+            projects: vec![ProjectId(10), ProjectId(11)],
+        };
         let cases = [
             (organization(1), true, true),
             (organization(2), true, false),
@@ -207,39 +238,74 @@ mod tests {
         ];
         for (subject, by_organization, by_project) in cases {
             assert!(Reach::Account.sees(&subject));
-            assert_eq!((organizations.sees(&subject), projects.sees(&subject)), (by_organization, by_project), "{subject:?}");
+            assert_eq!(
+                (organizations.sees(&subject), projects.sees(&subject)),
+                (by_organization, by_project),
+                "{subject:?}"
+            );
         }
     }
 
     #[test]
     fn a_permission_counts_where_its_subject_is_reached() {
         let organizations = Reach::Organizations(vec![OrganizationId(1)]);
-        let projects = Reach::Projects { organization: OrganizationId(1), projects: vec![ProjectId(1)] };
+        let projects = Reach::Projects {
+            organization: OrganizationId(1),
+            projects: vec![ProjectId(1)],
+        };
         for permission in Permission::ALL {
             let (by_organization, by_project) = match (permission.level(), permission.name()) {
-                (Level::Project, _) | (Level::Account, "organizations_read" | "projects_read" | "snippets_read") => (true, true),
+                (Level::Project, _)
+                | (Level::Account, "organizations_read" | "projects_read" | "snippets_read") => {
+                    (true, true)
+                }
                 (Level::Organization, _) => (true, false),
                 (Level::Account, _) => (false, false),
             };
             assert!(Reach::Account.covers(*permission));
-            assert_eq!((organizations.covers(*permission), projects.covers(*permission)), (by_organization, by_project), "{permission}");
+            assert_eq!(
+                (
+                    organizations.covers(*permission),
+                    projects.covers(*permission)
+                ),
+                (by_organization, by_project),
+                "{permission}"
+            );
         }
     }
 
     #[test]
     fn a_token_holds_from_its_networks_and_from_its_first_moment_on() {
         let dawn: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
-        let networks = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
-        let grant = Grant { permissions: Permissions::default(), reach: Reach::Account, networks, not_before: Some(dawn) };
-        for (address, admitted) in
-            [("192.0.2.7", true), ("::ffff:192.0.2.7", true), ("192.0.3.7", false), ("2001:db8::1", true), ("2001:db9::1", false)]
-        {
+        let networks = vec![
+            "192.0.2.0/24".parse().unwrap(),
+            "2001:db8::/32".parse().unwrap(),
+        ];
+        let grant = Grant {
+            permissions: Permissions::default(),
+            reach: Reach::Account,
+            networks,
+            not_before: Some(dawn),
+        };
+        for (address, admitted) in [
+            ("192.0.2.7", true),
+            ("::ffff:192.0.2.7", true),
+            ("192.0.3.7", false),
+            ("2001:db8::1", true),
+            ("2001:db9::1", false),
+        ] {
             let address = address.parse().unwrap();
             assert_eq!(grant.admits(address), admitted, "{address}");
         }
-        let anywhere = Grant { networks: Vec::new(), not_before: None, ..grant.clone() };
+        let anywhere = Grant {
+            networks: Vec::new(),
+            not_before: None,
+            ..grant.clone()
+        };
         assert!(anywhere.admits("203.0.113.9".parse().unwrap()));
-        assert!(grant.has_begun(dawn) && !grant.has_begun(dawn - chrono::TimeDelta::milliseconds(1)));
+        assert!(
+            grant.has_begun(dawn) && !grant.has_begun(dawn - chrono::TimeDelta::milliseconds(1))
+        );
         assert!(anywhere.has_begun(DateTime::UNIX_EPOCH));
     }
 }

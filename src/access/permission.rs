@@ -140,7 +140,10 @@ impl Permission {
     /// Whether it is about the account and only shows what the caller reaches, so that a token that reaches less can have
     /// it and is shown less.
     pub const fn lists(self) -> bool {
-        matches!(self, Self::OrganizationsRead | Self::ProjectsRead | Self::SnippetsRead)
+        matches!(
+            self,
+            Self::OrganizationsRead | Self::ProjectsRead | Self::SnippetsRead
+        )
     }
 
     /// Whether it permits to see only.
@@ -218,13 +221,30 @@ pub struct AnyOf(pub &'static [&'static [Permission]]);
 impl AnyOf {
     /// Whether some group is complete. Without groups nothing is needed.
     pub fn met(self, held: impl Fn(Permission) -> bool) -> bool {
-        self.0.is_empty() || self.0.iter().any(|group| group.iter().all(|permission| held(*permission)))
+        self.0.is_empty()
+            || self
+                .0
+                .iter()
+                .any(|group| group.iter().all(|permission| held(*permission)))
     }
 
     /// What `held` lacks of the group it comes closest to, among the groups that are wholly `possible`.
-    pub fn missing(self, possible: impl Fn(Permission) -> bool, held: impl Fn(Permission) -> bool) -> Vec<Permission> {
-        let groups = self.0.iter().filter(|group| group.iter().all(|permission| possible(*permission)));
-        let lacking = |group: &&[Permission]| group.iter().copied().filter(|p| !held(*p)).collect::<Vec<_>>();
+    pub fn missing(
+        self,
+        possible: impl Fn(Permission) -> bool,
+        held: impl Fn(Permission) -> bool,
+    ) -> Vec<Permission> {
+        let groups = self
+            .0
+            .iter()
+            .filter(|group| group.iter().all(|permission| possible(*permission)));
+        let lacking = |group: &&[Permission]| {
+            group
+                .iter()
+                .copied()
+                .filter(|p| !held(*p))
+                .collect::<Vec<_>>()
+        };
         groups.map(lacking).min_by_key(Vec::len).unwrap_or_default()
     }
 }
@@ -247,7 +267,9 @@ impl fmt::Display for AnyOf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Permission::{ApiGatewayKeysRead as Keys, ApiGatewayKeysSecretRead as Secret, DatabaseRead};
+    use Permission::{
+        ApiGatewayKeysRead as Keys, ApiGatewayKeysSecretRead as Secret, DatabaseRead,
+    };
 
     #[test]
     fn the_catalogue_has_the_contracts_size_and_unique_names() {
@@ -268,9 +290,18 @@ mod tests {
     fn what_is_missing_is_of_the_nearest_group_that_is_possible() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
         assert_eq!(either.missing(|_| true, |_| false), [DatabaseRead]);
-        assert_eq!(either.missing(|p| p != DatabaseRead, |_| false), [Keys, Secret]);
-        assert_eq!(either.missing(|p| p != DatabaseRead, |p| p == Keys), [Secret]);
+        assert_eq!(
+            either.missing(|p| p != DatabaseRead, |_| false),
+            [Keys, Secret]
+        );
+        assert_eq!(
+            either.missing(|p| p != DatabaseRead, |p| p == Keys),
+            [Secret]
+        );
         assert_eq!(either.missing(|_| true, |p| p == DatabaseRead), []);
-        assert_eq!(either.to_string(), "api_gateway_keys_read+api_gateway_keys_secret_read | database_read");
+        assert_eq!(
+            either.to_string(),
+            "api_gateway_keys_read+api_gateway_keys_secret_read | database_read"
+        );
     }
 }

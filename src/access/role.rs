@@ -21,7 +21,12 @@ pub enum Role {
 
 impl Role {
     /// Roles that can be given to a member.
-    pub const ASSIGNABLE: [Self; 4] = [Self::Owner, Self::Administrator, Self::Developer, Self::ReadOnly];
+    pub const ASSIGNABLE: [Self; 4] = [
+        Self::Owner,
+        Self::Administrator,
+        Self::Developer,
+        Self::ReadOnly,
+    ];
 
     /// Whether the role includes `permission`.
     pub const fn holds(self, permission: Permission) -> bool {
@@ -74,7 +79,10 @@ impl Held {
 impl From<Role> for Held {
     /// The same role in the organization and on all that is in it.
     fn from(role: Role) -> Self {
-        Self { organization: role, subject: role }
+        Self {
+            organization: role,
+            subject: role,
+        }
     }
 }
 
@@ -87,7 +95,11 @@ impl FromStr for Role {
     type Err = UnknownRole;
 
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
-        Self::ASSIGNABLE.into_iter().chain([Self::Member]).find(|role| role.name() == text).ok_or(UnknownRole)
+        Self::ASSIGNABLE
+            .into_iter()
+            .chain([Self::Member])
+            .find(|role| role.name() == text)
+            .ok_or(UnknownRole)
     }
 }
 
@@ -103,10 +115,20 @@ mod tests {
 
     #[test]
     fn the_ladder_only_adds() {
-        let ladder = [Role::Member, Role::ReadOnly, Role::Developer, Role::Administrator, Role::Owner];
+        let ladder = [
+            Role::Member,
+            Role::ReadOnly,
+            Role::Developer,
+            Role::Administrator,
+            Role::Owner,
+        ];
         for pair in ladder.windows(2) {
             for permission in Permission::ALL {
-                assert!(!pair[0].holds(*permission) || pair[1].holds(*permission), "{permission} is lost by {}", pair[1]);
+                assert!(
+                    !pair[0].holds(*permission) || pair[1].holds(*permission),
+                    "{permission} is lost by {}",
+                    pair[1]
+                );
             }
         }
         assert!(Permission::ALL.iter().all(|p| Role::Owner.holds(*p)));
@@ -114,10 +136,21 @@ mod tests {
 
     #[test]
     fn a_role_on_a_project_is_none_in_its_organization() {
-        let held = Held { organization: Role::ReadOnly, subject: Role::Owner };
+        let held = Held {
+            organization: Role::ReadOnly,
+            subject: Role::Owner,
+        };
         for permission in Permission::ALL {
-            let role = if permission.level() == Level::Organization { Role::ReadOnly } else { Role::Owner };
-            assert_eq!(held.holds(*permission), role.holds(*permission), "{permission}");
+            let role = if permission.level() == Level::Organization {
+                Role::ReadOnly
+            } else {
+                Role::Owner
+            };
+            assert_eq!(
+                held.holds(*permission),
+                role.holds(*permission),
+                "{permission}"
+            );
         }
     }
 

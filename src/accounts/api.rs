@@ -36,5 +36,9 @@ struct Profile {
 
 async fn get_profile(user: User, app: App) -> Result<Json<Profile>, Error> {
     let account = accounts::by_id(&app.db, user.id).await?;
-    Ok(Json(Profile { gotrue_id: account.gotrue_id.to_string(), primary_email: account.email, username: account.username }))
+    Ok(Json(Profile {
+        gotrue_id: account.gotrue_id.to_string(),
+        primary_email: account.email,
+        username: account.username,
+    }))
 }

@@ -48,40 +48,71 @@ pub async fn create(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("creating a user")?;
     let sql = "insert into users (gotrue_id, email, username, created_at) values ($1, $2, $3, $4) returning id";
-    let row = transaction.query_one(sql, &[&gotrue_id, &email, &username, &now]).await.map_err(|error| match db::violated(&error) {
-        Some("users_email_key") => Error::Conflict(format!("A user with the address {email} exists").into()),
-        _ => Error::internal("creating a user", error),
-    })?;
+    let row = transaction
+        .query_one(sql, &[&gotrue_id, &email, &username, &now])
+        .await
+        .map_err(|error| match db::violated(&error) {
+            Some("users_email_key") => {
+                Error::Conflict(format!("A user with the address {email} exists").into())
+            }
+            _ => Error::internal("creating a user", error),
+        })?;
     let id = UserId(row.get(0));
     if let Some(audit) = audit {
         let after = json!({"id": gotrue_id, "email": email, "username": username});
-        audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
+        audit
+            .write_in(&transaction, 201, (None, Some(after)), now)
+            .await?;
     }
     transaction.commit().await.context("creating a user")?;
-    Ok(Account { id, gotrue_id, email: email.to_owned(), username: username.to_owned() })
+    Ok(Account {
+        id,
+        gotrue_id,
+        email: email.to_owned(),
+        username: username.to_owned(),
+    })
 }
 
 /// What stands before the `@` of something that can be an address.
 pub fn local_part(email: &str) -> Result<&str, Error> {
     const BYTES_MAX: usize = 320;
-    let parts = email.split_once('@').filter(|(local, domain)| !local.is_empty() && domain.contains('.'));
+    let parts = email
+        .split_once('@')
+        .filter(|(local, domain)| !local.is_empty() && domain.contains('.'));
     let parts = parts.filter(|_| !email.contains(char::is_whitespace) && email.len() <= BYTES_MAX);
-    parts.map(|(local, _)| local).ok_or_else(|| Error::invalid("email", "expected an address such as ada@example.com"))
+    parts
+        .map(|(local, _)| local)
+        .ok_or_else(|| Error::invalid("email", "expected an address such as ada@example.com"))
 }
 
 /// The user with this address.
 pub async fn by_email(db: &Db, email: &str) -> Result<Account, Error> {
-    let rows = db.query("select id, gotrue_id, email, username from users where lower(email) = lower($1)", &[&email]).await;
+    let rows = db
+        .query(
+            "select id, gotrue_id, email, username from users where lower(email) = lower($1)",
+            &[&email],
+        )
+        .await;
     one(&rows.context("looking up a user")?)
 }
 
 /// The user with this id.
 pub async fn by_id(db: &Db, id: UserId) -> Result<Account, Error> {
-    let rows = db.query("select id, gotrue_id, email, username from users where id = $1", &[&id.0]).await;
+    let rows = db
+        .query(
+            "select id, gotrue_id, email, username from users where id = $1",
+            &[&id.0],
+        )
+        .await;
     one(&rows.context("looking up a user")?)
 }
 
 fn one(rows: &[tokio_postgres::Row]) -> Result<Account, Error> {
     let row = rows.first().ok_or(Error::NotFound)?;
-    Ok(Account { id: UserId(row.get(0)), gotrue_id: row.get(1), email: row.get(2), username: row.get(3) })
+    Ok(Account {
+        id: UserId(row.get(0)),
+        gotrue_id: row.get(1),
+        email: row.get(2),
+        username: row.get(3),
+    })
 }

@@ -16,16 +16,31 @@ use crate::{
     access::{OauthScope as S, Permission as P, Project},
     app::App,
     error::{Context, Error},
-    http::{Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, needs, output::with_type, pat_only},
+    http::{
+        Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, needs,
+        output::with_type, pat_only,
+    },
     limits::{ANALYTICS, Limit, LimitKey, STANDARD, per},
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] =
-    &[&LOGS_ALL, &LOGS, &API_COUNTS, &REQUESTS_COUNT, &FUNCTION_STATS, &METRICS, &keys::api::LIST, &keys::api::CREATE, &keys::api::DELETE];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &LOGS_ALL,
+    &LOGS,
+    &API_COUNTS,
+    &REQUESTS_COUNT,
+    &FUNCTION_STATS,
+    &METRICS,
+    &keys::api::LIST,
+    &keys::api::CREATE,
+    &keys::api::DELETE,
+];
 
 /// 10 a minute: the newer dialect.
-static LOGS_LIMIT: Limit = Limit { key: LimitKey::Path, windows: &[per(10, 60)] };
+static LOGS_LIMIT: Limit = Limit {
+    key: LimitKey::Path,
+    windows: &[per(10, 60)],
+};
 
 const SCANNED_ROWS: HeaderName = HeaderName::from_static("x-gantry-scanned-rows");
 const SCANNED_BYTES: HeaderName = HeaderName::from_static("x-gantry-scanned-bytes");
@@ -83,7 +98,12 @@ struct AnalyticsResponse {
 #[expect(dead_code, reason = "we answer texts; clients know both")]
 enum AnalyticsError {
     Text(String),
-    Detailed { code: i32, message: String, status: String, errors: Vec<ErrorDetail> },
+    Detailed {
+        code: i32,
+        message: String,
+        status: String,
+        errors: Vec<ErrorDetail>,
+    },
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -97,7 +117,11 @@ struct ErrorDetail {
     reason: String,
 }
 
-async fn logs_all(project: Project, app: App, Query(asked): Query<Asked>) -> Result<Answered, Error> {
+async fn logs_all(
+    project: Project,
+    app: App,
+    Query(asked): Query<Asked>,
+) -> Result<Answered, Error> {
     answer(&app, &project, Dialect::BigQuery, &asked).await
 }
 
@@ -105,9 +129,27 @@ async fn logs(project: Project, app: App, Query(asked): Query<Asked>) -> Result<
     answer(&app, &project, Dialect::ClickHouse, &asked).await
 }
 
-async fn answer(app: &App, project: &Project, dialect: Dialect, asked: &Asked) -> Result<Answered, Error> {
-    let window = Window::asked(asked.iso_timestamp_start.as_deref(), asked.iso_timestamp_end.as_deref(), app.clock.now())?;
-    Answered::new(&asking::ask(app, &project.reference, dialect, asked.sql.as_deref(), window).await?)
+async fn answer(
+    app: &App,
+    project: &Project,
+    dialect: Dialect,
+    asked: &Asked,
+) -> Result<Answered, Error> {
+    let window = Window::asked(
+        asked.iso_timestamp_start.as_deref(),
+        asked.iso_timestamp_end.as_deref(),
+        app.clock.now(),
+    )?;
+    Answered::new(
+        &asking::ask(
+            app,
+            &project.reference,
+            dialect,
+            asked.sql.as_deref(),
+            window,
+        )
+        .await?,
+    )
 }
 
 /// An answer with what was looked at for it.
@@ -122,15 +164,31 @@ impl Answered {
     fn new(answer: &Result<Answer, QueryError>) -> Result<Self, Error> {
         let body = match answer {
             Ok(answer) => {
-                let rows: Vec<Row<'_>> = answer.rows.iter().map(|row| Row(&answer.columns, row)).collect();
-                serde_json::to_vec(&Enveloped { result: Some(rows), error: None })
+                let rows: Vec<Row<'_>> = answer
+                    .rows
+                    .iter()
+                    .map(|row| Row(&answer.columns, row))
+                    .collect();
+                serde_json::to_vec(&Enveloped {
+                    result: Some(rows),
+                    error: None,
+                })
             }
-            Err(error) => serde_json::to_vec(&Enveloped { result: None, error: Some(error.to_string()) }),
+            Err(error) => serde_json::to_vec(&Enveloped {
+                result: None,
+                error: Some(error.to_string()),
+            }),
         };
         let body = body.context("writing an answer")?.into();
-        let (scanned_rows, scanned_bytes, cut) =
-            answer.as_ref().map_or((0, 0, false), |answer| (answer.scanned_rows, answer.scanned_bytes, answer.cut));
-        Ok(Self { body, scanned_rows, scanned_bytes, cut })
+        let (scanned_rows, scanned_bytes, cut) = answer.as_ref().map_or((0, 0, false), |answer| {
+            (answer.scanned_rows, answer.scanned_bytes, answer.cut)
+        });
+        Ok(Self {
+            body,
+            scanned_rows,
+            scanned_bytes,
+            cut,
+        })
     }
 }
 
@@ -220,8 +278,14 @@ struct Count {
     count: i64,
 }
 
-async fn api_counts(project: Project, app: App, Query(since): Query<Since>) -> Result<Counted<ApiCounts>, Error> {
-    Ok(Counted::new(usage::by_service(&app, &project.reference, since.interval.unwrap_or_default()).await?))
+async fn api_counts(
+    project: Project,
+    app: App,
+    Query(since): Query<Since>,
+) -> Result<Counted<ApiCounts>, Error> {
+    Ok(Counted::new(
+        usage::by_service(&app, &project.reference, since.interval.unwrap_or_default()).await?,
+    ))
 }
 
 /// Rows that were counted, described by `T`.
@@ -232,7 +296,10 @@ struct Counted<T> {
 
 impl<T> Counted<T> {
     fn new(rows: Vec<Value>) -> Self {
-        Self { rows, of: std::marker::PhantomData }
+        Self {
+            rows,
+            of: std::marker::PhantomData,
+        }
     }
 }
 
@@ -242,7 +309,10 @@ impl<T: JsonSchema + Serialize + Send> Output for Counted<T> {
     }
 
     fn respond(self) -> Response {
-        crate::http::output::json(StatusCode::OK, &json!({ "result": self.rows, "error": null }))
+        crate::http::output::json(
+            StatusCode::OK,
+            &json!({ "result": self.rows, "error": null }),
+        )
     }
 }
 
@@ -259,7 +329,9 @@ static REQUESTS_COUNT: Endpoint = Endpoint {
 };
 
 async fn requests_count(project: Project, app: App) -> Result<Counted<RequestsCount>, Error> {
-    Ok(Counted::new(vec![json!({ "count": usage::in_all(&app, &project.reference).await? })]))
+    Ok(Counted::new(vec![
+        json!({ "count": usage::in_all(&app, &project.reference).await? }),
+    ]))
 }
 
 static FUNCTION_STATS: Endpoint = Endpoint {
@@ -294,14 +366,20 @@ enum FunctionInterval {
     Day,
 }
 
-async fn function_stats(project: Project, app: App, Query(of): Query<OfFunction>) -> Result<Counted<AnalyticsResponse>, Error> {
+async fn function_stats(
+    project: Project,
+    app: App,
+    Query(of): Query<OfFunction>,
+) -> Result<Counted<AnalyticsResponse>, Error> {
     let interval = match of.interval {
         FunctionInterval::Quarter => Interval::Quarter,
         FunctionInterval::Hour => Interval::Hour,
         FunctionInterval::Hours => Interval::Hours,
         FunctionInterval::Day => Interval::Day,
     };
-    Ok(Counted::new(usage::of_function(&app, &project.reference, &of.function_id, interval).await?))
+    Ok(Counted::new(
+        usage::of_function(&app, &project.reference, &of.function_id, interval).await?,
+    ))
 }
 
 static METRICS: Endpoint = Endpoint {
@@ -325,7 +403,11 @@ impl Output for Page {
     }
 
     fn respond(self) -> Response {
-        with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", self.0)
+        with_type(
+            StatusCode::OK,
+            "text/plain; version=0.0.4; charset=utf-8",
+            self.0,
+        )
     }
 }
 

@@ -22,29 +22,69 @@ pub(super) async fn ask(
         Some(sql) => (dialect, sql.to_owned()),
         None => (Dialect::BigQuery, NOTHING_ASKED.to_owned()),
     };
-    let answer = app.analytics.opened().await?.logs.query(question(app, project, dialect, sql, window)).await;
+    let answer = app
+        .analytics
+        .opened()
+        .await?
+        .logs
+        .query(question(app, project, dialect, sql, window))
+        .await;
     match &answer {
-        Err(QueryError::Backend(cause)) => tracing::error!(%project, cause, "a question about logs could not be answered"),
-        Err(QueryError::Away(cause)) => tracing::warn!(%project, cause, "files of log lines could not be read"),
+        Err(QueryError::Backend(cause)) => {
+            tracing::error!(%project, cause, "a question about logs could not be answered")
+        }
+        Err(QueryError::Away(cause)) => {
+            tracing::warn!(%project, cause, "files of log lines could not be read")
+        }
         _ => {}
     }
     Ok(answer)
 }
 
 /// The answer to a statement of ours, which may look back further.
-pub(super) async fn count(app: &App, project: &ProjectRef, sql: String, window: Window) -> Result<Answer, Error> {
-    let answer = app.analytics.opened().await?.logs.query(question(app, project, Dialect::ClickHouse, sql, window)).await;
+pub(super) async fn count(
+    app: &App,
+    project: &ProjectRef,
+    sql: String,
+    window: Window,
+) -> Result<Answer, Error> {
+    let answer = app
+        .analytics
+        .opened()
+        .await?
+        .logs
+        .query(question(app, project, Dialect::ClickHouse, sql, window))
+        .await;
     answer.map_err(|error| match error {
         QueryError::Away(cause) => {
             tracing::warn!(%project, cause, "files of log lines could not be read");
-            Error::Unavailable { what: "The files of the logs cannot be read at the moment".into(), retry: AWAY }
+            Error::Unavailable {
+                what: "The files of the logs cannot be read at the moment".into(),
+                retry: AWAY,
+            }
         }
         QueryError::Backend(cause) => Error::internal("counting log lines", cause),
         error => Error::internal("counting log lines", error),
     })
 }
 
-fn question(app: &App, project: &ProjectRef, dialect: Dialect, sql: String, window: Window) -> Question {
-    let (after, until) = (window.start.timestamp_micros(), window.end.timestamp_micros());
-    Question { project: project.to_string(), dialect, sql, after, until, now: app.clock.now().timestamp_micros() }
+fn question(
+    app: &App,
+    project: &ProjectRef,
+    dialect: Dialect,
+    sql: String,
+    window: Window,
+) -> Question {
+    let (after, until) = (
+        window.start.timestamp_micros(),
+        window.end.timestamp_micros(),
+    );
+    Question {
+        project: project.to_string(),
+        dialect,
+        sql,
+        after,
+        until,
+        now: app.clock.now().timestamp_micros(),
+    }
 }

@@ -22,8 +22,12 @@ pub(super) async fn run(app: App, mut ending: Ending) {
             log::tell(row);
         }
         // What reached no project is nobody's line.
-        let rows = batch.drain(..).filter_map(|row| Some((row.project.clone()?, row)));
-        app.analytics.keep_all(&queue::by_project(rows), event, &ending).await;
+        let rows = batch
+            .drain(..)
+            .filter_map(|row| Some((row.project.clone()?, row)));
+        app.analytics
+            .keep_all(&queue::by_project(rows), event, &ending)
+            .await;
     }
 }
 
@@ -42,10 +46,17 @@ fn event(row: &Row) -> Event {
         took_millis: row.took_millis,
     };
     let mut all = Attributes::default();
-    let identifier = row.project.as_ref().map(ToString::to_string).unwrap_or_default();
+    let identifier = row
+        .project
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     text(&mut all, "identifier", identifier.clone());
     let line = request.describe(&mut all);
-    for (key, value) in [("request.headers.referer", &row.referer), ("request.headers.x_client_info", &row.client_info)] {
+    for (key, value) in [
+        ("request.headers.referer", &row.referer),
+        ("request.headers.x_client_info", &row.client_info),
+    ] {
         if let Some(value) = value {
             text(&mut all, key, value);
         }
@@ -54,17 +65,29 @@ fn event(row: &Row) -> Event {
         text(&mut all, "function_id", function(&row.path));
         text(&mut all, "project_ref", identifier);
         text(&mut all, "request.pathname", &row.path);
-        number(&mut all, "execution_time_ms", i64::try_from(row.took_millis).unwrap_or(i64::MAX));
+        number(
+            &mut all,
+            "execution_time_ms",
+            i64::try_from(row.took_millis).unwrap_or(i64::MAX),
+        );
         Source::FunctionEdge
     } else {
         Source::Edge
     };
-    Event::new(row.id.to_string(), row.at.timestamp_micros(), source, line, all)
+    Event::new(
+        row.id.to_string(),
+        row.at.timestamp_micros(),
+        source,
+        line,
+        all,
+    )
 }
 
 /// The name of a function: `hello` of `/functions/v1/hello/there`.
 fn function(path: &str) -> &str {
-    path.strip_prefix("/functions/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default()
+    path.strip_prefix("/functions/v1/")
+        .and_then(|rest| rest.split('/').next())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -94,9 +117,19 @@ mod tests {
             took_millis: 12,
         };
         let line = event(&row);
-        assert_eq!((line.source, line.timestamp), (Source::Edge, 1_795_252_503_000_000));
-        assert_eq!(line.message, "GET | 404 | 192.0.2.1 | https://abc.example.test/rest/v1/pets?select=* | curl/8");
-        let all: Vec<_> = line.attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(
+            (line.source, line.timestamp),
+            (Source::Edge, 1_795_252_503_000_000)
+        );
+        assert_eq!(
+            line.message,
+            "GET | 404 | 192.0.2.1 | https://abc.example.test/rest/v1/pets?select=* | curl/8"
+        );
+        let all: Vec<_> = line
+            .attributes
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         let expected = [
             "identifier=abcdefghijklmnopqrst",
             "request.cf.httpProtocol=HTTP/2.0",
@@ -116,8 +149,15 @@ mod tests {
             "response.status_code=404",
         ];
         assert_eq!(all, expected);
-        let row = Row { service: Some(Service::Functions), path: "/functions/v1/hello/there".to_owned(), ..row };
+        let row = Row {
+            service: Some(Service::Functions),
+            path: "/functions/v1/hello/there".to_owned(),
+            ..row
+        };
         let line = event(&row);
-        assert_eq!((line.source, line.attributes.text("function_id")), (Source::FunctionEdge, Some("hello")));
+        assert_eq!(
+            (line.source, line.attributes.text("function_id")),
+            (Source::FunctionEdge, Some("hello"))
+        );
     }
 }

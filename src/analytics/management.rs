@@ -44,16 +44,34 @@ pub type Waiting = Queue<Answered, QUEUE_MAX>;
 pub(super) async fn run(app: App, mut ending: Ending) {
     let mut batch = Vec::new();
     while queue::next(&app.analytics.management, &mut batch, &mut ending).await {
-        let rows = batch.drain(..).map(|answered| (answered.project.clone(), (app.entropy.uuid(), answered)));
-        app.analytics.keep_all(&queue::by_project(rows), |(id, answered)| event(*id, answered), &ending).await;
+        let rows = batch
+            .drain(..)
+            .map(|answered| (answered.project.clone(), (app.entropy.uuid(), answered)));
+        app.analytics
+            .keep_all(
+                &queue::by_project(rows),
+                |(id, answered)| event(*id, answered),
+                &ending,
+            )
+            .await;
     }
 }
 
 /// The line of a request.
 fn event(id: Uuid, answered: &Answered) -> Event {
-    let (host, scheme) = (answered.uri.host().unwrap_or_default(), answered.uri.scheme_str().unwrap_or("https"));
-    let (path, search) = (cut(answered.uri.path()), answered.uri.query().map(without_secrets));
-    let user_agent = answered.user_agent.as_ref().and_then(|agent| agent.to_str().ok()).map(cut);
+    let (host, scheme) = (
+        answered.uri.host().unwrap_or_default(),
+        answered.uri.scheme_str().unwrap_or("https"),
+    );
+    let (path, search) = (
+        cut(answered.uri.path()),
+        answered.uri.query().map(without_secrets),
+    );
+    let user_agent = answered
+        .user_agent
+        .as_ref()
+        .and_then(|agent| agent.to_str().ok())
+        .map(cut);
     let request = Request {
         method: &answered.method,
         scheme,
@@ -73,5 +91,11 @@ fn event(id: Uuid, answered: &Answered) -> Event {
     if let Some(user) = answered.user {
         text(&mut all, "user_id", user.to_string());
     }
-    Event::new(id.to_string(), answered.at.timestamp_micros(), Source::Management, line, all)
+    Event::new(
+        id.to_string(),
+        answered.at.timestamp_micros(),
+        Source::Management,
+        line,
+        all,
+    )
 }

@@ -71,7 +71,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { folder: None, retention_days: 30, place: None }
+        Self {
+            folder: None,
+            retention_days: 30,
+            place: None,
+        }
     }
 }
 
@@ -135,7 +139,13 @@ impl Ending {
 
 impl Analytics {
     /// Nothing is opened yet.
-    pub fn new(options: Options, node: Uuid, home: Arc<Home>, clock: Clock, entropy: Entropy) -> Self {
+    pub fn new(
+        options: Options,
+        node: Uuid,
+        home: Arc<Home>,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> Self {
         Self {
             options,
             node,
@@ -172,7 +182,9 @@ impl Analytics {
         if self.opened().await?.slot == 0 {
             return Ok(true);
         }
-        let Some(named) = self.named(0)? else { return Ok(false) };
+        let Some(named) = self.named(0)? else {
+            return Ok(false);
+        };
         let mut stores = self.stores.lock().await;
         let first = Arc::new(self.open(0, named).await?);
         stores.before = stores.opened.replace(first);
@@ -180,16 +192,32 @@ impl Analytics {
     }
 
     async fn open(&self, slot: usize, named: File) -> Result<Opened, Error> {
-        let shared = self.options.folder.clone().unwrap_or_else(|| self.home.dir().join("logs"));
-        let own = if slot == 0 { shared.clone() } else { shared.join(format!("beside-{slot}")) };
+        let shared = self
+            .options
+            .folder
+            .clone()
+            .unwrap_or_else(|| self.home.dir().join("logs"));
+        let own = if slot == 0 {
+            shared.clone()
+        } else {
+            shared.join(format!("beside-{slot}"))
+        };
         let node = format!("{}-{slot}", self.node.simple());
         // What one process has made files of, all see.
         let local = shared.join("objects");
         let objects = match &self.options.place {
             None => None,
             Some(place) => {
-                let (place, node, folder, local) = (place.clone(), node.clone(), own.clone(), local.clone());
-                let opening = objects::Opening { place, node, folder, local, clock: self.clock.clone(), entropy: self.entropy.clone() };
+                let (place, node, folder, local) =
+                    (place.clone(), node.clone(), own.clone(), local.clone());
+                let opening = objects::Opening {
+                    place,
+                    node,
+                    folder,
+                    local,
+                    clock: self.clock.clone(),
+                    entropy: self.entropy.clone(),
+                };
                 Some(objects::open(opening).await.context("opening the logs")?)
             }
         };
@@ -198,7 +226,12 @@ impl Analytics {
         options.retention_days = self.options.retention_days.into();
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
-        Ok(Opened { slot, store, logs, _named: named })
+        Ok(Opened {
+            slot,
+            store,
+            logs,
+            _named: named,
+        })
     }
 
     /// The first name that no other process on this data folder has: what was written under it is found again by the next.
@@ -208,29 +241,64 @@ impl Analytics {
                 return Ok((slot, named));
             }
         }
-        Err(Error::internal("opening the logs", "too many processes use this data folder"))
+        Err(Error::internal(
+            "opening the logs",
+            "too many processes use this data folder",
+        ))
     }
 
     fn named(&self, slot: usize) -> Result<Option<File>, Error> {
-        self.home.try_lock(&format!("logs-{slot}.lock")).context("locking the logs")
+        self.home
+            .try_lock(&format!("logs-{slot}.lock"))
+            .context("locking the logs")
     }
 
     /// Keeps lines of one project, together with how far their reader came. They are durable when this returns.
-    async fn keep(&self, project: &ProjectRef, events: Vec<Event>, mark: Option<Mark>) -> Result<(), Error> {
-        let batch = Batch { project: project.to_string(), events, mark };
-        self.opened().await?.store.append(batch).await.map_err(|error| match error {
-            StoreError::TooLarge { .. } => Error::TooLarge { bytes_max: store::BATCH_BYTES_MAX },
-            StoreError::Full { .. } => Error::Unavailable { what: "There is no room for log lines".into(), retry: FULL },
-            error => Error::internal("keeping log lines", error),
-        })?;
+    async fn keep(
+        &self,
+        project: &ProjectRef,
+        events: Vec<Event>,
+        mark: Option<Mark>,
+    ) -> Result<(), Error> {
+        let batch = Batch {
+            project: project.to_string(),
+            events,
+            mark,
+        };
+        self.opened()
+            .await?
+            .store
+            .append(batch)
+            .await
+            .map_err(|error| match error {
+                StoreError::TooLarge { .. } => Error::TooLarge {
+                    bytes_max: store::BATCH_BYTES_MAX,
+                },
+                StoreError::Full { .. } => Error::Unavailable {
+                    what: "There is no room for log lines".into(),
+                    retry: FULL,
+                },
+                error => Error::internal("keeping log lines", error),
+            })?;
         self.kept.send_modify(|count| *count += 1);
         Ok(())
     }
 
     /// The same for lines of several projects, again and again until they are kept, or the server stops.
-    async fn keep_all<T: Send + Sync>(&self, rows: &[(ProjectRef, Vec<T>)], event: impl Fn(&T) -> Event + Send + Sync, ending: &Ending) {
-        let writes: Vec<_> = rows.iter().map(|(project, rows)| self.keep_rows(project, rows, &event, ending).boxed()).collect();
-        stream::iter(writes).buffer_unordered(WRITES_MAX).collect::<()>().await;
+    async fn keep_all<T: Send + Sync>(
+        &self,
+        rows: &[(ProjectRef, Vec<T>)],
+        event: impl Fn(&T) -> Event + Send + Sync,
+        ending: &Ending,
+    ) {
+        let writes: Vec<_> = rows
+            .iter()
+            .map(|(project, rows)| self.keep_rows(project, rows, &event, ending).boxed())
+            .collect();
+        stream::iter(writes)
+            .buffer_unordered(WRITES_MAX)
+            .collect::<()>()
+            .await;
     }
 
     async fn keep_rows<T: Send + Sync>(
@@ -242,7 +310,10 @@ impl Analytics {
     ) {
         let mut stop = ending.stop.clone();
         for rows in rows.chunks(ROWS_MAX) {
-            while let Err(error) = self.keep(project, rows.iter().map(event).collect(), None).await {
+            while let Err(error) = self
+                .keep(project, rows.iter().map(event).collect(), None)
+                .await
+            {
                 tracing::warn!(%project, lines = rows.len(), %error, "log lines could not be kept");
                 if *stop.borrow() {
                     break;
@@ -254,10 +325,15 @@ impl Analytics {
 
     /// Removes what is kept of a project, which is gone.
     pub async fn forget(&self, project: &ProjectRef) -> Result<(), Error> {
-        self.keep(project, Vec::new(), Some(postgres::forgotten(project))).await?;
+        self.keep(project, Vec::new(), Some(postgres::forgotten(project)))
+            .await?;
         let all: Vec<_> = self.stores.lock().await.all().collect();
         for opened in all {
-            opened.store.forget(project.as_str()).await.context("forgetting log lines")?;
+            opened
+                .store
+                .forget(project.as_str())
+                .await
+                .context("forgetting log lines")?;
         }
         Ok(())
     }
@@ -276,7 +352,10 @@ impl Analytics {
     }
 
     fn ending(&self) -> Ending {
-        Ending { stop: self.stop.subscribe(), _at_work: self.at_work.clone().try_read_owned().ok() }
+        Ending {
+            stop: self.stop.subscribe(),
+            _at_work: self.at_work.clone().try_read_owned().ok(),
+        }
     }
 
     /// Drains the queues, then lets go of the logs. Whatever fills the queues has ended.

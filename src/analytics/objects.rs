@@ -48,7 +48,14 @@ pub(super) struct Opening {
 
 /// Tries a store before anything is built on it.
 pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
-    let Opening { place, node, folder, local, clock, entropy } = opening;
+    let Opening {
+        place,
+        node,
+        folder,
+        local,
+        clock,
+        entropy,
+    } = opening;
     let s3 = S3::new(place, clock, entropy, Patience::default())?;
     let (store, marker) = (s3.to_string(), folder.join(MARKER));
     let before = fs::read_to_string(&marker).ok();
@@ -62,7 +69,11 @@ pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, Store
     }
     if !known {
         match before {
-            Some(before) => tracing::warn!(from = before.trim(), to = store, "files of log lines in another store are not read: copy them"),
+            Some(before) => tracing::warn!(
+                from = before.trim(),
+                to = store,
+                "files of log lines in another store are not read: copy them"
+            ),
             None if has_files(&local) => {
                 tracing::warn!(from = %local.display(), to = store, "files of log lines in the folder are not read: copy them");
             }

@@ -12,7 +12,11 @@ const GATHER: Duration = Duration::from_millis(100);
 
 /// Waits for rows, gathers more for a moment, and puts them into `batch`, which is empty before. After the end has begun it takes
 /// what is left. False: nothing is.
-pub(super) async fn next<T, const MOST: usize>(queue: &Queue<T, MOST>, batch: &mut Vec<T>, ending: &mut Ending) -> bool {
+pub(super) async fn next<T, const MOST: usize>(
+    queue: &Queue<T, MOST>,
+    batch: &mut Vec<T>,
+    ending: &mut Ending,
+) -> bool {
     let gathered = async {
         queue.any().await;
         // Over when many are there or the time is.
@@ -29,7 +33,9 @@ pub(super) async fn next<T, const MOST: usize>(queue: &Queue<T, MOST>, batch: &m
 }
 
 /// The rows of each project, in their order.
-pub(super) fn by_project<T>(rows: impl Iterator<Item = (ProjectRef, T)>) -> Vec<(ProjectRef, Vec<T>)> {
+pub(super) fn by_project<T>(
+    rows: impl Iterator<Item = (ProjectRef, T)>,
+) -> Vec<(ProjectRef, Vec<T>)> {
     let mut found: BTreeMap<ProjectRef, Vec<T>> = BTreeMap::new();
     for (project, row) in rows {
         found.entry(project).or_default().push(row);
@@ -45,8 +51,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_is_taken_before_the_end_and_nothing_after() {
-        let (stop, queue, mut batch) = (watch::channel(false).0, Queue::<_, 8>::default(), Vec::new());
-        let mut ending = Ending { stop: stop.subscribe(), _at_work: None };
+        let (stop, queue, mut batch) = (
+            watch::channel(false).0,
+            Queue::<_, 8>::default(),
+            Vec::new(),
+        );
+        let mut ending = Ending {
+            stop: stop.subscribe(),
+            _at_work: None,
+        };
         for rows in [1, 8] {
             (0..rows).for_each(|row| assert!(queue.add(row)));
             assert!(next(&queue, &mut batch, &mut ending).await);

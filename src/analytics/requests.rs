@@ -23,8 +23,15 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// As far as it was said: without a host, only the path.
     fn url(&self) -> String {
-        let search = self.search.map(|search| format!("?{search}")).unwrap_or_default();
-        let origin = if self.host.is_empty() { String::new() } else { format!("{}://{}", self.scheme, self.host) };
+        let search = self
+            .search
+            .map(|search| format!("?{search}"))
+            .unwrap_or_default();
+        let origin = if self.host.is_empty() {
+            String::new()
+        } else {
+            format!("{}://{}", self.scheme, self.host)
+        };
         format!("{origin}{}{search}", self.path)
     }
 
@@ -32,7 +39,12 @@ impl Request<'_> {
     pub(super) fn describe(&self, all: &mut Attributes) -> String {
         // By key, as a line has them: so none has to be moved for another.
         let (url, client) = (self.url(), self.client.to_string());
-        let line = format!("{} | {} | {client} | {url} | {}", self.method, self.status.as_u16(), self.user_agent.unwrap_or("-"));
+        let line = format!(
+            "{} | {} | {client} | {url} | {}",
+            self.method,
+            self.status.as_u16(),
+            self.user_agent.unwrap_or("-")
+        );
         if let Some(version) = self.version {
             text(all, "request.cf.httpProtocol", format!("{version:?}"));
         }
@@ -55,7 +67,11 @@ impl Request<'_> {
             text(all, "request.search", format!("?{search}"));
         }
         text(all, "request.url", url);
-        number(all, "response.origin_time", i64::try_from(self.took_millis).unwrap_or(i64::MAX));
+        number(
+            all,
+            "response.origin_time",
+            i64::try_from(self.took_millis).unwrap_or(i64::MAX),
+        );
         number(all, "response.status_code", self.status.as_u16().into());
         line
     }

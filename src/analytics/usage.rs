@@ -51,13 +51,18 @@ impl Interval {
         let length = TimeDelta::seconds(seconds);
         // Only times that no calendar holds cannot be rounded.
         let last = now.duration_trunc(length).unwrap_or(now);
-        (0..count).map(|n| last - length * i32::try_from(count - 1 - n).unwrap_or_default()).collect()
+        (0..count)
+            .map(|n| last - length * i32::try_from(count - 1 - n).unwrap_or_default())
+            .collect()
     }
 
     /// From the first bucket until now. The first moment of a bucket belongs to it, and windows begin behind their start.
     fn window(self, now: DateTime<Utc>) -> Window {
         let first = self.buckets(now).first().copied().unwrap_or(now);
-        Window { start: first - TimeDelta::microseconds(1), ..Window::around(first, now) }
+        Window {
+            start: first - TimeDelta::microseconds(1),
+            ..Window::around(first, now)
+        }
     }
 
     /// The beginning of a line's bucket, as seconds.
@@ -76,8 +81,14 @@ const SERVICES: [(&str, &str); 4] = [
 ];
 
 /// Requests by service, in buckets without a gap.
-pub(super) async fn by_service(app: &App, project: &ProjectRef, interval: Interval) -> Result<Vec<Value>, Error> {
-    let counts = SERVICES.map(|(name, path)| format!("countIf(startsWith(log_attributes['request.path'], '{path}')) as {name}"));
+pub(super) async fn by_service(
+    app: &App,
+    project: &ProjectRef,
+    interval: Interval,
+) -> Result<Vec<Value>, Error> {
+    let counts = SERVICES.map(|(name, path)| {
+        format!("countIf(startsWith(log_attributes['request.path'], '{path}')) as {name}")
+    });
     let sql = format!(
         "select {} as bucket, {} from logs where source = 'edge_logs' group by bucket order by bucket",
         interval.sql(),
@@ -85,15 +96,25 @@ pub(super) async fn by_service(app: &App, project: &ProjectRef, interval: Interv
     );
     let now = app.clock.now();
     let answer = asking::count(app, project, sql, interval.window(now)).await?;
-    let zeros = SERVICES.iter().map(|(name, _)| ((*name).to_owned(), json!(0))).collect();
+    let zeros = SERVICES
+        .iter()
+        .map(|(name, _)| ((*name).to_owned(), json!(0)))
+        .collect();
     Ok(fill(&answer, &interval.buckets(now), &zeros))
 }
 
 /// Requests to all services of a project in the last day.
 pub(super) async fn in_all(app: &App, project: &ProjectRef) -> Result<i64, Error> {
-    let sql = "select count() as count from logs where source in ('edge_logs', 'function_edge_logs')".to_owned();
+    let sql =
+        "select count() as count from logs where source in ('edge_logs', 'function_edge_logs')"
+            .to_owned();
     let answer = asking::count(app, project, sql, Interval::Day.window(app.clock.now())).await?;
-    Ok(answer.rows.first().and_then(|row| row.get("count")).and_then(Value::as_i64).unwrap_or_default())
+    Ok(answer
+        .rows
+        .first()
+        .and_then(|row| row.get("count"))
+        .and_then(Value::as_i64)
+        .unwrap_or_default())
 }
 
 /// What is told about calls of a function.
@@ -101,14 +122,22 @@ const CALLS: [(&str, &str); 7] = [
     ("requests_count", "count()"),
     ("success_count", "countIf(status >= 200 and status < 300)"),
     ("redirect_count", "countIf(status >= 300 and status < 400)"),
-    ("client_err_count", "countIf(status >= 400 and status < 500)"),
+    (
+        "client_err_count",
+        "countIf(status >= 400 and status < 500)",
+    ),
     ("server_err_count", "countIf(status >= 500)"),
     ("avg_execution_time", "avg(took)"),
     ("max_execution_time", "max(took)"),
 ];
 
 /// Calls of one function, in buckets without a gap.
-pub(super) async fn of_function(app: &App, project: &ProjectRef, function: &str, interval: Interval) -> Result<Vec<Value>, Error> {
+pub(super) async fn of_function(
+    app: &App,
+    project: &ProjectRef,
+    function: &str,
+    interval: Interval,
+) -> Result<Vec<Value>, Error> {
     let counts = CALLS.map(|(name, what)| format!("{what} as {name}"));
     // A text of the dialect: backslashes and quotes are escaped.
     let function = function.replace('\\', "\\\\").replace('\'', "\\'");
@@ -121,17 +150,28 @@ pub(super) async fn of_function(app: &App, project: &ProjectRef, function: &str,
     );
     let now = app.clock.now();
     let answer = asking::count(app, project, sql, interval.window(now)).await?;
-    let zeros = CALLS.iter().map(|(name, _)| ((*name).to_owned(), json!(0))).collect();
+    let zeros = CALLS
+        .iter()
+        .map(|(name, _)| ((*name).to_owned(), json!(0)))
+        .collect();
     Ok(fill(&answer, &interval.buckets(now), &zeros))
 }
 
 /// A row for each bucket: what was counted, or `zeros`.
 fn fill(answer: &Answer, buckets: &[DateTime<Utc>], zeros: &Map<String, Value>) -> Vec<Value> {
-    let counted = |at: &DateTime<Utc>| answer.rows.iter().find(|row| row.get("bucket").and_then(Value::as_i64) == Some(at.timestamp()));
+    let counted = |at: &DateTime<Utc>| {
+        answer
+            .rows
+            .iter()
+            .find(|row| row.get("bucket").and_then(Value::as_i64) == Some(at.timestamp()))
+    };
     let row = |at: &DateTime<Utc>| {
         let mut row = counted(at).cloned().unwrap_or_else(|| zeros.clone());
         row.remove("bucket");
-        row.insert("timestamp".to_owned(), at.format("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+        row.insert(
+            "timestamp".to_owned(),
+            at.format("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
+        );
         Value::Object(row)
     };
     buckets.iter().map(row).collect()
@@ -153,8 +193,16 @@ mod tests {
             (Interval::Days, 72, "18 10:00", "21 09:00"),
             (Interval::Week, 7, "15 00:00", "21 00:00"),
         ] {
-            let buckets: Vec<String> = interval.buckets(now).iter().map(|at| at.format("%d %H:%M").to_string()).collect();
-            assert_eq!((buckets.len(), &*buckets[0], &*buckets[count - 1]), (count, first, last), "{interval:?}");
+            let buckets: Vec<String> = interval
+                .buckets(now)
+                .iter()
+                .map(|at| at.format("%d %H:%M").to_string())
+                .collect();
+            assert_eq!(
+                (buckets.len(), &*buckets[0], &*buckets[count - 1]),
+                (count, first, last),
+                "{interval:?}"
+            );
         }
     }
 
@@ -163,7 +211,10 @@ mod tests {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
         let buckets = Interval::Quarter.buckets(now);
         let row = json!({ "bucket": buckets[1].timestamp(), "n": 7 });
-        let answer = Answer { rows: vec![row.as_object().unwrap().clone()], ..Answer::default() };
+        let answer = Answer {
+            rows: vec![row.as_object().unwrap().clone()],
+            ..Answer::default()
+        };
         let filled = fill(&answer, &buckets, json!({ "n": 0 }).as_object().unwrap());
         assert_eq!(
             filled[..3],

@@ -67,12 +67,34 @@ struct Page {
     before: Option<i64>,
 }
 
-async fn page(organization: Organization, app: App, Query(query): Query<PageQuery>) -> Result<Json<Page>, Error> {
-    let PageQuery { limit, before, actor, operation, subject, succeeded, since, until } = query;
+async fn page(
+    organization: Organization,
+    app: App,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page>, Error> {
+    let PageQuery {
+        limit,
+        before,
+        actor,
+        operation,
+        subject,
+        succeeded,
+        since,
+        until,
+    } = query;
     if !(1..=100).contains(&limit) {
         return Err(Error::invalid("limit", "expected 1 to 100"));
     }
-    let filter = Filter { before, actor, operation, subject, succeeded, since, until, limit };
+    let filter = Filter {
+        before,
+        actor,
+        operation,
+        subject,
+        succeeded,
+        since,
+        until,
+        limit,
+    };
     let entries = read::page(&app.db, Chain::Organization(organization.id), &filter).await?;
     let full = i64::try_from(entries.len()).is_ok_and(|found| found == limit);
     let before = entries.last().filter(|_| full).map(|entry| entry.number);
@@ -100,7 +122,12 @@ struct ExportQuery {
     after: i64,
 }
 
-async fn export(organization: Organization, app: App, Query(query): Query<ExportQuery>) -> Result<Lines, Error> {
-    let (lines, _) = read::export(&app.db, Chain::Organization(organization.id), query.after).await?;
+async fn export(
+    organization: Organization,
+    app: App,
+    Query(query): Query<ExportQuery>,
+) -> Result<Lines, Error> {
+    let (lines, _) =
+        read::export(&app.db, Chain::Organization(organization.id), query.after).await?;
     Ok(Lines(lines.into()))
 }

@@ -60,7 +60,11 @@ impl Hash {
     pub const NONE: Self = Self([0; 32]);
 
     fn read(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self(bytes.try_into().context("reading a hash of the audit log")?))
+        Ok(Self(
+            bytes
+                .try_into()
+                .context("reading a hash of the audit log")?,
+        ))
     }
 }
 
@@ -93,7 +97,9 @@ impl Serialize for Hash {
 
 impl<'de> Deserialize<'de> for Hash {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -144,11 +150,16 @@ pub struct Entry {
 mod moment {
     use super::{DateTime, Deserialize, SecondsFormat, Serializer, Utc};
 
-    pub(super) fn serialize<S: Serializer>(at: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        at: &DateTime<Utc>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Micros, true))
     }
 
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<DateTime<Utc>, D::Error> {
         DateTime::deserialize(deserializer)
     }
 }
@@ -167,7 +178,11 @@ impl Entry {
         field(Some(&self.previous.0));
         field(Some(self.chain.as_bytes()));
         field(Some(self.number.to_string().as_bytes()));
-        field(Some(self.at.to_rfc3339_opts(SecondsFormat::Micros, true).as_bytes()));
+        field(Some(
+            self.at
+                .to_rfc3339_opts(SecondsFormat::Micros, true)
+                .as_bytes(),
+        ));
         field(Some(self.actor.to_string().as_bytes()));
         field(Some(self.token.to_string().as_bytes()));
         field(Some(self.address.as_bytes()));
@@ -185,10 +200,19 @@ impl Entry {
 /// under the lock of the chain's head.
 async fn append(transaction: &Transaction<'_>, mut entry: Entry) -> Result<(), Error> {
     let doing = "writing the audit log";
-    let sql = "insert into audit_heads (chain, number, hash) values ($1, 0, $2) on conflict do nothing";
-    transaction.execute(sql, &[&entry.chain, &&Hash::NONE.0[..]]).await.context(doing)?;
-    let head =
-        transaction.query_one("select number, hash from audit_heads where chain = $1 for update", &[&entry.chain]).await.context(doing)?;
+    let sql =
+        "insert into audit_heads (chain, number, hash) values ($1, 0, $2) on conflict do nothing";
+    transaction
+        .execute(sql, &[&entry.chain, &&Hash::NONE.0[..]])
+        .await
+        .context(doing)?;
+    let head = transaction
+        .query_one(
+            "select number, hash from audit_heads where chain = $1 for update",
+            &[&entry.chain],
+        )
+        .await
+        .context(doing)?;
     entry.number = head.get::<_, i64>(0) + 1;
     entry.previous = Hash::read(head.get(1))?;
     entry.hash = entry.expected_hash();
@@ -218,6 +242,9 @@ async fn append(transaction: &Transaction<'_>, mut entry: Entry) -> Result<(), E
         .await
         .context(doing)?;
     let sql = "update audit_heads set number = $2, hash = $3 where chain = $1";
-    transaction.execute(sql, &[&entry.chain, &entry.number, &&entry.hash.0[..]]).await.context(doing)?;
+    transaction
+        .execute(sql, &[&entry.chain, &entry.number, &&entry.hash.0[..]])
+        .await
+        .context(doing)?;
     Ok(())
 }

@@ -52,16 +52,38 @@ pub async fn page(db: &Db, chain: Chain, filter: &Filter) -> Result<Vec<Entry>, 
          and ($5::text is null or subject = $5) and ($6::boolean is null or (status < 400) = $6) \
          and ($7::timestamptz is null or at >= $7) and ($8::timestamptz is null or at < $8) order by number desc limit $9"
     );
-    let Filter { before, actor, operation, subject, succeeded, since, until, limit } = filter;
+    let Filter {
+        before,
+        actor,
+        operation,
+        subject,
+        succeeded,
+        since,
+        until,
+        limit,
+    } = filter;
     let chain = chain.to_string();
-    let rows = db.query(sql, &[&chain, before, actor, operation, subject, succeeded, since, until, limit]).await;
-    rows.context("reading the audit log")?.iter().map(read).collect()
+    let rows = db
+        .query(
+            sql,
+            &[
+                &chain, before, actor, operation, subject, succeeded, since, until, limit,
+            ],
+        )
+        .await;
+    rows.context("reading the audit log")?
+        .iter()
+        .map(read)
+        .collect()
 }
 
 /// Entries of a log in order, from the one after this number on: lines of JSON, and the number of the last.
 pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64), Error> {
     let sql = entries!("and number > $2 order by number limit $3");
-    let rows = db.query(sql, &[&chain.to_string(), &after, &EXPORT_MAX]).await.context("reading the audit log")?;
+    let rows = db
+        .query(sql, &[&chain.to_string(), &after, &EXPORT_MAX])
+        .await
+        .context("reading the audit log")?;
     let (mut lines, mut last) = (Vec::new(), after);
     for row in &rows {
         let entry = read(row)?;
@@ -75,7 +97,9 @@ pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64),
 fn read(row: &Row) -> Result<Entry, Error> {
     let json = |column| {
         let text: Option<String> = row.get(column);
-        text.map(RawValue::from_string).transpose().context("reading the audit log")
+        text.map(RawValue::from_string)
+            .transpose()
+            .context("reading the audit log")
     };
     Ok(Entry {
         chain: row.get(0),

@@ -41,13 +41,29 @@ pub struct Recorder {
 
 impl Recorder {
     /// For a request of `user` about `subject`.
-    pub fn new(user: &User, subject: &Subject, address: IpAddr, request_id: &str, operation: &'static str) -> Self {
+    pub fn new(
+        user: &User,
+        subject: &Subject,
+        address: IpAddr,
+        request_id: &str,
+        operation: &'static str,
+    ) -> Self {
         let (chain, subject) = match subject {
             Subject::Account => (Chain::Account(user.id), None),
-            Subject::Organization(organization) => (Chain::Organization(organization.id), Some(organization.slug.to_string())),
-            Subject::Project(project) => (Chain::Organization(project.organization), Some(project.reference.to_string())),
+            Subject::Organization(organization) => (
+                Chain::Organization(organization.id),
+                Some(organization.slug.to_string()),
+            ),
+            Subject::Project(project) => (
+                Chain::Organization(project.organization),
+                Some(project.reference.to_string()),
+            ),
         };
-        let (address, request_id, token) = (address.to_string(), request_id.to_owned(), user.credential());
+        let (address, request_id, token) = (
+            address.to_string(),
+            request_id.to_owned(),
+            user.credential(),
+        );
         Self {
             chain,
             subject,
@@ -76,7 +92,10 @@ impl Recorder {
     }
 
     /// For an application that acts for nobody: it registers itself.
-    pub fn of_application(client_id: Uuid, (address, request_id, operation): (IpAddr, &str, &'static str)) -> Self {
+    pub fn of_application(
+        client_id: Uuid,
+        (address, request_id, operation): (IpAddr, &str, &'static str),
+    ) -> Self {
         Self {
             chain: Chain::Server,
             subject: None,
@@ -113,13 +132,20 @@ impl Recorder {
     /// The same about an organization or one of its projects.
     #[must_use]
     pub fn about(self, organization: OrganizationId, subject: &impl ToString) -> Self {
-        Self { chain: Chain::Organization(organization), subject: Some(subject.to_string()), ..self }
+        Self {
+            chain: Chain::Organization(organization),
+            subject: Some(subject.to_string()),
+            ..self
+        }
     }
 
     /// The same about somebody's account.
     #[must_use]
     pub fn about_account(self, user: UserId) -> Self {
-        Self { chain: Chain::Account(user), ..self }
+        Self {
+            chain: Chain::Account(user),
+            ..self
+        }
     }
 
     /// Announces what is about to be done where the log cannot be written in the same transaction.
@@ -135,7 +161,11 @@ impl Recorder {
         (before, after): (Option<Value>, Option<Value>),
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        append(transaction, self.entry(self.chain, self.subject.clone(), status, now, before, after)?).await?;
+        append(
+            transaction,
+            self.entry(self.chain, self.subject.clone(), status, now, before, after)?,
+        )
+        .await?;
         self.written.store(true, Ordering::Release);
         Ok(())
     }
@@ -148,7 +178,11 @@ impl Recorder {
         after: Value,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        append(transaction, self.entry(chain, None, 200, now, None, Some(after))?).await
+        append(
+            transaction,
+            self.entry(chain, None, 200, now, None, Some(after))?,
+        )
+        .await
     }
 
     /// Writes nothing: the request only asked another operation, which writes its own entry.
@@ -159,16 +193,26 @@ impl Recorder {
     /// Writes how the request ended, unless its handler wrote what it changed. A handler that wrote and failed after that took
     /// both back.
     pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
-        if self.passed_on.load(Ordering::Acquire) || status < 400 && self.written.load(Ordering::Acquire) {
+        if self.passed_on.load(Ordering::Acquire)
+            || status < 400 && self.written.load(Ordering::Acquire)
+        {
             return Ok(());
         }
-        self.append_alone(db, i16::try_from(status).unwrap_or(i16::MAX), now).await
+        self.append_alone(db, i16::try_from(status).unwrap_or(i16::MAX), now)
+            .await
     }
 
     async fn append_alone(&self, db: &Db, status: i16, now: DateTime<Utc>) -> Result<(), Error> {
         let mut client = db.client().await?;
-        let transaction = client.transaction().await.context("writing the audit log")?;
-        append(&transaction, self.entry(self.chain, self.subject.clone(), status, now, None, None)?).await?;
+        let transaction = client
+            .transaction()
+            .await
+            .context("writing the audit log")?;
+        append(
+            &transaction,
+            self.entry(self.chain, self.subject.clone(), status, now, None, None)?,
+        )
+        .await?;
         transaction.commit().await.context("writing the audit log")
     }
 
@@ -209,8 +253,18 @@ impl Recorder {
 fn redacted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let secret = |name: &str| SECRETS.iter().any(|part| name.to_lowercase().contains(part));
-            let field = |(name, value): (String, Value)| if secret(&name) { (name, "[redacted]".into()) } else { (name, redacted(value)) };
+            let secret = |name: &str| {
+                SECRETS
+                    .iter()
+                    .any(|part| name.to_lowercase().contains(part))
+            };
+            let field = |(name, value): (String, Value)| {
+                if secret(&name) {
+                    (name, "[redacted]".into())
+                } else {
+                    (name, redacted(value))
+                }
+            };
             Value::Object(fields.into_iter().map(field).collect())
         }
         Value::Array(values) => values.into_iter().map(redacted).collect(),
@@ -227,8 +281,7 @@ mod tests {
     #[test]
     fn what_is_named_like_a_secret_is_not_written() {
         let value = json!({"name": "x", "db_pass": "hunter2", "list": [{"apiKey": {"a": 1}, "role": "owner"}], "Token": null});
-        let expected =
-            json!({"name": "x", "db_pass": "[redacted]", "list": [{"apiKey": "[redacted]", "role": "owner"}], "Token": "[redacted]"});
+        let expected = json!({"name": "x", "db_pass": "[redacted]", "list": [{"apiKey": "[redacted]", "role": "owner"}], "Token": "[redacted]"});
         assert_eq!(redacted(value), expected);
     }
 }

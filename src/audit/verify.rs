@@ -53,21 +53,39 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
     loop {
         let mut text = Vec::new();
         line += 1;
-        if log.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut text)? == 0 {
+        if log
+            .by_ref()
+            .take(LINE_BYTES_MAX)
+            .read_until(b'\n', &mut text)?
+            == 0
+        {
             break;
         }
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let entry: Entry = serde_json::from_slice(&text).map_err(|error| Broken::Malformed { line, problem: error.to_string() })?;
+        let entry: Entry = serde_json::from_slice(&text).map_err(|error| Broken::Malformed {
+            line,
+            problem: error.to_string(),
+        })?;
         if let Some(problem) = problem(last.as_ref(), &entry) {
-            return Err(Broken::Bad { line, number: entry.number, problem });
+            return Err(Broken::Bad {
+                line,
+                number: entry.number,
+                problem,
+            });
         }
         first.get_or_insert(entry.number);
         last = Some(entry);
     }
-    let (Some(last), Some(first)) = (last, first) else { return Err(Broken::Empty) };
-    Ok(Verified { chain: last.chain, numbers: (first, last.number), head: last.hash })
+    let (Some(last), Some(first)) = (last, first) else {
+        return Err(Broken::Empty);
+    };
+    Ok(Verified {
+        chain: last.chain,
+        numbers: (first, last.number),
+        head: last.hash,
+    })
 }
 
 fn problem(last: Option<&Entry>, entry: &Entry) -> Option<&'static str> {
@@ -76,9 +94,15 @@ fn problem(last: Option<&Entry>, entry: &Entry) -> Option<&'static str> {
     }
     match last {
         Some(last) if last.chain != entry.chain => Some("it belongs to another log"),
-        Some(last) if last.number + 1 != entry.number => Some("entries before it are missing, or out of order"),
-        Some(last) if last.hash != entry.previous => Some("it does not follow from the entry before"),
-        None if entry.number == 1 && entry.previous != Hash::NONE => Some("nothing can come before entry 1"),
+        Some(last) if last.number + 1 != entry.number => {
+            Some("entries before it are missing, or out of order")
+        }
+        Some(last) if last.hash != entry.previous => {
+            Some("it does not follow from the entry before")
+        }
+        None if entry.number == 1 && entry.previous != Hash::NONE => {
+            Some("nothing can come before entry 1")
+        }
         _ => None,
     }
 }
@@ -117,7 +141,10 @@ mod tests {
     }
 
     fn text(entries: &[Entry]) -> String {
-        entries.iter().map(|entry| serde_json::to_string(entry).unwrap() + "\n").collect()
+        entries
+            .iter()
+            .map(|entry| serde_json::to_string(entry).unwrap() + "\n")
+            .collect()
     }
 
     fn checked(text: &str) -> Result<Verified, String> {
@@ -127,7 +154,10 @@ mod tests {
     /// Computed from the description of the encoding with another program.
     #[test]
     fn the_encoding_is_the_described_one() {
-        assert_eq!(log(1)[0].hash.to_string(), "f9ec09783ac44b3104b8eff623a137c2be5c9bc68313a6ad24d2c3376ed24692");
+        assert_eq!(
+            log(1)[0].hash.to_string(),
+            "f9ec09783ac44b3104b8eff623a137c2be5c9bc68313a6ad24d2c3376ed24692"
+        );
     }
 
     #[test]
@@ -137,7 +167,11 @@ mod tests {
         let part = checked(&text(&entries[2..])).unwrap();
         assert_eq!((part.numbers, part.head), ((3, 5), entries[4].hash));
         assert_eq!(checked("\n"), Err("there are no entries".to_owned()));
-        assert!(checked("nonsense").unwrap_err().starts_with("line 1 is not an entry"));
+        assert!(
+            checked("nonsense")
+                .unwrap_err()
+                .starts_with("line 1 is not an entry")
+        );
     }
 
     #[test]
@@ -147,20 +181,38 @@ mod tests {
             change(&mut entries);
             checked(&text(&entries)).unwrap_err()
         };
-        assert_eq!(with(|log| log[2].status = 403), "line 3, entry 3: its content is not what was hashed");
-        assert_eq!(with(|log| log[3].subject = Some(String::new())), "line 4, entry 4: its content is not what was hashed");
-        assert_eq!(with(|log| drop(log.remove(1))), "line 2, entry 3: entries before it are missing, or out of order");
-        assert_eq!(with(|log| log.swap(1, 2)), "line 2, entry 3: entries before it are missing, or out of order");
+        assert_eq!(
+            with(|log| log[2].status = 403),
+            "line 3, entry 3: its content is not what was hashed"
+        );
+        assert_eq!(
+            with(|log| log[3].subject = Some(String::new())),
+            "line 4, entry 4: its content is not what was hashed"
+        );
+        assert_eq!(
+            with(|log| drop(log.remove(1))),
+            "line 2, entry 3: entries before it are missing, or out of order"
+        );
+        assert_eq!(
+            with(|log| log.swap(1, 2)),
+            "line 2, entry 3: entries before it are missing, or out of order"
+        );
         let forged = |log: &mut Vec<Entry>| {
             log[2].actor = uuid::Uuid::nil();
             log[2].hash = log[2].expected_hash();
         };
-        assert_eq!(with(forged), "line 4, entry 4: it does not follow from the entry before");
+        assert_eq!(
+            with(forged),
+            "line 4, entry 4: it does not follow from the entry before"
+        );
         let of_another = |log: &mut Vec<Entry>| {
             log[1].chain = "organization 2".to_owned();
             log[1].hash = log[1].expected_hash();
         };
-        assert_eq!(with(of_another), "line 2, entry 2: it belongs to another log");
+        assert_eq!(
+            with(of_another),
+            "line 2, entry 2: it belongs to another log"
+        );
     }
 
     proptest! {

@@ -106,11 +106,17 @@ pub(super) enum Member {
 
 impl Migrate {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let applied = OpenControl::with_unmigrated(&self.common.control, async |db| Ok(db.migrate().await?)).await?;
-        self.common.output.print(&json!({ "applied": applied }), || match applied.as_slice() {
-            [] => "The control database is up to date.".to_owned(),
-            applied => format!("Applied: {}", applied.join(", ")),
-        })
+        let applied =
+            OpenControl::with_unmigrated(&self.common.control, async |db| Ok(db.migrate().await?))
+                .await?;
+        self.common
+            .output
+            .print(&json!({ "applied": applied }), || {
+                match applied.as_slice() {
+                    [] => "The control database is up to date.".to_owned(),
+                    applied => format!("Applied: {}", applied.join(", ")),
+                }
+            })
     }
 }
 
@@ -118,36 +124,61 @@ impl User {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let (entropy, now) = (Entropy::system(), Clock::system().now());
         match self {
-            Self::Create { email, username, common } => {
+            Self::Create {
+                email,
+                username,
+                common,
+            } => {
                 let user = OpenControl::with(&common.control, async |db| {
                     let audit = operator("gantry user create")?;
-                    Ok(accounts::create(db, &entropy, &email, username.as_deref(), now, Some(&audit)).await?)
+                    Ok(accounts::create(
+                        db,
+                        &entropy,
+                        &email,
+                        username.as_deref(),
+                        now,
+                        Some(&audit),
+                    )
+                    .await?)
                 })
                 .await?;
-                let value = json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
-                common.output.print(&value, || format!("Created the user {} ({}).", user.email, user.gotrue_id))
+                let value =
+                    json!({ "id": user.gotrue_id, "email": user.email, "username": user.username });
+                common.output.print(&value, || {
+                    format!("Created the user {} ({}).", user.email, user.gotrue_id)
+                })
             }
             Self::SetPassword { email, common } => {
                 let password = secret::ask("New password")?;
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
-                    operator("gantry user set-password")?.about_account(owner.id).announce(db, now).await?;
+                    operator("gantry user set-password")?
+                        .about_account(owner.id)
+                        .announce(db, now)
+                        .await?;
                     passwords::set(db, &entropy, &owner, password, now).await?;
                     Ok(sessions::end(db, owner.id, Ending::All, now).await?)
                 })
                 .await?;
-                common.output.print(&json!({ "email": email }), || format!("{email} has a new password, and is signed out everywhere."))
+                common.output.print(&json!({ "email": email }), || {
+                    format!("{email} has a new password, and is signed out everywhere.")
+                })
             }
             Self::SignInLink { email, url, common } => {
                 let link = Secret::generate(&entropy);
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
-                    operator("gantry user sign-in-link")?.about_account(owner.id).announce(db, now).await?;
+                    operator("gantry user sign-in-link")?
+                        .about_account(owner.id)
+                        .announce(db, now)
+                        .await?;
                     Ok(links::create(db, owner.id, &link, now).await?)
                 })
                 .await?;
                 let url = format!("{}{}", url.trim_end_matches('/'), links::path(&link));
-                common.output.print(&json!({ "email": email, "url": url }), || url.clone())
+                common
+                    .output
+                    .print(&json!({ "email": email, "url": url }), || url.clone())
             }
         }
     }
@@ -155,37 +186,73 @@ impl User {
 
 impl Org {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self::Create { name, slug, owner, common } = self;
+        let Self::Create {
+            name,
+            slug,
+            owner,
+            common,
+        } = self;
         let created = OpenControl::with(&common.control, async |db| {
             let owner = user(db, &owner).await?;
             let (audit, now) = (operator("gantry org create")?, Clock::system().now());
-            Ok(organizations::create(db, &Entropy::system(), &name, slug, owner.id, now, Some(&audit)).await?)
+            Ok(organizations::create(
+                db,
+                &Entropy::system(),
+                &name,
+                slug,
+                owner.id,
+                now,
+                Some(&audit),
+            )
+            .await?)
         })
         .await?;
-        common.output.print(&created, || format!("Created the organization {} ({name}).", created.slug()))
+        common.output.print(&created, || {
+            format!("Created the organization {} ({name}).", created.slug())
+        })
     }
 }
 
 impl Member {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let Self::Add { org, email, role, common } = self;
+        let Self::Add {
+            org,
+            email,
+            role,
+            common,
+        } = self;
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
-            let organization = organizations::by_slug(db, &org).await.map_err(|error| about("organization", org.as_str(), error))?;
+            let organization = organizations::by_slug(db, &org)
+                .await
+                .map_err(|error| about("organization", org.as_str(), error))?;
             let audit = operator("gantry member add")?.about(organization, &org);
-            organizations::members::set(db, organization, user.id, role, Clock::system().now(), Some(&audit)).await?;
-            listener::settle(db).await.context("the role is given, but not every node has confirmed it")
+            organizations::members::set(
+                db,
+                organization,
+                user.id,
+                role,
+                Clock::system().now(),
+                Some(&audit),
+            )
+            .await?;
+            listener::settle(db)
+                .await
+                .context("the role is given, but not every node has confirmed it")
         })
         .await?;
-        common.output.print(&json!({ "organization": org, "email": email, "role": role.name() }), || {
-            format!("{email} is {} of {org}.", role.label())
-        })
+        common.output.print(
+            &json!({ "organization": org, "email": email, "role": role.name() }),
+            || format!("{email} is {} of {org}.", role.label()),
+        )
     }
 }
 
 /// The user with this address.
 pub(super) async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
-    accounts::by_email(db, email).await.map_err(|error| about("user", email, error))
+    accounts::by_email(db, email)
+        .await
+        .map_err(|error| about("user", email, error))
 }
 
 /// Says what was not found; other errors as they are.

@@ -52,7 +52,10 @@ impl Application {
                     let organization = match &org {
                         Some(slug) => {
                             let found = organizations::by_slug(db, slug).await;
-                            Some(found.map_err(|error| about("organization", slug.as_str(), error))?)
+                            Some(
+                                found
+                                    .map_err(|error| about("organization", slug.as_str(), error))?,
+                            )
                         }
                         None => None,
                     };
@@ -64,13 +67,22 @@ impl Application {
                     found => found.iter().map(line).collect::<Vec<_>>().join("\n"),
                 })
             }
-            Self::Verify { id, common } => set(id, true, &common, "gantry application verify").await,
-            Self::Unverify { id, common } => set(id, false, &common, "gantry application unverify").await,
+            Self::Verify { id, common } => {
+                set(id, true, &common, "gantry application verify").await
+            }
+            Self::Unverify { id, common } => {
+                set(id, false, &common, "gantry application unverify").await
+            }
         }
     }
 }
 
-async fn set(id: Uuid, verified: bool, common: &Common, command: &'static str) -> anyhow::Result<()> {
+async fn set(
+    id: Uuid,
+    verified: bool,
+    common: &Common,
+    command: &'static str,
+) -> anyhow::Result<()> {
     let now = OpenControl::with(&common.control, async |db| {
         let set = verify::set(db, id, verified, operator(command)?, Clock::system().now()).await;
         set.map_err(|error| about("application", &id.to_string(), error))
@@ -80,9 +92,25 @@ async fn set(id: Uuid, verified: bool, common: &Common, command: &'static str) -
 }
 
 fn line(application: &Candidate) -> String {
-    let Candidate { client_id, name, organization, website, icon, redirect_uris, verified } = application;
-    let state = if *verified { "verified" } else { "not verified" };
-    let addresses = [website].into_iter().chain(icon).chain(redirect_uris).filter(|address| !address.is_empty());
+    let Candidate {
+        client_id,
+        name,
+        organization,
+        website,
+        icon,
+        redirect_uris,
+        verified,
+    } = application;
+    let state = if *verified {
+        "verified"
+    } else {
+        "not verified"
+    };
+    let addresses = [website]
+        .into_iter()
+        .chain(icon)
+        .chain(redirect_uris)
+        .filter(|address| !address.is_empty());
     let addresses = addresses.map(String::as_str).collect::<Vec<_>>().join(" ");
     format!("{client_id}  {state:<12}  {organization}  {name}  {addresses}")
 }

@@ -55,12 +55,22 @@ pub(super) enum Audit {
 impl Audit {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Export { org, server: _, file, common } => {
-                let mut out = BufWriter::new(File::create(&file).with_context(|| format!("cannot write {}", file.display()))?);
+            Self::Export {
+                org,
+                server: _,
+                file,
+                common,
+            } => {
+                let mut out = BufWriter::new(
+                    File::create(&file)
+                        .with_context(|| format!("cannot write {}", file.display()))?,
+                );
                 let last = OpenControl::with(&common.control, async |db| {
                     let chain = match &org {
                         Some(org) => Chain::Organization(
-                            organizations::by_slug(db, org).await.map_err(|error| about("organization", org.as_str(), error))?,
+                            organizations::by_slug(db, org)
+                                .await
+                                .map_err(|error| about("organization", org.as_str(), error))?,
                         ),
                         None => Chain::Server,
                     };
@@ -76,11 +86,19 @@ impl Audit {
                 })
                 .await?;
                 out.flush()?;
-                common.output.print(&json!({ "entries": last }), || format!("Wrote {last} entries to {}.", file.display()))
+                common.output.print(&json!({ "entries": last }), || {
+                    format!("Wrote {last} entries to {}.", file.display())
+                })
             }
             Self::Verify { file, head, output } => {
-                let log = BufReader::new(File::open(&file).with_context(|| format!("cannot read {}", file.display()))?);
-                let Verified { chain, numbers: (first, last), head: found } = verify::verify(log)?;
+                let log = BufReader::new(
+                    File::open(&file).with_context(|| format!("cannot read {}", file.display()))?,
+                );
+                let Verified {
+                    chain,
+                    numbers: (first, last),
+                    head: found,
+                } = verify::verify(log)?;
                 if head.is_some_and(|head| head != found) {
                     anyhow::bail!(
                         "the log ends with {found}, and not with the hash noted: entries after number {last} are missing, or it is another log"

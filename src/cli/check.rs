@@ -40,8 +40,14 @@ impl Check {
             };
             format!("{mark}  {:<12} {}", finding.what, finding.detail)
         };
-        self.output.print(&findings, || findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
-        match findings.iter().filter(|finding| finding.needed && !finding.ok).count() {
+        self.output.print(&findings, || {
+            findings.iter().map(line).collect::<Vec<_>>().join("\n")
+        })?;
+        match findings
+            .iter()
+            .filter(|finding| finding.needed && !finding.ok)
+            .count()
+        {
             0 => Ok(()),
             missing => anyhow::bail!("{missing} of what Gantry needs is missing"),
         }
@@ -49,13 +55,20 @@ impl Check {
 
     async fn look(&self) -> Vec<Finding> {
         let control = &self.config.control;
-        let engine = serve::installed(&self.config).and_then(|installed| installed.offer(serve::old_versions(&self.config)));
+        let engine = serve::installed(&self.config)
+            .and_then(|installed| installed.offer(serve::old_versions(&self.config)));
         let home = control.home();
         let address = self.config.listen;
         let free = serve::can_bind(address).await;
         vec![
-            needed("postgresql", engine.map(|engines| engines.default_engine().to_string())),
-            needed("account", Account::for_servers().map(|account| format!("servers run as {}", account.name))),
+            needed(
+                "postgresql",
+                engine.map(|engines| engines.default_engine().to_string()),
+            ),
+            needed(
+                "account",
+                Account::for_servers().map(|account| format!("servers run as {}", account.name)),
+            ),
             needed(
                 "data folder",
                 if Home::reachable(&home) {
@@ -64,12 +77,19 @@ impl Check {
                     Err(format!("{} is closed to servers", home.display()))
                 },
             ),
-            needed("transport", self.config.check().map(|()| format!("{address}"))),
+            needed(
+                "transport",
+                self.config.check().map(|()| format!("{address}")),
+            ),
             Finding {
                 what: "address",
                 ok: free,
                 needed: false,
-                detail: if free { format!("{address} is free") } else { format!("{address} is in use, perhaps by Gantry itself") },
+                detail: if free {
+                    format!("{address} is free")
+                } else {
+                    format!("{address} is in use, perhaps by Gantry itself")
+                },
             },
             isolation(),
             Finding {
@@ -89,13 +109,32 @@ impl Check {
 /// Whether each project can have a user id of its own.
 fn isolation() -> Finding {
     let ok = Account::current().is_ok_and(|account| account.uid == 0);
-    let detail = if ok { "each project has a user id of its own" } else { "not root: all projects share one user id" };
-    Finding { what: "user ids", ok, needed: false, detail: detail.into() }
+    let detail = if ok {
+        "each project has a user id of its own"
+    } else {
+        "not root: all projects share one user id"
+    };
+    Finding {
+        what: "user ids",
+        ok,
+        needed: false,
+        detail: detail.into(),
+    }
 }
 
 fn needed<E: std::fmt::Display>(what: &'static str, found: Result<String, E>) -> Finding {
     match found {
-        Ok(detail) => Finding { what, ok: true, needed: true, detail },
-        Err(error) => Finding { what, ok: false, needed: true, detail: error.to_string() },
+        Ok(detail) => Finding {
+            what,
+            ok: true,
+            needed: true,
+            detail,
+        },
+        Err(error) => Finding {
+            what,
+            ok: false,
+            needed: true,
+            detail: error.to_string(),
+        },
     }
 }

@@ -21,9 +21,14 @@ pub(super) struct OpenControl {
 
 impl OpenControl {
     /// Works with the control database, brought up to date, and closes it however the work ends.
-    pub(super) async fn with<T>(options: &ControlOptions, work: impl AsyncFnOnce(&Db) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    pub(super) async fn with<T>(
+        options: &ControlOptions,
+        work: impl AsyncFnOnce(&Db) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         Self::with_unmigrated(options, async |db| {
-            db.migrate().await.context("the control database could not be brought up to date")?;
+            db.migrate()
+                .await
+                .context("the control database could not be brought up to date")?;
             work(db).await
         })
         .await
@@ -43,21 +48,39 @@ impl OpenControl {
 
     async fn connect(options: &ControlOptions) -> anyhow::Result<Self> {
         if let Some(url) = &options.database_url {
-            let config = url.expose_secret().parse::<tokio_postgres::Config>().context("--database-url is not a PostgreSQL URL")?;
-            return Ok(Self { db: Db::new(config)?, started: None });
+            let config = url
+                .expose_secret()
+                .parse::<tokio_postgres::Config>()
+                .context("--database-url is not a PostgreSQL URL")?;
+            return Ok(Self {
+                db: Db::new(config)?,
+                started: None,
+            });
         }
         let account = Account::for_servers()?;
         match Home::open(&options.home(), account) {
             Ok(home) => {
                 let home = Arc::new(home);
                 Location::confirm(home.dir())?;
-                let installed = Installed::find(options.postgres_bin.as_deref(), &Home::engines_of(home.dir()))?;
-                let host = Host { engine: installed.fitting(&home.control_data()).clone(), launcher: Launcher::default() };
+                let installed = Installed::find(
+                    options.postgres_bin.as_deref(),
+                    &Home::engines_of(home.dir()),
+                )?;
+                let host = Host {
+                    engine: installed.fitting(&home.control_data()).clone(),
+                    launcher: Launcher::default(),
+                };
                 let control = Control::ensure(&home, &host, &Entropy::system()).await?;
-                Ok(Self { db: Db::new(control.config())?, started: Some((control, home)) })
+                Ok(Self {
+                    db: Db::new(control.config())?,
+                    started: Some((control, home)),
+                })
             }
             // A server runs on this folder: its control cluster is up.
-            Err(ClusterError::InUse { dir, .. }) => Ok(Self { db: Db::new(Control::config_in(&dir))?, started: None }),
+            Err(ClusterError::InUse { dir, .. }) => Ok(Self {
+                db: Db::new(Control::config_in(&dir))?,
+                started: None,
+            }),
             Err(error) => Err(error.into()),
         }
     }

@@ -49,11 +49,24 @@ impl Databases {
                     bind((Ipv4Addr::LOCALHOST, 0).into(), "--db-listen")
                 })
             };
-            PORTS.into_iter().map(&mut bind_near).collect::<anyhow::Result<_>>()?
+            PORTS
+                .into_iter()
+                .map(&mut bind_near)
+                .collect::<anyhow::Result<_>>()?
         } else {
-            config.db_listen.iter().map(|address| bind(*address, "--db-listen")).collect::<anyhow::Result<_>>()?
+            config
+                .db_listen
+                .iter()
+                .map(|address| bind(*address, "--db-listen"))
+                .collect::<anyhow::Result<_>>()?
         };
-        Ok(Self { listeners, choice, tls: None, taken, authority: None })
+        Ok(Self {
+            listeners,
+            choice,
+            tls: None,
+            taken,
+            authority: None,
+        })
     }
 
     /// Reads or makes the certificate.
@@ -69,21 +82,35 @@ impl Databases {
 
     /// Where they are reached: the ports chosen, where the configuration left it open.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.listeners
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
     }
 
     /// What connection strings say.
     pub(super) fn published(&self, config: &Config) -> Option<Published> {
         let port = self.addresses().first()?.port();
-        let host = config.db_host.clone().unwrap_or_else(|| format!("pooler.{}", config.project_domain));
-        Some(Published { host, port, tls: self.tls.is_some() })
+        let host = config
+            .db_host
+            .clone()
+            .unwrap_or_else(|| format!("pooler.{}", config.project_domain));
+        Some(Published {
+            host,
+            port,
+            tls: self.tls.is_some(),
+        })
     }
 
     /// Begins to take connections.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         let mut tasks = JoinSet::new();
         for listener in self.listeners {
-            tasks.spawn(router::run(app.clone(), tokio::net::TcpListener::from_std(listener)?, self.tls.clone()));
+            tasks.spawn(router::run(
+                app.clone(),
+                tokio::net::TcpListener::from_std(listener)?,
+                self.tls.clone(),
+            ));
         }
         Ok(tasks)
     }

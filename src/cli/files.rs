@@ -17,7 +17,9 @@ pub(super) struct DevFiles {
 
 impl DevFiles {
     pub(super) fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self {
+            dir: dir.to_owned(),
+        }
     }
 
     /// Variables for scripts to source. It holds the token, so only its owner may read it.
@@ -33,13 +35,29 @@ impl DevFiles {
     /// Token and organization of an earlier start.
     pub(super) fn read(&self) -> Option<(SecretString, String)> {
         let text = fs::read_to_string(self.env()).ok()?;
-        let value = |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()));
-        Some((SecretString::from(value("GANTRY_TOKEN")?), value("GANTRY_ORG")?))
+        let value = |name: &str| {
+            text.lines()
+                .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+        };
+        Some((
+            SecretString::from(value("GANTRY_TOKEN")?),
+            value("GANTRY_ORG")?,
+        ))
     }
 
-    pub(super) fn write(&self, url: &str, token: &SecretString, organization: &str, project_domain: &str) -> anyhow::Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| format!("cannot create {}", self.dir.display()))?;
-        let env = format!("GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={organization}\n", token.expose_secret());
+    pub(super) fn write(
+        &self,
+        url: &str,
+        token: &SecretString,
+        organization: &str,
+        project_domain: &str,
+    ) -> anyhow::Result<()> {
+        fs::create_dir_all(&self.dir)
+            .with_context(|| format!("cannot create {}", self.dir.display()))?;
+        let env = format!(
+            "GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={organization}\n",
+            token.expose_secret()
+        );
         replace(&self.env(), &env, 0o600)?;
         let profile = format!(
             "name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: {project_domain}\npooler_host: {}\n",
@@ -52,14 +70,23 @@ impl DevFiles {
 /// The domain that the host of connection strings must belong to: that which somebody can register. Nobody registers
 /// `localhost`, so there it is the host itself.
 fn pooler_host(project_domain: &str) -> String {
-    if project_domain == "localhost" { format!("pooler.{project_domain}") } else { project_domain.to_owned() }
+    if project_domain == "localhost" {
+        format!("pooler.{project_domain}")
+    } else {
+        project_domain.to_owned()
+    }
 }
 
 fn replace(file: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let unfinished = file.with_extension("tmp");
     let write = || {
         let _ = fs::remove_file(&unfinished);
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(&unfinished)?.write_all(text.as_bytes())?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&unfinished)?
+            .write_all(text.as_bytes())?;
         fs::rename(&unfinished, file)
     };
     write().with_context(|| format!("cannot write {}", file.display()))
@@ -81,10 +108,23 @@ mod tests {
         let files = DevFiles::new(dir.path());
         assert!(files.read().is_none());
         for _ in 0..2 {
-            files.write("http://127.0.0.1:1", &SecretString::from("sbp_x"), "acme", "localhost").unwrap();
+            files
+                .write(
+                    "http://127.0.0.1:1",
+                    &SecretString::from("sbp_x"),
+                    "acme",
+                    "localhost",
+                )
+                .unwrap();
         }
         let (token, organization) = files.read().unwrap();
-        assert_eq!((token.expose_secret(), organization.as_str()), ("sbp_x", "acme"));
-        assert_eq!(fs::metadata(files.env()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            (token.expose_secret(), organization.as_str()),
+            ("sbp_x", "acme")
+        );
+        assert_eq!(
+            fs::metadata(files.env()).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 }

@@ -31,9 +31,16 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ("docs/permissions.md".into(), tables::permissions()),
         ("docs/errors.md".into(), tables::errors()),
         ("docs/logs.md".into(), tables::logs()),
-        ("docs/configuration.md".into(), tables::configuration(&definition())),
+        (
+            "docs/configuration.md".into(),
+            tables::configuration(&definition()),
+        ),
     ];
-    files.extend(tables::requests().into_iter().map(|(name, text)| (Path::new("requests").join(name), text)));
+    files.extend(
+        tables::requests()
+            .into_iter()
+            .map(|(name, text)| (Path::new("requests").join(name), text)),
+    );
     Ok(files)
 }
 
@@ -54,7 +61,10 @@ impl Generate {
             }
         }
         if self.check && !stale.is_empty() {
-            anyhow::bail!("not what the code says: {}; run `gantry generate`", stale.join(", "));
+            anyhow::bail!(
+                "not what the code says: {}; run `gantry generate`",
+                stale.join(", ")
+            );
         }
         for name in stale {
             anstream::println!("wrote {name}");

@@ -32,19 +32,47 @@ pub(super) enum Hostname {
 impl Hostname {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Block { name, common } => set(&common, &name, true, "gantry hostname block").await,
-            Self::Unblock { name, common } => set(&common, &name, false, "gantry hostname unblock").await,
+            Self::Block { name, common } => {
+                set(&common, &name, true, "gantry hostname block").await
+            }
+            Self::Unblock { name, common } => {
+                set(&common, &name, false, "gantry hostname unblock").await
+            }
             Self::Blocked { common } => {
-                let all = OpenControl::with(&common.control, async |db| Ok(blocked::list(db).await?)).await?;
-                common.output.print(&all, || if all.is_empty() { "No name is blocked.".to_owned() } else { all.join("\n") })
+                let all =
+                    OpenControl::with(&common.control, async |db| Ok(blocked::list(db).await?))
+                        .await?;
+                common.output.print(&all, || {
+                    if all.is_empty() {
+                        "No name is blocked.".to_owned()
+                    } else {
+                        all.join("\n")
+                    }
+                })
             }
         }
     }
 }
 
-async fn set(common: &Common, name: &str, block: bool, command: &'static str) -> anyhow::Result<()> {
-    let set = OpenControl::with(&common.control, async |db| Ok(blocked::set(db, name, block, &Clock::system(), operator(command)?).await?));
+async fn set(
+    common: &Common,
+    name: &str,
+    block: bool,
+    command: &'static str,
+) -> anyhow::Result<()> {
+    let set = OpenControl::with(&common.control, async |db| {
+        Ok(blocked::set(db, name, block, &Clock::system(), operator(command)?).await?)
+    });
     let (name, changed) = set.await?;
     let value = json!({ "name": name, "blocked": block, "changed": changed });
-    common.output.print(&value, || format!("{name} and all names below it {}.", if block { "are not served" } else { "may be served" }))
+    common.output.print(&value, || {
+        format!(
+            "{name} and all names below it {}.",
+            if block {
+                "are not served"
+            } else {
+                "may be served"
+            }
+        )
+    })
 }

@@ -48,7 +48,11 @@ pub(super) enum KeyCheck {
 impl KeyCheck {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Set { project, switch, common } => {
+            Self::Set {
+                project,
+                switch,
+                common,
+            } => {
                 let enabled = switch == Switch::On;
                 let before = set(&common, &project, Some(enabled), "gantry key-check set").await?;
                 let value = json!({ "project": project, "enabled": enabled, "before": before });
@@ -63,17 +67,30 @@ impl KeyCheck {
                 common.output.print(&value, || format!("Whether requests to {project} need an API key is as --edge-check-keys says."))
             }
             Self::List { common } => {
-                let all = OpenControl::with(&common.control, async |db| Ok(key_checks::list(db).await?)).await?;
+                let all =
+                    OpenControl::with(&common.control, async |db| Ok(key_checks::list(db).await?))
+                        .await?;
                 common.output.print(&all, || match all.as_slice() {
-                    [] => "Keys are checked as --edge-check-keys says, for all projects.".to_owned(),
-                    all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                    [] => {
+                        "Keys are checked as --edge-check-keys says, for all projects.".to_owned()
+                    }
+                    all => all
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("\n"),
                 })
             }
         }
     }
 }
 
-async fn set(common: &Common, project: &ProjectRef, enabled: Option<bool>, command: &'static str) -> anyhow::Result<Option<bool>> {
+async fn set(
+    common: &Common,
+    project: &ProjectRef,
+    enabled: Option<bool>,
+    command: &'static str,
+) -> anyhow::Result<Option<bool>> {
     OpenControl::with(&common.control, async |db| {
         let set = key_checks::set(db, project, enabled, &Clock::system(), operator(command)?).await;
         let before = set.map_err(|error: Error| about("project", project.as_str(), error))?;

@@ -67,72 +67,138 @@ pub(super) struct AboutArgs {
 /// An operation there is: a typing error should not pass for a limit that is set.
 fn operation(id: &str) -> Result<String, String> {
     let known = endpoints::all().iter().any(|endpoint| endpoint.id == id);
-    known.then(|| id.to_owned()).ok_or_else(|| "there is no such operation; `docs/endpoints.md` lists them".to_owned())
+    known
+        .then(|| id.to_owned())
+        .ok_or_else(|| "there is no such operation; `docs/endpoints.md` lists them".to_owned())
 }
 
 impl AboutArgs {
     fn named(&self) -> String {
         let operation = self.operation.as_deref().unwrap_or("every operation");
-        let application = self.application.map(|id| format!(" by the application {id}")).unwrap_or_default();
-        let org = self.org.as_ref().map(|org| format!(" in {org}")).unwrap_or_default();
+        let application = self
+            .application
+            .map(|id| format!(" by the application {id}"))
+            .unwrap_or_default();
+        let org = self
+            .org
+            .as_ref()
+            .map(|org| format!(" in {org}"))
+            .unwrap_or_default();
         format!("{operation}{application}{org}")
     }
 
     /// As for operations: one that is not there should not pass for one that is limited.
     async fn ensure_application(&self, db: &Db) -> anyhow::Result<()> {
-        let Some(id) = self.application else { return Ok(()) };
-        anyhow::ensure!(applications::by_client_id(db, id).await?.is_some(), "there is no application {id}");
+        let Some(id) = self.application else {
+            return Ok(());
+        };
+        anyhow::ensure!(
+            applications::by_client_id(db, id).await?.is_some(),
+            "there is no application {id}"
+        );
         Ok(())
     }
 
     /// In the organization's log, if there is one.
     async fn concerning(&self, db: &Db, audit: Recorder) -> anyhow::Result<Recorder> {
-        let Some(org) = &self.org else { return Ok(audit) };
-        let organization = organizations::by_slug(db, org).await.map_err(|error| about("organization", org.as_str(), error))?;
+        let Some(org) = &self.org else {
+            return Ok(audit);
+        };
+        let organization = organizations::by_slug(db, org)
+            .await
+            .map_err(|error| about("organization", org.as_str(), error))?;
         Ok(audit.about(organization, org))
     }
 }
 
 impl From<&AboutArgs> for About {
     fn from(args: &AboutArgs) -> Self {
-        Self { operation: args.operation.clone(), application: args.application, organization: args.org.clone() }
+        Self {
+            operation: args.operation.clone(),
+            application: args.application,
+            organization: args.org.clone(),
+        }
     }
 }
 
 impl Limits {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Set { about: args, requests, common } => {
+            Self::Set {
+                about: args,
+                requests,
+                common,
+            } => {
                 let old = OpenControl::with(&common.control, async |db| {
                     args.ensure_application(db).await?;
                     let audit = args.concerning(db, operator("gantry limits set")?).await?;
-                    overrides::set(db, &About::from(&args), requests, &actor()?, Clock::system().now(), Some(&audit))
-                        .await
-                        .map_err(|error| about("organization", args.org.as_ref().map_or("", OrgSlug::as_str), error))
+                    overrides::set(
+                        db,
+                        &About::from(&args),
+                        requests,
+                        &actor()?,
+                        Clock::system().now(),
+                        Some(&audit),
+                    )
+                    .await
+                    .map_err(|error| {
+                        about(
+                            "organization",
+                            args.org.as_ref().map_or("", OrgSlug::as_str),
+                            error,
+                        )
+                    })
                 })
                 .await?;
-                let About { operation, application, organization } = About::from(&args);
+                let About {
+                    operation,
+                    application,
+                    organization,
+                } = About::from(&args);
                 let value = json!({
                     "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
                 });
-                common.output.print(&value, || format!("{requests} requests a window: {}.", args.named()))
+                common.output.print(&value, || {
+                    format!("{requests} requests a window: {}.", args.named())
+                })
             }
-            Self::Unset { about: args, common } => {
+            Self::Unset {
+                about: args,
+                common,
+            } => {
                 let old = OpenControl::with(&common.control, async |db| {
-                    let (audit, now) = (args.concerning(db, operator("gantry limits unset")?).await?, Clock::system().now());
-                    let unset = overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit)).await;
+                    let (audit, now) = (
+                        args.concerning(db, operator("gantry limits unset")?)
+                            .await?,
+                        Clock::system().now(),
+                    );
+                    let unset =
+                        overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit))
+                            .await;
                     unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
-                let About { operation, application, organization } = About::from(&args);
+                let About {
+                    operation,
+                    application,
+                    organization,
+                } = About::from(&args);
                 let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
-                common.output.print(&value, || format!("No longer {old} requests a window: {}.", args.named()))
+                common.output.print(&value, || {
+                    format!("No longer {old} requests a window: {}.", args.named())
+                })
             }
             Self::List { common } => {
-                let all = OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?)).await?;
+                let all =
+                    OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?))
+                        .await?;
                 common.output.print(&all, || match all.as_slice() {
                     [] => "Every limit is as delivered.".to_owned(),
-                    all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                    all => all
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("\n"),
                 })
             }
         }

@@ -34,7 +34,12 @@ use crate::{
 
 /// Self-hosted Management API: organizations, projects that are real PostgreSQL clusters, tokens, limits.
 #[derive(Debug, Parser)]
-#[command(name = "gantry", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "gantry",
+    version,
+    propagate_version = true,
+    max_term_width = 100
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -110,7 +115,10 @@ pub fn main() -> ExitCode {
         // Before any thread and any file: a later look at modes would come too late.
         clusters::home::keep_files_private();
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failure(Err::<(), _>(error)),
     };
@@ -123,7 +131,10 @@ pub fn main() -> ExitCode {
 impl Command {
     /// Whether the command may write into a data folder. The others write for other programs to read.
     fn keeps_files(&self) -> bool {
-        !matches!(self, Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_))
+        !matches!(
+            self,
+            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_)
+        )
     }
 }
 

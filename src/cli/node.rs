@@ -14,7 +14,8 @@ use crate::{
     projects::lease,
 };
 
-const NEVER_USED: &str = "no server ever used this data folder: there is nothing to adopt, start it with `gantry serve`";
+const NEVER_USED: &str =
+    "no server ever used this data folder: there is nothing to adopt, start it with `gantry serve`";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
@@ -49,7 +50,11 @@ async fn show(common: &Common) -> anyhow::Result<()> {
         (Location::recorded(&dir)?, None)
     } else {
         let node = node(&dir)?;
-        match OpenControl::with(&common.control, async |db| Ok(lease::last_used(db, node).await?)).await? {
+        match OpenControl::with(&common.control, async |db| {
+            Ok(lease::last_used(db, node).await?)
+        })
+        .await?
+        {
             Some((earlier, expired)) => (earlier, Some(!expired)),
             None => (None, None),
         }
@@ -62,9 +67,19 @@ async fn show(common: &Common) -> anyhow::Result<()> {
         "in_use": running,
     });
     common.output.print(&value, || {
-        let Some(earlier) = &earlier else { return format!("{} was not used yet.", dir.display()) };
-        let place = if likeness == Some(Likeness::Other) { "which is elsewhere: adopt it to use it here" } else { "which is here" };
-        format!("{} was last used on {}, {place}.", dir.display(), earlier.host)
+        let Some(earlier) = &earlier else {
+            return format!("{} was not used yet.", dir.display());
+        };
+        let place = if likeness == Some(Likeness::Other) {
+            "which is elsewhere: adopt it to use it here"
+        } else {
+            "which is here"
+        };
+        format!(
+            "{} was last used on {}, {place}.",
+            dir.display(),
+            earlier.host
+        )
     })
 }
 
@@ -92,17 +107,24 @@ async fn adopt(common: &Common) -> anyhow::Result<()> {
         anyhow::ensure!(home.control_data().exists(), NEVER_USED);
         here.record(home.dir())?;
     }
-    common.output.print(&json!({ "data_dir": dir, "adopted": true }), || format!("{} is used here from now on.", dir.display()))
+    common
+        .output
+        .print(&json!({ "data_dir": dir, "adopted": true }), || {
+            format!("{} is used here from now on.", dir.display())
+        })
 }
 
 /// The data folder, without links.
 fn folder(common: &Common) -> anyhow::Result<std::path::PathBuf> {
     let dir = common.control.home();
-    dir.canonicalize().with_context(|| format!("cannot open {}", dir.display()))
+    dir.canonicalize()
+        .with_context(|| format!("cannot open {}", dir.display()))
 }
 
 /// The node that the folder belongs to.
 fn node(dir: &Path) -> anyhow::Result<Uuid> {
     let text = std::fs::read_to_string(dir.join("node")).context(NEVER_USED)?;
-    text.trim().parse().context("the file `node` of the data folder does not hold a UUID")
+    text.trim()
+        .parse()
+        .context("the file `node` of the data folder does not hold a UUID")
 }

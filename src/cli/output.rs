@@ -14,7 +14,11 @@ pub(super) enum Output {
 
 impl Output {
     /// Prints `value`, or the lines a person would rather read.
-    pub(super) fn print(self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    pub(super) fn print(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
         match self {
             Self::Text => anstream::println!("{}", text()),
             Self::Json => anstream::println!("{}", serde_json::to_string_pretty(value)?),

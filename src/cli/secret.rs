@@ -11,18 +11,26 @@ pub(super) fn ask(what: &str) -> anyhow::Result<SecretString> {
     let terminal = stdin().is_terminal();
     let hidden = if terminal {
         anstream::eprint!("{what}: ");
-        std::io::stderr().flush().context("cannot ask on standard error")?;
+        std::io::stderr()
+            .flush()
+            .context("cannot ask on standard error")?;
         Some(Hidden::start()?)
     } else {
         None
     };
     let mut line = String::new();
-    stdin().read_line(&mut line).context("cannot read standard input")?;
+    stdin()
+        .read_line(&mut line)
+        .context("cannot read standard input")?;
     if hidden.is_some() {
         anstream::eprintln!();
     }
     let secret = line.trim_end_matches(['\r', '\n']);
-    anyhow::ensure!(!secret.is_empty(), "standard input has no line with the {}", what.to_lowercase());
+    anyhow::ensure!(
+        !secret.is_empty(),
+        "standard input has no line with the {}",
+        what.to_lowercase()
+    );
     Ok(secret.into())
 }
 

@@ -36,8 +36,8 @@ use crate::{
     app::{App, Settings},
     clock::{Clock, Entropy},
     clusters::{
-        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher, Location, OldVersions, Resources,
-        sandbox_available, server::Host,
+        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher,
+        Location, OldVersions, Resources, sandbox_available, server::Host,
     },
     config::{Config, UnderscoreHeaders},
     db::Db,
@@ -99,7 +99,11 @@ impl Supervised {
             // An error means that the sender is gone, which asks for the same.
             supervised.supervise(async { drop(stopping.await) }).await;
         });
-        Self { control, stop, supervision }
+        Self {
+            control,
+            stop,
+            supervision,
+        }
     }
 
     /// Stops the server for good.
@@ -127,7 +131,10 @@ struct Signals {
 
 impl Signals {
     fn take() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     async fn asked(&mut self) {
@@ -171,17 +178,29 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     config.check()?;
     // Before anything is started: the commonest mistake should cost nothing.
     let listener = TcpListener::from_std(bind(config.listen, "--listen")?)?;
-    let admin = config.admin_listen.map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?)).transpose()?;
-    let operator = config.operator_socket.as_deref().map(operator_socket).transpose()?;
+    let admin = config
+        .admin_listen
+        .map(|address| anyhow::Ok(TcpListener::from_std(bind(address, "--admin-listen")?)?))
+        .transpose()?;
+    let operator = config
+        .operator_socket
+        .as_deref()
+        .map(operator_socket)
+        .transpose()?;
     let issuer = issuer(&config, choice, listener.local_addr()?);
     let mut databases = Databases::bind(&config, choice)?;
     let mut edges = Edges::bind(&config, choice)?;
     let tls = tls(&config)?;
 
     let installed = installed(&config)?;
-    let control_engine = installed.fitting(&Home::control_data_of(&config.control.home())).clone();
+    let control_engine = installed
+        .fitting(&Home::control_data_of(&config.control.home()))
+        .clone();
     let engines = installed.offer(old_versions(&config))?;
-    let launcher = Launcher { sandbox: !config.unsafe_no_sandbox && sandbox_available(), ..Launcher::default() };
+    let launcher = Launcher {
+        sandbox: !config.unsafe_no_sandbox && sandbox_available(),
+        ..Launcher::default()
+    };
     let account = Account::for_servers()?;
     let home = match config.control.database_url {
         Some(_) => Home::share(&config.control.home(), account)?,
@@ -194,16 +213,30 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     }
     // Before anything is started: Gantry itself may have to move to a control group beside those of projects.
     let resources = resources(&config, &home)?;
-    let warnings = warnings(launcher.sandbox, Account::current()?.uid == 0, resources.groups().enforced());
+    let warnings = warnings(
+        launcher.sandbox,
+        Account::current()?.uid == 0,
+        resources.groups().enforced(),
+    );
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
     databases.certify(&config, &home)?;
     edges.certify(&config, &home)?;
-    let host = Host { engine: control_engine, launcher };
+    let host = Host {
+        engine: control_engine,
+        launcher,
+    };
     let (entropy, clock) = (Entropy::system(), Clock::system());
     let (db, control) = if let Some(url) = &config.control.database_url {
-        (Db::new(url.expose_secret().parse().context("--database-url is not a PostgreSQL URL")?)?, None)
+        (
+            Db::new(
+                url.expose_secret()
+                    .parse()
+                    .context("--database-url is not a PostgreSQL URL")?,
+            )?,
+            None,
+        )
     } else {
         let control = Control::ensure(&home, &host, &entropy).await?;
         (Db::new(control.config())?, Some(control))
@@ -213,15 +246,32 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
-        let mut settings = first_steps(&config, databases.published(&config), home.clone(), &db, entropy.clone()).await?;
+        let mut settings = first_steps(
+            &config,
+            databases.published(&config),
+            home.clone(),
+            &db,
+            entropy.clone(),
+        )
+        .await?;
         settings.oauth.public_url = issuer;
         if settings.oauth.public_url.is_none() && oauth::applications::any(&db).await? {
-            tracing::warn!("OAuth applications are registered, and none can ask for consent before --public-url is set");
+            tracing::warn!(
+                "OAuth applications are registered, and none can ask for consent before --public-url is set"
+            );
         }
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-        let clusters = Embedded::open(home.clone(), host, entropy.clone()).with_engines(engines).with_resources(resources);
+        let clusters = Embedded::open(home.clone(), host, entropy.clone())
+            .with_engines(engines)
+            .with_resources(resources);
         let operations = App::operations();
-        let memory = snapshot::open(&limits_file(&home), Capacity::default(), &operations, &clock, &entropy);
+        let memory = snapshot::open(
+            &limits_file(&home),
+            Capacity::default(),
+            &operations,
+            &clock,
+            &entropy,
+        );
         let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
         app.analytics.ready().await?;
         // Nothing of the folder is started before.
@@ -229,7 +279,11 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         if app.lease.refusal().is_none() {
             app.clusters.prepare().await?;
             let reflink = app.clusters.shares_blocks().await?;
-            tracing::info!(reflink, "new clusters are copied from the template{}", if reflink { ", sharing its blocks" } else { "" });
+            tracing::info!(
+                reflink,
+                "new clusters are copied from the template{}",
+                if reflink { ", sharing its blocks" } else { "" }
+            );
         }
         anyhow::Ok((app, background, listener.local_addr()?))
     };
@@ -241,35 +295,62 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
                 control.stop().await?;
             }
             // Ctrl-C reaches `initdb` too, whose complaint then says nothing.
-            return Err(if signals.asked_already() { anyhow::anyhow!(STOPPED_EARLY) } else { error });
+            return Err(if signals.asked_already() {
+                anyhow::anyhow!(STOPPED_EARLY)
+            } else {
+                error
+            });
         }
     };
     tracing::info!(
-        by = app.clusters.resources().map_or("nothing", |resources| resources.groups().name()),
+        by = app
+            .clusters
+            .resources()
+            .map_or("nothing", |resources| resources.groups().name()),
         "the resources of projects are bounded"
     );
     let mut background = background.spawn();
     // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
     let keeps_limits = home.try_lock("limits.lock")?;
     if keeps_limits.is_some() {
-        match Journal::open(app.limits.memory().clone(), app.clock.clone(), limits_file(&home)) {
+        match Journal::open(
+            app.limits.memory().clone(),
+            app.clock.clone(),
+            limits_file(&home),
+        ) {
             Ok(journal) => {
                 let journal = Arc::new(journal);
                 app.limits.keep(journal.clone());
                 background.spawn(snapshot::run(journal, app.clock.clone(), LIMITS_KEPT_EVERY));
             }
-            Err(error) => tracing::warn!(%error, "rate limits cannot be kept: a restart begins with whole quotas"),
+            Err(error) => {
+                tracing::warn!(%error, "rate limits cannot be kept: a restart begins with whole quotas")
+            }
         }
     }
-    let reached = Reached { addresses: databases.addresses(), taken: databases.taken.clone(), authority: databases.authority.clone() };
+    let reached = Reached {
+        addresses: databases.addresses(),
+        taken: databases.taken.clone(),
+        authority: databases.authority.clone(),
+    };
     let services = edges.addresses();
     let routers = databases.listen(&app)?;
     let edges = edges.listen(&app)?;
     let (stop, mut listeners, api) = (server::Stop::default(), JoinSet::new(), app.api());
-    listeners.spawn(server::serve(listener, tls, move |peer| api.connection(peer), stop.clone()));
+    listeners.spawn(server::serve(
+        listener,
+        tls,
+        move |peer| api.connection(peer),
+        stop.clone(),
+    ));
     if let Some(admin) = admin {
         let router = admin_router(app.clone(), &warnings);
-        listeners.spawn(server::serve(admin, None, move |_| admin_service(router.clone()), stop.clone()));
+        listeners.spawn(server::serve(
+            admin,
+            None,
+            move |_| admin_service(router.clone()),
+            stop.clone(),
+        ));
     }
     if let Some(socket) = operator {
         listeners.spawn(operator::serve(app.clone(), socket, stop.clone()));
@@ -349,9 +430,13 @@ fn operator_socket(file: &Path) -> anyhow::Result<operator::Socket> {
 }
 
 fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
-    let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else { return Ok(None) };
+    let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else {
+        return Ok(None);
+    };
     let unreadable = |file: &Path| format!("cannot read {}", file.display());
-    let chain = CertificateDer::pem_file_iter(cert).with_context(|| unreadable(cert))?.collect::<Result<Vec<_>, _>>();
+    let chain = CertificateDer::pem_file_iter(cert)
+        .with_context(|| unreadable(cert))?
+        .collect::<Result<Vec<_>, _>>();
     let key = PrivateKeyDer::from_pem_file(key).with_context(|| unreadable(key))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut server = ServerConfig::builder_with_provider(provider)
@@ -365,12 +450,18 @@ fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
 
 /// The PostgreSQL installations of this machine.
 pub(super) fn installed(config: &Config) -> Result<Installed, EngineError> {
-    Installed::find(config.control.postgres_bin.as_deref(), &Home::engines_of(&config.control.home()))
+    Installed::find(
+        config.control.postgres_bin.as_deref(),
+        &Home::engines_of(&config.control.home()),
+    )
 }
 
 /// Which versions before 16 projects may have. Without a sandbox nothing else contains their owner's role.
 pub(super) fn old_versions(config: &Config) -> OldVersions {
-    match (sandbox_available() || config.unsafe_no_sandbox, config.allow_postgres_15) {
+    match (
+        sandbox_available() || config.unsafe_no_sandbox,
+        config.allow_postgres_15,
+    ) {
         (false, _) => OldVersions::Unusable,
         (true, true) => OldVersions::Offered,
         (true, false) => OldVersions::Existing,
@@ -388,7 +479,10 @@ async fn first_steps(
     let locked = home.clone();
     let _once = tokio::task::spawn_blocking(move || locked.lock_start()).await??;
     let rows = db.query("select id from installation", &[]).await?;
-    let id: Uuid = rows.first().context("the control database does not say which it is")?.get(0);
+    let id: Uuid = rows
+        .first()
+        .context("the control database does not say which it is")?
+        .get(0);
     let file = home.dir().join("database");
     let known = identity(&file, || id)?;
     anyhow::ensure!(
@@ -404,12 +498,22 @@ async fn first_steps(
 /// The issuer of OAuth tokens: `--public-url`, and without it, for `gantry dev`, the address it listens on. Never a name that
 /// requests bring along.
 fn issuer(config: &Config, choice: Choice, address: SocketAddr) -> Option<String> {
-    let scheme = if config.tls_cert.is_some() { "https" } else { "http" };
-    let own = (choice == Choice::Convenient && !address.ip().is_unspecified()).then(|| format!("{scheme}://{address}"));
+    let scheme = if config.tls_cert.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let own = (choice == Choice::Convenient && !address.ip().is_unspecified())
+        .then(|| format!("{scheme}://{address}"));
     config.public_url().or(own)
 }
 
-fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy: &Entropy) -> anyhow::Result<Settings> {
+fn settings(
+    config: &Config,
+    databases: Option<Published>,
+    home: &Home,
+    entropy: &Entropy,
+) -> anyhow::Result<Settings> {
     Ok(Settings {
         transport: Transport {
             tls: config.tls_cert.is_some(),
@@ -418,12 +522,20 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
         },
         project_domain: config.project_domain.clone(),
         databases,
-        links: Links { terms: config.terms_url.clone(), pricing: config.pricing_url.clone() },
+        links: Links {
+            terms: config.terms_url.clone(),
+            pricing: config.pricing_url.clone(),
+        },
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
-        prepared: pool::Wanted { folders: config.warm_clusters, servers: config.spare_clusters.unwrap_or(0) },
-        idle_pause_after: config.idle_pause_after.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        prepared: pool::Wanted {
+            folders: config.warm_clusters,
+            servers: config.spare_clusters.unwrap_or(0),
+        },
+        idle_pause_after: config
+            .idle_pause_after
+            .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
@@ -437,7 +549,10 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
-        oauth: oauth::Settings { public_url: config.public_url(), access_life: config.oauth_access_life() },
+        oauth: oauth::Settings {
+            public_url: config.public_url(),
+            access_life: config.oauth_access_life(),
+        },
         provider: provider(config)?.map(Arc::new),
         logs: analytics::Options {
             folder: config.logs_folder.clone(),
@@ -449,13 +564,24 @@ fn settings(config: &Config, databases: Option<Published>, home: &Home, entropy:
 
 /// Who certifies hostnames, if anybody is named.
 fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
-    let Some(directory) = config.acme_directory.clone() else { return Ok(None) };
-    let writer = match (config.acme_dns_server, &config.acme_dns_key, &config.acme_dns_hook) {
+    let Some(directory) = config.acme_directory.clone() else {
+        return Ok(None);
+    };
+    let writer = match (
+        config.acme_dns_server,
+        &config.acme_dns_key,
+        &config.acme_dns_hook,
+    ) {
         (Some(server), Some(key), _) => Some(zone::Writer::Update(server, zone::Key::read(key)?)),
         (_, _, Some(hook)) => Some(zone::Writer::Hook(zone::Hook::new(hook)?)),
         _ => None,
     };
-    let zone = config.acme_dns_zone.as_deref().zip(writer).map(|(name, writer)| Zone::new(name, writer)).transpose()?;
+    let zone = config
+        .acme_dns_zone
+        .as_deref()
+        .zip(writer)
+        .map(|(name, writer)| Zone::new(name, writer))
+        .transpose()?;
     Ok(Some(Authority {
         directory,
         root: config.acme_root.clone(),
@@ -468,10 +594,15 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
 
 /// The provider through which people can sign in, if one is named.
 fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
-    let (Some(issuer), Some(client_id), Some(file)) = (&config.oidc_issuer, &config.oidc_client_id, &config.oidc_client_secret) else {
+    let (Some(issuer), Some(client_id), Some(file)) = (
+        &config.oidc_issuer,
+        &config.oidc_client_id,
+        &config.oidc_client_secret,
+    ) else {
         return Ok(None);
     };
-    let secret = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let secret =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let options = provider::Options {
         issuer: issuer.clone(),
         client_id: client_id.clone(),
@@ -491,12 +622,16 @@ fn limits_file(home: &Home) -> PathBuf {
 /// name, and its control database's.
 fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
     match std::fs::read_to_string(file) {
-        Ok(text) => text.trim().parse().with_context(|| format!("{} does not hold a UUID", file.display())),
+        Ok(text) => text
+            .trim()
+            .parse()
+            .with_context(|| format!("{} does not hold a UUID", file.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let id = new();
             // Renamed in place, so that a crash never leaves half an identity.
             let unfinished = file.with_extension("tmp");
-            std::fs::write(&unfinished, format!("{id}\n")).and_then(|()| std::fs::rename(&unfinished, file))?;
+            std::fs::write(&unfinished, format!("{id}\n"))
+                .and_then(|()| std::fs::rename(&unfinished, file))?;
             Ok(id)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
@@ -506,7 +641,11 @@ fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
 /// The limits of projects, and the kernel's means to enforce them.
 fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
     let groups = ControlGroups::find(home.dir(), config.cgroup_parent.as_deref());
-    if let Some(parent) = config.cgroup_parent.as_deref().filter(|_| !groups.enforced()) {
+    if let Some(parent) = config
+        .cgroup_parent
+        .as_deref()
+        .filter(|_| !groups.enforced())
+    {
         anyhow::bail!(
             "no control groups can be made under {}: it must exist, hand on the controllers memory and pids, and be writable for Gantry; \
              choose another with --cgroup-parent, or leave that out",
@@ -518,27 +657,46 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
 
 /// What projects are less apart by than they could be: said in the log, and to whoever watches the process's health.
 fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
-    let unsafe_sandbox = "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
+    let unsafe_sandbox =
+        "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
     let shared_uid = "not running as root: the servers of all projects share one user id, and only the sandbox is between them";
     let measured = "no control groups: the memory of a project is bounded for each process, and as a whole only by looking every second";
-    [(sandbox, unsafe_sandbox), (root, shared_uid), (groups, measured)]
-        .into_iter()
-        .filter(|(holds, _)| !holds)
-        .map(|(_, warning)| warning)
-        .collect()
+    [
+        (sandbox, unsafe_sandbox),
+        (root, shared_uid),
+        (groups, measured),
+    ]
+    .into_iter()
+    .filter(|(holds, _)| !holds)
+    .map(|(_, warning)| warning)
+    .collect()
 }
 
 fn admin_service(router: Router) -> impl server::Service {
-    hyper::service::service_fn(move |request| router.clone().oneshot(request).map_ok(|answer| answer.map(Body::new)))
+    hyper::service::service_fn(move |request| {
+        router
+            .clone()
+            .oneshot(request)
+            .map_ok(|answer| answer.map(Body::new))
+    })
 }
 
 /// For the operator's own tools: not counted, not authenticated, on a listener of its own.
 fn admin_router(app: App, warnings: &[&str]) -> Router {
-    let health: String = once("ok\n".to_owned()).chain(warnings.iter().map(|warning| format!("warning: {warning}\n"))).collect();
+    let health: String = once("ok\n".to_owned())
+        .chain(
+            warnings
+                .iter()
+                .map(|warning| format!("warning: {warning}\n")),
+        )
+        .collect();
     Router::new()
         .route("/healthz", get(|| async { health }))
         .route("/readyz", get(ready))
-        .route("/metrics", get(|State(app): State<App>| async move { app.metrics.render() }))
+        .route(
+            "/metrics",
+            get(|State(app): State<App>| async move { app.metrics.render() }),
+        )
         .with_state(app)
 }
 
@@ -546,7 +704,10 @@ fn admin_router(app: App, warnings: &[&str]) -> Router {
 async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
     match app.db.query("select 1", &[]).await {
         Ok(_) => (StatusCode::OK, "ready\n"),
-        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the control database does not answer\n"),
+        Err(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the control database does not answer\n",
+        ),
     }
 }
 

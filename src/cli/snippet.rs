@@ -55,28 +55,60 @@ pub(super) enum Snippet {
 impl Snippet {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Add { owner, project, name, description, visibility, file, common } => {
+            Self::Add {
+                owner,
+                project,
+                name,
+                description,
+                visibility,
+                file,
+                common,
+            } => {
                 let sql = read(&file)?;
                 let id = OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &owner).await?.id;
                     let found = projects::of_member(db, owner, &[project.clone()].into()).await?;
-                    let found = found.first().with_context(|| format!("the user belongs to no organization with a project {project}"))?;
-                    let new = NewSnippet { owner, project: found.id, visibility, name: name.clone(), description, sql };
-                    let audit = operator("gantry snippet add")?.about(found.organization, &found.reference);
-                    Ok(snippets::add(db, &Entropy::system(), &new, Clock::system().now(), Some(&audit)).await?)
+                    let found = found.first().with_context(|| {
+                        format!("the user belongs to no organization with a project {project}")
+                    })?;
+                    let new = NewSnippet {
+                        owner,
+                        project: found.id,
+                        visibility,
+                        name: name.clone(),
+                        description,
+                        sql,
+                    };
+                    let audit =
+                        operator("gantry snippet add")?.about(found.organization, &found.reference);
+                    Ok(snippets::add(
+                        db,
+                        &Entropy::system(),
+                        &new,
+                        Clock::system().now(),
+                        Some(&audit),
+                    )
+                    .await?)
                 })
                 .await?;
-                common.output.print(&json!({ "id": id, "name": name }), || format!("Keeping {name} ({id})."))
+                common.output.print(&json!({ "id": id, "name": name }), || {
+                    format!("Keeping {name} ({id}).")
+                })
             }
             Self::Remove { id, common } => {
                 OpenControl::with(&common.control, async |db| {
                     let unknown = |error| about("snippet", &id.to_string(), error);
                     let project = snippets::project(db, id).await.map_err(unknown)?;
-                    let audit = operator("gantry snippet remove")?.about(project.organization, &project.reference);
-                    snippets::remove(db, id, Clock::system().now(), Some(&audit)).await.map_err(unknown)
+                    let audit = operator("gantry snippet remove")?
+                        .about(project.organization, &project.reference);
+                    snippets::remove(db, id, Clock::system().now(), Some(&audit))
+                        .await
+                        .map_err(unknown)
                 })
                 .await?;
-                common.output.print(&json!({ "id": id }), || format!("Forgot {id}."))
+                common
+                    .output
+                    .print(&json!({ "id": id }), || format!("Forgot {id}."))
             }
         }
     }
@@ -86,6 +118,10 @@ impl Snippet {
 fn read(file: &PathBuf) -> anyhow::Result<String> {
     let unreadable = || format!("cannot read {}", file.display());
     let mut sql = String::new();
-    File::open(file).with_context(unreadable)?.take(SQL_BYTES_MAX as u64 + 1).read_to_string(&mut sql).with_context(unreadable)?;
+    File::open(file)
+        .with_context(unreadable)?
+        .take(SQL_BYTES_MAX as u64 + 1)
+        .read_to_string(&mut sql)
+        .with_context(unreadable)?;
     Ok(sql)
 }

@@ -61,7 +61,13 @@ pub(super) struct Create {
     #[arg(long, requires = "scoped", value_delimiter = ',')]
     permission: Vec<String>,
     /// An organization it reaches, with all its projects. Without this and --project: the whole account.
-    #[arg(long, requires = "scoped", conflicts_with = "project", value_delimiter = ',', value_name = "SLUG")]
+    #[arg(
+        long,
+        requires = "scoped",
+        conflicts_with = "project",
+        value_delimiter = ',',
+        value_name = "SLUG"
+    )]
     org: Vec<OrgSlug>,
     /// A project it reaches. Several must be of one organization.
     #[arg(long, requires = "scoped", value_delimiter = ',', value_name = "REF")]
@@ -81,18 +87,30 @@ impl Token {
         match self {
             Self::Create(create) => create.run().await,
             Self::List { email, common } => {
-                let tokens = OpenControl::with(&common.control, async |db| Ok(tokens::list(db, user(db, &email).await?.id).await?)).await?;
-                common.output.print(&tokens, || tokens.iter().map(line).collect::<Vec<_>>().join("\n"))
+                let tokens = OpenControl::with(&common.control, async |db| {
+                    Ok(tokens::list(db, user(db, &email).await?.id).await?)
+                })
+                .await?;
+                common.output.print(&tokens, || {
+                    tokens.iter().map(line).collect::<Vec<_>>().join("\n")
+                })
             }
             Self::Revoke { id, common } => {
                 OpenControl::with(&common.control, async |db| {
                     let unknown = |error| about("live token", &id.to_string(), error);
-                    let audit = operator("gantry token revoke")?.about_account(tokens::owner(db, TokenId(id)).await.map_err(unknown)?);
-                    tokens::revoke(db, TokenId(id), Clock::system().now(), Some(&audit)).await.map_err(unknown)?;
-                    listener::settle(db).await.context("the token is revoked, but not every node has confirmed it")
+                    let audit = operator("gantry token revoke")?
+                        .about_account(tokens::owner(db, TokenId(id)).await.map_err(unknown)?);
+                    tokens::revoke(db, TokenId(id), Clock::system().now(), Some(&audit))
+                        .await
+                        .map_err(unknown)?;
+                    listener::settle(db)
+                        .await
+                        .context("the token is revoked, but not every node has confirmed it")
                 })
                 .await?;
-                common.output.print(&json!({ "revoked": id }), || format!("Revoked token {id}."))
+                common
+                    .output
+                    .print(&json!({ "revoked": id }), || format!("Revoked token {id}."))
             }
         }
     }
@@ -100,9 +118,18 @@ impl Token {
 
 impl Create {
     async fn run(self) -> anyhow::Result<()> {
-        let Self { email, name, common, scoped, .. } = self;
+        let Self {
+            email,
+            name,
+            common,
+            scoped,
+            ..
+        } = self;
         let (entropy, now) = (Entropy::system(), Clock::system().now());
-        let expires_at = self.expires_in_days.or(scoped.then_some(LIFE_DAYS_DEFAULT)).map(|days| now + TimeDelta::days(days));
+        let expires_at = self
+            .expires_in_days
+            .or(scoped.then_some(LIFE_DAYS_DEFAULT))
+            .map(|days| now + TimeDelta::days(days));
         let draft = Draft {
             resources: Resources::named(self.org, self.project)?,
             permissions: self.permission,
@@ -114,18 +141,35 @@ impl Create {
             let audit = operator("gantry token create")?.about_account(owner.id);
             let Some(expires_at) = expires_at.filter(|_| scoped) else {
                 let minted = tokens::mint_classic(&entropy);
-                let token = tokens::create(db, owner.id, &name, &minted, now, expires_at, Some(&audit)).await?;
+                let token =
+                    tokens::create(db, owner.id, &name, &minted, now, expires_at, Some(&audit))
+                        .await?;
                 return Ok((minted, token));
             };
             let grant = draft.resolve(db, owner.id).await?;
             let minted = scoped::mint(&entropy);
-            let token = scoped::create(db, owner.id, &name, &minted, (now, expires_at), &grant, Some(&audit)).await?;
+            let token = scoped::create(
+                db,
+                owner.id,
+                &name,
+                &minted,
+                (now, expires_at),
+                &grant,
+                Some(&audit),
+            )
+            .await?;
             Ok((minted, token))
         })
         .await?;
         let mut value = serde_json::to_value(&token)?;
         value["token"] = minted.expose().into();
-        common.output.print(&value, || format!("{}\nKeep it now: it is not shown again. It {}.", minted.expose(), until(token.expires_at)))
+        common.output.print(&value, || {
+            format!(
+                "{}\nKeep it now: it is not shown again. It {}.",
+                minted.expose(),
+                until(token.expires_at)
+            )
+        })
     }
 }
 
@@ -136,9 +180,18 @@ fn line(token: &tokens::Token) -> String {
         Some(scope) if scope.project_refs.is_empty() => scope.organization_slugs.join(","),
         Some(scope) => scope.project_refs.join(","),
     };
-    format!("{:>6}  {}  {}  {}  {reach}", token.id, token.alias, token.name, until(token.expires_at))
+    format!(
+        "{:>6}  {}  {}  {}  {reach}",
+        token.id,
+        token.alias,
+        token.name,
+        until(token.expires_at)
+    )
 }
 
 fn until(expires_at: Option<DateTime<Utc>>) -> String {
-    expires_at.map_or_else(|| "does not expire".to_owned(), |at| format!("expires {}", at.format("%Y-%m-%d %H:%M UTC")))
+    expires_at.map_or_else(
+        || "does not expire".to_owned(),
+        |at| format!("expires {}", at.format("%Y-%m-%d %H:%M UTC")),
+    )
 }

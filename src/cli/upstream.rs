@@ -51,22 +51,48 @@ pub(super) enum Upstream {
 impl Upstream {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Set { project, upstream, common } => {
-                let before = set(&common, &project, upstream.service, Some(&upstream), "gantry upstream set").await?;
+            Self::Set {
+                project,
+                upstream,
+                common,
+            } => {
+                let before = set(
+                    &common,
+                    &project,
+                    upstream.service,
+                    Some(&upstream),
+                    "gantry upstream set",
+                )
+                .await?;
                 let (service, url) = (upstream.service, upstream.template.to_string());
                 let value = json!({ "project": project, "service": service.name(), "url": url, "before": before });
-                common.output.print(&value, || format!("The {service} service of {project} answers at {url}."))
+                common.output.print(&value, || {
+                    format!("The {service} service of {project} answers at {url}.")
+                })
             }
-            Self::Unset { project, service, common } => {
+            Self::Unset {
+                project,
+                service,
+                common,
+            } => {
                 let before = set(&common, &project, service, None, "gantry upstream unset").await?;
-                let value = json!({ "project": project, "service": service.name(), "before": before });
-                common.output.print(&value, || format!("The {service} service of {project} answers where --upstream says."))
+                let value =
+                    json!({ "project": project, "service": service.name(), "before": before });
+                common.output.print(&value, || {
+                    format!("The {service} service of {project} answers where --upstream says.")
+                })
             }
             Self::List { common } => {
-                let all = OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?)).await?;
+                let all =
+                    OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?))
+                        .await?;
                 common.output.print(&all, || match all.as_slice() {
                     [] => "All services answer where --upstream says.".to_owned(),
-                    all => all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                    all => all
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("\n"),
                 })
             }
         }
@@ -81,7 +107,15 @@ async fn set(
     command: &'static str,
 ) -> anyhow::Result<Option<String>> {
     OpenControl::with(&common.control, async |db| {
-        let set = overrides::set(db, project, service, named, &Clock::system(), operator(command)?).await;
+        let set = overrides::set(
+            db,
+            project,
+            service,
+            named,
+            &Clock::system(),
+            operator(command)?,
+        )
+        .await;
         set.map_err(|error: Error| about("project", project.as_str(), error))
     })
     .await

@@ -15,8 +15,8 @@ use super::engine;
 use crate::{
     clock::Entropy,
     clusters::{
-        Account, Control, Embedded, Engine, Engines, Home, Installed, Launcher, OldVersions, engines::DEFAULT_MAJOR, install::Release,
-        server::Host,
+        Account, Control, Embedded, Engine, Engines, Home, Installed, Launcher, OldVersions,
+        engines::DEFAULT_MAJOR, install::Release, server::Host,
     },
 };
 
@@ -34,7 +34,11 @@ pub(super) struct WithPostgres {
     #[arg(long, env = "GANTRY_POSTGRES_BIN", value_name = "DIR")]
     postgres_bin: Option<PathBuf>,
     /// Folder with PostgreSQL versions beside the distribution's. Kept between runs.
-    #[arg(long, default_value = "/var/tmp/gantry-test-engines", value_name = "DIR")]
+    #[arg(
+        long,
+        default_value = "/var/tmp/gantry-test-engines",
+        value_name = "DIR"
+    )]
     engines: PathBuf,
     /// The command and its arguments.
     #[arg(last = true, required = true)]
@@ -48,21 +52,28 @@ impl WithPostgres {
         std::fs::create_dir(&dir)?;
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o711))?;
         let outcome = self.run_in(&dir, entropy).await;
-        std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        std::fs::remove_dir_all(&dir)
+            .with_context(|| format!("cannot remove {}", dir.display()))?;
         outcome
     }
 
     async fn run_in(&self, dir: &Path, entropy: Entropy) -> anyhow::Result<()> {
         let home = Arc::new(Home::open(dir, Account::for_servers()?)?);
         let engines = self.engines().await?;
-        let host = Host { engine: Engine::find(self.postgres_bin.as_deref())?, launcher: Launcher::default() };
+        let host = Host {
+            engine: Engine::find(self.postgres_bin.as_deref())?,
+            launcher: Launcher::default(),
+        };
         let control = Control::ensure(&home, &host, &entropy).await?;
         let set = loosen(&control).await;
         control.stop().await?;
         set?;
         let control = Control::ensure(&home, &host, &entropy).await?;
         let outcome = async {
-            Embedded::open(home.clone(), host, entropy).with_engines(engines).prepare().await?;
+            Embedded::open(home.clone(), host, entropy)
+                .with_engines(engines)
+                .prepare()
+                .await?;
             let (program, arguments) = self.command.split_first().context("no command")?;
             let status = Command::new(program)
                 .args(arguments)
@@ -86,13 +97,24 @@ impl WithPostgres {
         std::fs::create_dir_all(&self.engines)?;
         // Servers of every account run these programs, and only this account may write them.
         std::fs::set_permissions(&self.engines, std::fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("{} belongs to another account; choose another folder with --engines", self.engines.display()))?;
+            .with_context(|| {
+                format!(
+                    "{} belongs to another account; choose another folder with --engines",
+                    self.engines.display()
+                )
+            })?;
         let installed = || Installed::find(self.postgres_bin.as_deref(), &self.engines);
         if self.postgres_bin.is_none()
-            && installed()?.all().iter().all(|engine| engine.major() != DEFAULT_MAJOR)
-            && let Err(error) = engine::install_into(&self.engines, DEFAULT_MAJOR, Release::Pinned).await
+            && installed()?
+                .all()
+                .iter()
+                .all(|engine| engine.major() != DEFAULT_MAJOR)
+            && let Err(error) =
+                engine::install_into(&self.engines, DEFAULT_MAJOR, Release::Pinned).await
         {
-            anstream::eprintln!("PostgreSQL {DEFAULT_MAJOR} could not be installed, so projects run on another version: {error:#}");
+            anstream::eprintln!(
+                "PostgreSQL {DEFAULT_MAJOR} could not be installed, so projects run on another version: {error:#}"
+            );
         }
         Ok(installed()?.offer(OldVersions::Offered)?)
     }
@@ -103,8 +125,14 @@ impl WithPostgres {
 async fn loosen(control: &Control) -> anyhow::Result<()> {
     let (client, connection) = control.config().connect(tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
-    for setting in ["fsync = off", "full_page_writes = off", "max_connections = 200"] {
-        client.batch_execute(&format!("alter system set {setting}")).await?;
+    for setting in [
+        "fsync = off",
+        "full_page_writes = off",
+        "max_connections = 200",
+    ] {
+        client
+            .batch_execute(&format!("alter system set {setting}"))
+            .await?;
     }
     Ok(())
 }

@@ -73,7 +73,8 @@ impl RunAs {
 
     /// The uid that processes and files end up with.
     pub(super) fn uid(self) -> u32 {
-        self.0.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
+        self.0
+            .map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid)
     }
 
     /// The uid, if it is one that only a project has: no named account's, not Gantry's, and never root's. Everything that runs
@@ -82,7 +83,8 @@ impl RunAs {
         let (uid, _) = self.0?;
         // A passwd file that cannot be read says nothing about anybody, so nothing is ended.
         let is_named = Account::of(uid).map_or(true, |account| account.is_some());
-        (uid >= FIRST_OWN_UID && uid != rustix::process::geteuid().as_raw() && !is_named).then_some(uid)
+        (uid >= FIRST_OWN_UID && uid != rustix::process::geteuid().as_raw() && !is_named)
+            .then_some(uid)
     }
 
     /// Hands an open file over, whatever `path` leads to by now. Does nothing unless we are root.
@@ -126,8 +128,17 @@ mod tests {
 
     #[test]
     fn passwd_lines_parse_and_others_are_skipped() {
-        let account = parse("postgres:x:101:104:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash").unwrap();
-        assert_eq!(account, Account { uid: 101, gid: 104, name: "postgres".to_owned() });
+        let account =
+            parse("postgres:x:101:104:PostgreSQL administrator,,,:/var/lib/postgresql:/bin/bash")
+                .unwrap();
+        assert_eq!(
+            account,
+            Account {
+                uid: 101,
+                gid: 104,
+                name: "postgres".to_owned()
+            }
+        );
         for bad in ["", "# comment", "+::::::", "name:x:one:2:::", "name:x:1"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
@@ -137,7 +148,15 @@ mod tests {
     fn only_an_unnamed_account_of_its_own_is_a_projects() {
         let own = |uid| RunAs(Some((uid, uid))).own_uid();
         assert_eq!(own(700_001), Some(700_001));
-        for other in [0, 1, 1000, 60_000, 65_534, Account::for_servers().unwrap().uid, rustix::process::geteuid().as_raw()] {
+        for other in [
+            0,
+            1,
+            1000,
+            60_000,
+            65_534,
+            Account::for_servers().unwrap().uid,
+            rustix::process::geteuid().as_raw(),
+        ] {
             assert_eq!(own(other), None, "{other}");
         }
         assert_eq!(RunAs(None).own_uid(), None);

@@ -44,7 +44,14 @@ impl Control {
     /// Makes the cluster if there is none, starts it or adopts the running one, and makes sure of the database.
     pub async fn ensure(home: &Arc<Home>, host: &Host, entropy: &Entropy) -> Result<Self> {
         let account = home.account();
-        let server = Server::new(host.clone(), NAME, &home.control(), home.socket_dir(NAME), account.run_as(), SUPERUSER);
+        let server = Server::new(
+            host.clone(),
+            NAME,
+            &home.control(),
+            home.socket_dir(NAME),
+            account.run_as(),
+            SUPERUSER,
+        );
         if !server.data().exists() {
             let place = template::make(home, host, &RECIPE, entropy).await?;
             let target = server.data().to_owned();
@@ -63,7 +70,11 @@ impl Control {
     /// How to connect to the control cluster of `dir`, which another process runs.
     pub fn config_in(dir: &Path) -> Config {
         let mut config = Config::new();
-        config.host_path(Home::sockets_of(dir, NAME)).port(5432).user(SUPERUSER).dbname(DATABASE);
+        config
+            .host_path(Home::sockets_of(dir, NAME))
+            .port(5432)
+            .user(SUPERUSER)
+            .dbname(DATABASE);
         config
     }
 
@@ -71,7 +82,9 @@ impl Control {
     pub fn config(&self) -> Config {
         let mut config = self.server.config(SUPERUSER, DATABASE);
         let socket = self.server.socket();
-        config.host_path(socket.path().parent().unwrap_or(socket.path())).port(5432);
+        config
+            .host_path(socket.path().parent().unwrap_or(socket.path()))
+            .port(5432);
         // Our own database: the guards for a tenant's would hide its schema and end a migration.
         config.options("");
         config
@@ -96,7 +109,10 @@ impl Control {
                 starts = 0;
             }
             let pause = pause(starts);
-            tracing::error!(pause_secs = pause.as_secs(), "the control cluster's server is down; it is started again");
+            tracing::error!(
+                pause_secs = pause.as_secs(),
+                "the control cluster's server is down; it is started again"
+            );
             tokio::select! {
                 () = &mut stopping => return,
                 () = sleep(pause) => {}
@@ -140,11 +156,20 @@ fn pause(starts: u32) -> Duration {
 }
 
 async fn ensure_database(server: &Server) -> Result<()> {
-    let sql_error = |cause| ClusterError::Sql { doing: "creating the control database", cause };
+    let sql_error = |cause| ClusterError::Sql {
+        doing: "creating the control database",
+        cause,
+    };
     let admin = server.admin().await?;
-    let found = admin.query_opt("select from pg_database where datname = $1", &[&DATABASE]).await.map_err(sql_error)?;
+    let found = admin
+        .query_opt("select from pg_database where datname = $1", &[&DATABASE])
+        .await
+        .map_err(sql_error)?;
     if found.is_none() {
-        admin.batch_execute(&format!("create database {DATABASE}")).await.map_err(sql_error)?;
+        admin
+            .batch_execute(&format!("create database {DATABASE}"))
+            .await
+            .map_err(sql_error)?;
     }
     Ok(())
 }

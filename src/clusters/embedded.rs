@@ -96,13 +96,23 @@ impl Embedded {
     /// Manages the projects in `home`. Does nothing yet.
     pub fn open(home: Arc<Home>, host: Host, entropy: Entropy) -> Self {
         let engines = Engines::only(host.engine);
-        Self { home, launcher: host.launcher, engines, entropy, copies: Arc::new(Semaphore::new(COPIES_MAX)), resources: None }
+        Self {
+            home,
+            launcher: host.launcher,
+            engines,
+            entropy,
+            copies: Arc::new(Semaphore::new(COPIES_MAX)),
+            resources: None,
+        }
     }
 
     /// Bounds each project's server by these limits.
     #[must_use]
     pub fn with_resources(self, resources: Resources) -> Self {
-        Self { resources: Some(resources), ..self }
+        Self {
+            resources: Some(resources),
+            ..self
+        }
     }
 
     /// The limits of each project's server, if there are any.
@@ -118,7 +128,9 @@ impl Embedded {
 
     /// Makes sure of the template that most new projects are copied from. Seconds the first time, nothing afterwards.
     pub async fn prepare(&self) -> Result<()> {
-        self.prepare_for(self.engines.default_engine()).await.map(drop)
+        self.prepare_for(self.engines.default_engine())
+            .await
+            .map(drop)
     }
 
     /// The template of an engine. Those that are seldom asked for are made when they are.
@@ -144,15 +156,26 @@ impl Embedded {
         if place.join("data").exists() {
             return Ok(());
         }
-        let _permit = self.copies.acquire().await.map_err(|_| ClusterError::ShuttingDown)?;
-        let engine = self.engines.of_major(cluster.major).ok_or(ClusterError::NoEngine(cluster.major))?;
+        let _permit = self
+            .copies
+            .acquire()
+            .await
+            .map_err(|_| ClusterError::ShuttingDown)?;
+        let engine = self
+            .engines
+            .of_major(cluster.major)
+            .ok_or(ClusterError::NoEngine(cluster.major))?;
         let template = self.prepare_for(engine).await?;
         // A name of its own: somebody who hung in the middle of the same may go on any time.
-        let unfinished = self.home.tmp().join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
+        let unfinished =
+            self.home
+                .tmp()
+                .join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
         let owner = RunAs::new(cluster.uid, cluster.uid);
         let id = SystemId::generate(&self.entropy);
         let work = move || {
-            let made = fill(&template, &unfinished, owner, id).and_then(|()| files::commit(&unfinished, &place));
+            let made = fill(&template, &unfinished, owner, id)
+                .and_then(|()| files::commit(&unfinished, &place));
             if made.is_err() {
                 // A full disk, most likely; do not keep it full.
                 let _ = files::remove_tree(&unfinished);
@@ -192,7 +215,10 @@ impl Embedded {
     }
 
     fn host(&self, engine: &Engine) -> Host {
-        Host { engine: engine.clone(), launcher: self.launcher.clone() }
+        Host {
+            engine: engine.clone(),
+            launcher: self.launcher.clone(),
+        }
     }
 
     /// The server's process, if it is there. Cheap, and leaves an idle server idle.
@@ -205,10 +231,17 @@ impl Embedded {
 
     /// What is there now. An attempt to connect is part of it, so a hung server takes a few seconds to observe.
     pub async fn observe(&self, project: &ProjectRef) -> Result<Observed> {
-        let Some(server) = self.server(project)? else { return Ok(Observed::Absent) };
-        let Some(pid) = server.postmaster().await? else { return Ok(Observed::Stopped) };
+        let Some(server) = self.server(project)? else {
+            return Ok(Observed::Absent);
+        };
+        let Some(pid) = server.postmaster().await? else {
+            return Ok(Observed::Stopped);
+        };
         let accepting = server.admin().await.is_ok();
-        Ok(Observed::Running { pid: pid.as_raw_nonzero().get(), accepting })
+        Ok(Observed::Running {
+            pid: pid.as_raw_nonzero().get(),
+            accepting,
+        })
     }
 
     /// Stops the server with a checkpoint, by force if it must be. Afterwards no process of it is left.
@@ -223,8 +256,13 @@ impl Embedded {
     /// the first failure.
     pub async fn stop_all(&self) -> Result<()> {
         let refs = self.refs_on_disk().await?;
-        let stops = refs.into_iter().map(|project| async move { self.stop(&project).await });
-        let outcomes: Vec<Result<()>> = stream::iter(stops).buffer_unordered(STOPS_MAX).collect().await;
+        let stops = refs
+            .into_iter()
+            .map(|project| async move { self.stop(&project).await });
+        let outcomes: Vec<Result<()>> = stream::iter(stops)
+            .buffer_unordered(STOPS_MAX)
+            .collect()
+            .await;
         outcomes.into_iter().collect()
     }
 
@@ -237,7 +275,8 @@ impl Embedded {
             _held = Some(server.hold().await?);
             server.halt(Stop::Immediate, DISCARD_PATIENCE).await?;
         }
-        self.discard(&place, &self.home.socket_dir(project.as_str())).await
+        self.discard(&place, &self.home.socket_dir(project.as_str()))
+            .await
     }
 
     /// Removes a bounded part of the trash and returns how many clusters that was. 0 means it is empty.
@@ -247,7 +286,9 @@ impl Embedded {
         let trash = self.home.trash();
         blocking(move || {
             let batch: Vec<PathBuf> = entries(&trash)?.into_iter().take(TRASH_BATCH).collect();
-            batch.iter().try_for_each(|place| files::remove_tree(place))?;
+            batch
+                .iter()
+                .try_for_each(|place| files::remove_tree(place))?;
             Ok(batch.len())
         })
         .await
@@ -256,7 +297,13 @@ impl Embedded {
     /// Every project that has a directory, known or not.
     pub async fn refs_on_disk(&self) -> Result<Vec<ProjectRef>> {
         let projects = self.home.projects();
-        blocking(move || Ok(entries(&projects)?.iter().filter_map(|place| name(place)?.parse().ok()).collect())).await
+        blocking(move || {
+            Ok(entries(&projects)?
+                .iter()
+                .filter_map(|place| name(place)?.parse().ok())
+                .collect())
+        })
+        .await
     }
 
     /// Puts into the trash what no project in `known` accounts for: clusters, unfinished copies and templates, sockets.
@@ -264,55 +311,95 @@ impl Embedded {
     pub async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
         let home = self.home.clone();
         let _once = blocking(move || home.lock_start()).await?;
-        let (projects, tmp, run) = (self.home.projects(), self.home.tmp(), self.home.sockets().to_owned());
+        let (projects, tmp, run) = (
+            self.home.projects(),
+            self.home.tmp(),
+            self.home.sockets().to_owned(),
+        );
         let (places, sockets) = blocking(move || {
             let mut places = entries(&projects)?;
             places.extend(entries(&tmp)?);
             Ok((places, entries(&run)?))
         })
         .await?;
-        let unknown = |path: &PathBuf| name(path).and_then(|name| name.parse().ok()).is_none_or(|project| !known.contains(&project));
+        let unknown = |path: &PathBuf| {
+            name(path)
+                .and_then(|name| name.parse().ok())
+                .is_none_or(|project| !known.contains(&project))
+        };
         let places = places.into_iter().filter(unknown).map(Ok);
-        stream::iter(places).try_for_each_concurrent(STOPS_MAX, |place| async move { self.clear(&place).await }).await?;
-        let sockets: Vec<_> = sockets.into_iter().filter(unknown).filter(|path| name(path) != Some("control")).collect();
+        stream::iter(places)
+            .try_for_each_concurrent(STOPS_MAX, |place| async move { self.clear(&place).await })
+            .await?;
+        let sockets: Vec<_> = sockets
+            .into_iter()
+            .filter(unknown)
+            .filter(|path| name(path) != Some("control"))
+            .collect();
         blocking(move || sockets.iter().try_for_each(|dir| files::remove_tree(dir))).await?;
         self.remove_stale_groups().await
     }
 
     /// Removes control groups of clusters that have no directory any more, with what runs in them.
     async fn remove_stale_groups(&self) -> Result<()> {
-        let Some(resources) = self.resources.clone() else { return Ok(()) };
+        let Some(resources) = self.resources.clone() else {
+            return Ok(());
+        };
         let projects = self.home.projects();
         blocking(move || {
             let known = |cluster: &str| projects.join(cluster).exists();
-            resources.remove_stale(&known).at("removing control groups of", &projects)
+            resources
+                .remove_stale(&known)
+                .at("removing control groups of", &projects)
         })
         .await
     }
 
     /// Sets the password of `role` to a SCRAM-SHA-256 verifier made by the caller: neither the server nor its log ever
     /// sees the password.
-    pub async fn set_password(&self, project: &ProjectRef, role: &str, verifier: &str) -> Result<()> {
+    pub async fn set_password(
+        &self,
+        project: &ProjectRef,
+        role: &str,
+        verifier: &str,
+    ) -> Result<()> {
         if !is_scram_verifier(verifier) {
             return Err(ClusterError::NotAVerifier);
         }
         let admin = self.admin(project).await?;
-        let sql_error = |cause| ClusterError::Sql { doing: "setting a password", cause };
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "setting a password",
+            cause,
+        };
         // A message of its own: PostgreSQL decides on logging a message before it runs any of it.
         admin.batch_execute(QUIET).await.map_err(sql_error)?;
-        let statement = format!("alter role {} password {}", escape_identifier(role), escape_literal(verifier));
+        let statement = format!(
+            "alter role {} password {}",
+            escape_identifier(role),
+            escape_literal(verifier)
+        );
         admin.batch_execute(&statement).await.map_err(sql_error)
     }
 
     /// Gives roles the grants of this version, whatever template the cluster is from. Can be repeated.
     pub async fn grant(&self, admin: &Client) -> Result<()> {
-        admin.batch_execute(template::GRANTS).await.map_err(|cause| ClusterError::Sql { doing: "granting what roles may do", cause })
+        admin
+            .batch_execute(template::GRANTS)
+            .await
+            .map_err(|cause| ClusterError::Sql {
+                doing: "granting what roles may do",
+                cause,
+            })
     }
 
     /// Tells what is copied from this engine's template from what is copied from another.
     pub fn template_name(&self, engine: &Engine) -> Result<String> {
         let path = template::path(&self.home, &self.host(engine))?;
-        Ok(path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        Ok(path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned())
     }
 
     /// Tells the grants of this version from others.
@@ -338,19 +425,33 @@ impl Embedded {
     /// Makes the platform's own roles, and the database that every project has, what they must be. Within seconds; can be repeated.
     pub async fn repair(&self, project: &ProjectRef) -> Result<()> {
         let admin = self.existing(project)?.repairer().await?;
-        let sql_error = |cause| ClusterError::Sql { doing: "repairing the platform's roles", cause };
-        admin.batch_execute(template::REPAIR).await.map_err(sql_error)
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "repairing the platform's roles",
+            cause,
+        };
+        admin
+            .batch_execute(template::REPAIR)
+            .await
+            .map_err(sql_error)
     }
 
     /// Repairs the platform's roles over an open session of the superuser.
     pub async fn repair_over(&self, admin: &Client) -> Result<()> {
-        let sql_error = |cause| ClusterError::Sql { doing: "repairing the platform's roles", cause };
-        admin.batch_execute(template::REPAIR).await.map_err(sql_error)
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "repairing the platform's roles",
+            cause,
+        };
+        admin
+            .batch_execute(template::REPAIR)
+            .await
+            .map_err(sql_error)
     }
 
     /// The same in another of its databases.
     pub async fn admin_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
-        self.existing(project)?.connect(template::SUPERUSER, database).await
+        self.existing(project)?
+            .connect(template::SUPERUSER, database)
+            .await
     }
 
     /// The parameters of a session with database `postgres` as one of the roles that peer authentication admits Gantry
@@ -371,7 +472,11 @@ impl Embedded {
 
     /// The way to the project's server. The project need not exist, and its server need not run.
     pub fn socket(&self, project: &ProjectRef) -> ServerSocket {
-        ServerSocket::of_server(self.socket_path(project), project.as_str(), self.data(project))
+        ServerSocket::of_server(
+            self.socket_path(project),
+            project.as_str(),
+            self.data(project),
+        )
     }
 
     /// Path of the server's Unix socket. To connect, use [`Self::socket`].
@@ -393,7 +498,10 @@ impl Embedded {
     /// Out of sight in one step. What is not there is fine.
     async fn discard(&self, place: &Path, sockets: &Path) -> Result<()> {
         let name = name(place).unwrap_or("unknown");
-        let target = self.home.trash().join(format!("{name}-{}", self.entropy.letters(8)));
+        let target = self
+            .home
+            .trash()
+            .join(format!("{name}-{}", self.entropy.letters(8)));
         let (place, sockets) = (place.to_owned(), sockets.to_owned());
         blocking(move || {
             if place.exists() {
@@ -405,7 +513,8 @@ impl Embedded {
     }
 
     pub(super) fn existing(&self, project: &ProjectRef) -> Result<Server> {
-        self.server(project)?.ok_or_else(|| ClusterError::Missing(format!("cluster {project}")))
+        self.server(project)?
+            .ok_or_else(|| ClusterError::Missing(format!("cluster {project}")))
     }
 
     fn server(&self, project: &ProjectRef) -> Result<Option<Server>> {
@@ -421,7 +530,14 @@ impl Embedded {
             Err(error) => return Err(error).at("examining", &data),
         };
         let host = self.host(self.engines.fitting(&data));
-        let server = Server::new(host, name, place, self.home.socket_dir(name), owner, template::SUPERUSER);
+        let server = Server::new(
+            host,
+            name,
+            place,
+            self.home.socket_dir(name),
+            owner,
+            template::SUPERUSER,
+        );
         Ok(Some(server.bounded(self.resources.clone())))
     }
 }
@@ -447,19 +563,35 @@ pub const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statem
 fn is_scram_verifier(text: &str) -> bool {
     let base64 = |text: &str, len: usize| {
         let body = text.trim_end_matches('=');
-        text.len() == len && len - body.len() <= 2 && body.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/'))
+        text.len() == len
+            && len - body.len() <= 2
+            && body
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/'))
     };
     let parts = || {
         let (parameters, keys) = text.strip_prefix("SCRAM-SHA-256$")?.split_once('$')?;
-        let ((iterations, salt), (stored, server)) = (parameters.split_once(':')?, keys.split_once(':')?);
-        let counted = iterations.bytes().all(|b| b.is_ascii_digit()) && iterations.parse::<u32>().is_ok_and(|n| n > 0);
-        Some(counted && (4..=128).contains(&salt.len()) && base64(salt, salt.len()) && base64(stored, 44) && base64(server, 44))
+        let ((iterations, salt), (stored, server)) =
+            (parameters.split_once(':')?, keys.split_once(':')?);
+        let counted = iterations.bytes().all(|b| b.is_ascii_digit())
+            && iterations.parse::<u32>().is_ok_and(|n| n > 0);
+        Some(
+            counted
+                && (4..=128).contains(&salt.len())
+                && base64(salt, salt.len())
+                && base64(stored, 44)
+                && base64(server, 44),
+        )
     };
     parts().unwrap_or(false)
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
-    let list = || fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>();
+    let list = || {
+        fs::read_dir(dir)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()
+    };
     list().at("listing", dir)
 }
 
@@ -474,7 +606,9 @@ mod tests {
     #[test]
     fn only_scram_verifiers_pass() {
         let keys = "k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
-        assert!(is_scram_verifier(&format!("SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=${keys}")));
+        assert!(is_scram_verifier(&format!(
+            "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=${keys}"
+        )));
         for bad in [
             String::new(),
             "hunter2".to_owned(),

@@ -24,7 +24,9 @@ pub struct Engine {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// Nothing found where we looked.
-    #[error("PostgreSQL's server programs were not found in {looked}; install them with: {INSTALL}")]
+    #[error(
+        "PostgreSQL's server programs were not found in {looked}; install them with: {INSTALL}"
+    )]
     NotFound {
         /// The places, for the person who knows where theirs are.
         looked: String,
@@ -67,26 +69,46 @@ impl Engine {
     /// The installation in `explicit`, else the newest under `/usr/lib/postgresql`, else the first on `PATH`.
     pub fn find(explicit: Option<&Path>) -> Result<Self, EngineError> {
         if let Some(dir) = explicit {
-            return if complete(dir) { Self::open(dir) } else { Err(EngineError::NotFound { looked: dir.display().to_string() }) };
+            return if complete(dir) {
+                Self::open(dir)
+            } else {
+                Err(EngineError::NotFound {
+                    looked: dir.display().to_string(),
+                })
+            };
         }
         let on_path = env::var_os("PATH").unwrap_or_default();
-        let candidates = debian_dirs(Path::new(DEBIAN)).into_iter().chain(env::split_paths(&on_path));
+        let candidates = debian_dirs(Path::new(DEBIAN))
+            .into_iter()
+            .chain(env::split_paths(&on_path));
         match candidates.into_iter().find(|dir| complete(dir)) {
             Some(dir) => Self::open(&dir),
-            None => Err(EngineError::NotFound { looked: format!("{DEBIAN}/*/bin and PATH") }),
+            None => Err(EngineError::NotFound {
+                looked: format!("{DEBIAN}/*/bin and PATH"),
+            }),
         }
     }
 
     fn open(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join("postgres");
-        let broken = |problem: String| EngineError::Broken { path: path.clone(), problem };
+        let broken = |problem: String| EngineError::Broken {
+            path: path.clone(),
+            problem,
+        };
         // The sandbox grants real paths, so links are resolved once, here.
         let bin_dir = dir.canonicalize().map_err(|e| broken(e.to_string()))?;
-        let output = Command::new(&path).arg("--version").output().map_err(|e| broken(e.to_string()))?;
+        let output = Command::new(&path)
+            .arg("--version")
+            .output()
+            .map_err(|e| broken(e.to_string()))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let version = Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?;
+        let version =
+            Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?;
         if version.major < OLDEST_MAJOR {
-            return Err(EngineError::TooOld { path, version: version.text });
+            return Err(EngineError::TooOld {
+                path,
+                version: version.text,
+            });
         }
         Ok(Self { bin_dir, version })
     }
@@ -94,12 +116,27 @@ impl Engine {
     /// How finished the release is: `ga`, or `beta` for what comes before.
     pub fn channel(&self) -> &'static str {
         // `17beta1`, `17rc1`, `18devel`: a finished release has digits and dots only.
-        if self.version.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') { "ga" } else { "beta" }
+        if self
+            .version
+            .text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
+        {
+            "ga"
+        } else {
+            "beta"
+        }
     }
 
     /// Which is the newer.
     pub(super) fn cmp_version(&self, other: &Self) -> std::cmp::Ordering {
-        let minor = |engine: &Self| engine.text().split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+        let minor = |engine: &Self| {
+            engine
+                .text()
+                .split('.')
+                .nth(1)
+                .and_then(|minor| minor.parse::<u32>().ok())
+        };
         (self.major(), minor(self)).cmp(&(other.major(), minor(other)))
     }
 
@@ -126,30 +163,53 @@ impl Engine {
 
 impl fmt::Display for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgreSQL {} in {}", self.text(), self.bin_dir.display())
+        write!(
+            f,
+            "PostgreSQL {} in {}",
+            self.text(),
+            self.bin_dir.display()
+        )
     }
 }
 
 impl Version {
     /// Reads `postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)`.
     fn parse(line: &str) -> Option<Self> {
-        let text = line.split_once("(PostgreSQL) ")?.1.split_whitespace().next()?;
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        Some(Self { major: text[..digits].parse().ok()?, text: text.to_owned() })
+        let text = line
+            .split_once("(PostgreSQL) ")?
+            .1
+            .split_whitespace()
+            .next()?;
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        Some(Self {
+            major: text[..digits].parse().ok()?,
+            text: text.to_owned(),
+        })
     }
 }
 
 /// Both programs: a client-only package also makes the directory.
 fn complete(dir: &Path) -> bool {
-    ["postgres", "initdb"].iter().all(|name| dir.join(name).is_file())
+    ["postgres", "initdb"]
+        .iter()
+        .all(|name| dir.join(name).is_file())
 }
 
 /// `<root>/<major>/bin`, newest major first.
 fn debian_dirs(root: &Path) -> Vec<PathBuf> {
-    let mut majors: Vec<u16> =
-        fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut majors: Vec<u16> = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
     majors.sort_unstable_by_key(|major| Reverse(*major));
-    majors.into_iter().map(|major| root.join(major.to_string()).join("bin")).collect()
+    majors
+        .into_iter()
+        .map(|major| root.join(major.to_string()).join("bin"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -161,7 +221,11 @@ mod tests {
     #[test]
     fn versions_parse() {
         for (line, major, text) in [
-            ("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n", 15, "15.18"),
+            (
+                "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n",
+                15,
+                "15.18",
+            ),
             ("postgres (PostgreSQL) 17.10", 17, "17.10"),
             ("postgres (PostgreSQL) 18beta1", 18, "18beta1"),
             ("postgres (PostgreSQL) 9.6.24", 9, "9.6.24"),
@@ -169,7 +233,12 @@ mod tests {
             let version = Version::parse(line).unwrap();
             assert_eq!((version.major, version.text.as_str()), (major, text));
         }
-        for bad in ["", "postgres", "postgres (PostgreSQL) ", "postgres (PostgreSQL) devel"] {
+        for bad in [
+            "",
+            "postgres",
+            "postgres (PostgreSQL) ",
+            "postgres (PostgreSQL) devel",
+        ] {
             assert_eq!(Version::parse(bad), None, "{bad}");
         }
     }
@@ -180,8 +249,10 @@ mod tests {
         for name in ["9", "15", "17", "junk"] {
             fs::create_dir(root.path().join(name)).unwrap();
         }
-        let found: Vec<_> =
-            debian_dirs(root.path()).iter().map(|dir| dir.strip_prefix(root.path()).unwrap().display().to_string()).collect();
+        let found: Vec<_> = debian_dirs(root.path())
+            .iter()
+            .map(|dir| dir.strip_prefix(root.path()).unwrap().display().to_string())
+            .collect();
         assert_eq!(found, ["17/bin", "15/bin", "9/bin"]);
     }
 
@@ -189,7 +260,10 @@ mod tests {
     fn errors_are_one_line_with_the_remedy() {
         let empty = tempfile::tempdir().unwrap();
         let missing = Engine::find(Some(empty.path())).unwrap_err().to_string();
-        assert!(missing.ends_with("apt-get install -y postgresql") && !missing.contains('\n'), "{missing}");
+        assert!(
+            missing.ends_with("apt-get install -y postgresql") && !missing.contains('\n'),
+            "{missing}"
+        );
 
         for name in ["postgres", "initdb"] {
             let program = empty.path().join(name);
@@ -197,6 +271,9 @@ mod tests {
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let old = Engine::find(Some(empty.path())).unwrap_err().to_string();
-        assert!(old.contains("/postgres is PostgreSQL 14.9") && !old.contains('\n'), "{old}");
+        assert!(
+            old.contains("/postgres is PostgreSQL 14.9") && !old.contains('\n'),
+            "{old}"
+        );
     }
 }

@@ -37,13 +37,18 @@ impl Installed {
     pub fn find(explicit: Option<&Path>, installed: &Path) -> Result<Self, EngineError> {
         let mut engines = match Engine::find(explicit) {
             Ok(engine) => vec![engine],
-            Err(EngineError::NotFound { looked }) if explicit.is_none() => match newest(installed) {
-                Some(engine) => vec![engine],
-                None => return Err(EngineError::NotFound { looked }),
-            },
+            Err(EngineError::NotFound { looked }) if explicit.is_none() => {
+                match newest(installed) {
+                    Some(engine) => vec![engine],
+                    None => return Err(EngineError::NotFound { looked }),
+                }
+            }
             Err(error) => return Err(error),
         };
-        let places = PLACES.iter().map(|(root, prefix)| (Path::new(root), *prefix)).chain([(installed, "")]);
+        let places = PLACES
+            .iter()
+            .map(|(root, prefix)| (Path::new(root), *prefix))
+            .chain([(installed, "")]);
         for (root, prefix) in places {
             for engine in engines_in(root, prefix) {
                 if engines.iter().all(|known| known.major() != engine.major()) {
@@ -52,7 +57,10 @@ impl Installed {
             }
         }
         engines[1..].sort_by_key(Engine::major);
-        Ok(Self { engines, named: explicit.is_some() })
+        Ok(Self {
+            engines,
+            named: explicit.is_some(),
+        })
     }
 
     /// All of them, the first found first.
@@ -67,20 +75,32 @@ impl Installed {
 
     /// Decides which of them projects may have. Fails if no version is left for new projects.
     pub fn offer(self, old: OldVersions) -> Result<Engines, EngineError> {
-        let Self { engines: mut installed, named } = self;
+        let Self {
+            engines: mut installed,
+            named,
+        } = self;
         let first = installed[0].clone();
         if old == OldVersions::Unusable {
             installed.retain(|engine| engine.major() >= SAFE_MAJOR);
         }
-        let mut offered: Vec<_> =
-            installed.iter().filter(|engine| engine.major() >= SAFE_MAJOR || old == OldVersions::Offered).cloned().collect();
+        let mut offered: Vec<_> = installed
+            .iter()
+            .filter(|engine| engine.major() >= SAFE_MAJOR || old == OldVersions::Offered)
+            .cloned()
+            .collect();
         // The default comes first: the one the operator named, else 17, else the newest.
         offered.sort_by_key(|engine| {
-            let rank = (named && *engine == first, engine.major() == DEFAULT_MAJOR, engine.major());
+            let rank = (
+                named && *engine == first,
+                engine.major() == DEFAULT_MAJOR,
+                engine.major(),
+            );
             std::cmp::Reverse(rank)
         });
         if offered.is_empty() {
-            Err(EngineError::NoneForProjects { found: first.text().to_owned() })
+            Err(EngineError::NoneForProjects {
+                found: first.text().to_owned(),
+            })
         } else {
             Ok(Engines { installed, offered })
         }
@@ -99,7 +119,10 @@ pub struct Engines {
 impl Engines {
     /// This one alone, whatever its version.
     pub fn only(engine: Engine) -> Self {
-        Self { installed: vec![engine.clone()], offered: vec![engine] }
+        Self {
+            installed: vec![engine.clone()],
+            offered: vec![engine],
+        }
     }
 
     /// The one for a new project whose request names none.
@@ -124,7 +147,11 @@ impl Engines {
 }
 
 fn fitting<'a>(engines: &'a [Engine], data: &Path) -> Option<&'a Engine> {
-    let made_by = files::read_untrusted(&data.join("PG_VERSION"), 16).ok()?.trim().parse::<u16>().ok()?;
+    let made_by = files::read_untrusted(&data.join("PG_VERSION"), 16)
+        .ok()?
+        .trim()
+        .parse::<u16>()
+        .ok()?;
     engines.iter().find(|engine| engine.major() == made_by)
 }
 
@@ -135,8 +162,14 @@ fn engines_in(root: &Path, prefix: &str) -> Vec<Engine> {
         let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
         rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
     };
-    let entries = fs::read_dir(root).into_iter().flatten().flatten().filter(named);
-    let mut engines: Vec<_> = entries.filter_map(|entry| Engine::find(Some(&entry.path().join("bin"))).ok()).collect();
+    let entries = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(named);
+    let mut engines: Vec<_> = entries
+        .filter_map(|entry| Engine::find(Some(&entry.path().join("bin"))).ok())
+        .collect();
     engines.sort_by(|a, b| b.cmp_version(a));
     engines
 }
@@ -156,7 +189,11 @@ mod tests {
         fs::create_dir_all(&bin).unwrap();
         for name in ["postgres", "initdb"] {
             let program = bin.join(name);
-            fs::write(&program, format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")).unwrap();
+            fs::write(
+                &program,
+                format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n"),
+            )
+            .unwrap();
             fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         }
         bin
@@ -174,11 +211,19 @@ mod tests {
         let engines = found.offer(OldVersions::Existing).unwrap();
         assert_eq!(engines.default_engine().text(), "96.7");
         let text = |major| engines.of_major(major).map(Engine::text);
-        assert_eq!((text(98), text(97), text(96), text(12)), (Some("98.1"), Some("97.10"), Some("96.7"), None));
+        assert_eq!(
+            (text(98), text(97), text(96), text(12)),
+            (Some("98.1"), Some("97.10"), Some("96.7"), None)
+        );
 
         let data = root.path().join("data");
         fs::create_dir(&data).unwrap();
-        for (made_by, fits) in [("97\n", "97.10"), ("98\n", "98.1"), ("12\n", "96.7"), ("junk", "96.7")] {
+        for (made_by, fits) in [
+            ("97\n", "97.10"),
+            ("98\n", "98.1"),
+            ("12\n", "96.7"),
+            ("junk", "96.7"),
+        ] {
             fs::write(data.join("PG_VERSION"), made_by).unwrap();
             assert_eq!(engines.fitting(&data).text(), fits, "{made_by}");
         }
@@ -189,14 +234,30 @@ mod tests {
         use OldVersions::{Existing, Offered, Unusable};
 
         let root = tempfile::tempdir().unwrap();
-        let engine = |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap();
-        let installed = |versions: &[&str], named| Installed { engines: versions.iter().map(|version| engine(version)).collect(), named };
+        let engine =
+            |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap();
+        let installed = |versions: &[&str], named| Installed {
+            engines: versions.iter().map(|version| engine(version)).collect(),
+            named,
+        };
         let offered = |versions: &[&str], named, old| {
             let engines = installed(versions, named).offer(old).ok()?;
-            Some(engines.offered().iter().map(|engine| engine.major().to_string()).collect::<Vec<_>>().join(" "))
+            Some(
+                engines
+                    .offered()
+                    .iter()
+                    .map(|engine| engine.major().to_string())
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            )
         };
         let cases: &[(&[&str], bool, OldVersions, Option<&str>)] = &[
-            (&["15.1", "16.1", "17.1", "18.1"], false, Existing, Some("17 18 16")),
+            (
+                &["15.1", "16.1", "17.1", "18.1"],
+                false,
+                Existing,
+                Some("17 18 16"),
+            ),
             (&["15.1", "16.1", "18.1"], false, Existing, Some("18 16")),
             (&["15.1", "17.1"], false, Offered, Some("17 15")),
             (&["15.1", "17.1"], true, Offered, Some("15 17")),
@@ -207,19 +268,39 @@ mod tests {
             (&["15.1"], false, Unusable, None),
         ];
         for (versions, named, old, expected) in cases {
-            assert_eq!(offered(versions, *named, *old).as_deref(), *expected, "{versions:?} {named} {old:?}");
+            assert_eq!(
+                offered(versions, *named, *old).as_deref(),
+                *expected,
+                "{versions:?} {named} {old:?}"
+            );
         }
-        let old = |old| installed(&["15.1", "17.1"], false).offer(old).unwrap().of_major(15).is_some();
+        let old = |old| {
+            installed(&["15.1", "17.1"], false)
+                .offer(old)
+                .unwrap()
+                .of_major(15)
+                .is_some()
+        };
         assert!(old(Existing), "projects that have 15 keep it");
         assert!(!old(Unusable), "without a sandbox nothing starts on 15");
-        let refused = installed(&["15.1"], false).offer(Existing).unwrap_err().to_string();
-        assert!(refused.contains("gantry engine install 17") && refused.contains("--allow-postgres-15"), "{refused}");
+        let refused = installed(&["15.1"], false)
+            .offer(Existing)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            refused.contains("gantry engine install 17") && refused.contains("--allow-postgres-15"),
+            "{refused}"
+        );
     }
 
     #[test]
     fn a_release_before_the_first_is_a_beta() {
         let root = tempfile::tempdir().unwrap();
-        let channel = |version: &str| Engine::find(Some(&fake(root.path(), version, version))).unwrap().channel();
+        let channel = |version: &str| {
+            Engine::find(Some(&fake(root.path(), version, version)))
+                .unwrap()
+                .channel()
+        };
         assert_eq!((channel("15.1"), channel("17beta1")), ("ga", "beta"));
     }
 }

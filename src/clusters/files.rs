@@ -41,7 +41,10 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 ///
 /// Where the file system can, the copy shares the original's blocks until one of them is written to.
 pub(super) fn copy_data(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
-    DirBuilder::new().mode(0o700).create(to).at("creating", to)?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(to)
+        .at("creating", to)?;
     for entry in fs::read_dir(from).at("listing", from)? {
         let entry = entry.at("listing", from)?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));
@@ -56,7 +59,12 @@ pub(super) fn copy_data(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
 
 fn copy_file(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
     let mut source = File::open(from).at("reading", from)?;
-    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).at("creating", to)?;
+    let mut target = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to)
+        .at("creating", to)?;
     // Asked for each file: the two may be on different file systems, and a refusal costs a microsecond.
     if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
         io::copy(&mut source, &mut target).at("copying", from)?;
@@ -90,16 +98,24 @@ pub(super) fn sync_fs(path: &Path) -> Result<()> {
 pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).at("renaming", from)?;
     let parent = to.parent().unwrap_or(to);
-    File::open(parent).and_then(|dir| dir.sync_all()).at("syncing", parent)
+    File::open(parent)
+        .and_then(|dir| dir.sync_all())
+        .at("syncing", parent)
 }
 
 /// At most `bytes_max` from the start of a file in a tenant's directory. A link is not followed and a pipe does not
 /// block, as the tenant may have put either there.
 pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not a plain file",
+        ));
     }
     let mut bytes = Vec::new();
     file.take(bytes_max).read_to_end(&mut bytes)?;
@@ -125,8 +141,14 @@ pub(super) fn tail(path: &Path) -> String {
         file.take(BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
-    let text = read().unwrap_or_default().replace(|c: char| c.is_control() && c != '\n', " ");
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = read()
+        .unwrap_or_default()
+        .replace(|c: char| c.is_control() && c != '\n', " ");
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
@@ -139,15 +161,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         assert_eq!(tail(&log), "");
-        fs::write(&log, (0..500).map(|n| format!("line {n}\n")).collect::<Vec<_>>().join("\n")).unwrap();
-        assert_eq!(tail(&log), "line 494; line 495; line 496; line 497; line 498; line 499");
+        fs::write(
+            &log,
+            (0..500)
+                .map(|n| format!("line {n}\n"))
+                .collect::<Vec<_>>()
+                .join("\n"),
+        )
+        .unwrap();
+        assert_eq!(
+            tail(&log),
+            "line 494; line 495; line 496; line 497; line 498; line 499"
+        );
     }
 
     #[test]
     fn a_copy_is_the_same_and_independent_whether_blocks_are_shared_or_not() {
         let dir = tempfile::tempdir().unwrap();
         can_share_blocks(dir.path()).unwrap();
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "the probe leaves nothing");
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "the probe leaves nothing"
+        );
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         fs::create_dir_all(from.join("base/1")).unwrap();
         let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
@@ -157,7 +193,10 @@ mod tests {
         fs::write(from.join("base/1/1249"), "changed").unwrap();
         assert!(fs::read(to.join("base/1/1249")).unwrap() == content);
         assert_eq!(fs::read(to.join("empty")).unwrap(), b"");
-        assert_eq!(fs::metadata(to.join("empty")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(to.join("empty")).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 
     #[test]
@@ -168,7 +207,14 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert_eq!(read_untrusted(&file, 4).unwrap(), "0123");
         let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
         let huge = dir.path().join("huge");
         File::create(&huge).unwrap().set_len(1 << 40).unwrap();
         assert_eq!(read_untrusted(&huge, 4).unwrap(), "\0\0\0\0");

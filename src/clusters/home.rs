@@ -44,8 +44,14 @@ const PRIVATE: u32 = 0o700;
 /// Permissions of other accounts on entries of the data folder. Servers pass through the first four to their own folders.
 /// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
 /// else is Gantry's alone.
-const SHARED: [(&str, u32); 6] =
-    [("control", PASSAGE), ("projects", PASSAGE), ("run", PASSAGE), ("tmp", PASSAGE), ("engines", 0o755), (crate::tls::AUTHORITY, 0o644)];
+const SHARED: [(&str, u32); 6] = [
+    ("control", PASSAGE),
+    ("projects", PASSAGE),
+    ("run", PASSAGE),
+    ("tmp", PASSAGE),
+    ("engines", 0o755),
+    (crate::tls::AUTHORITY, 0o644),
+];
 
 /// A data directory that this process holds the lock of.
 #[derive(Debug)]
@@ -74,10 +80,15 @@ impl Home {
     /// Creates the directory and those above it that are missing, so that servers of other accounts can pass through them
     /// whatever the umask is. Existing ones keep their mode.
     pub fn create(dir: &Path) -> Result<()> {
-        let missing = dir.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
+        let missing = dir
+            .ancestors()
+            .take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
         let missing: Vec<&Path> = missing.collect();
         let mode = if is_root() { PASSAGE } else { PRIVATE };
-        missing.into_iter().rev().try_for_each(|dir| files::make_dir(dir, mode))
+        missing
+            .into_iter()
+            .rev()
+            .try_for_each(|dir| files::make_dir(dir, mode))
     }
 
     fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
@@ -86,7 +97,12 @@ impl Home {
         let dir = dir.canonicalize().at("opening", dir)?;
         let lock = take_lock(&dir, how)?;
         if let Some((ancestor, mode)) = closed_ancestor(&dir) {
-            return Err(ClusterError::Unreachable { dir, ancestor, mode, account: account.name });
+            return Err(ClusterError::Unreachable {
+                dir,
+                ancestor,
+                mode,
+                account: account.name,
+            });
         }
         for name in ["control", "projects", "run", "tmp"] {
             files::make_dir(&dir.join(name), PASSAGE)?;
@@ -100,7 +116,13 @@ impl Home {
             claim_short_dir(&sockets)?;
         }
         let templates = dir.join("templates");
-        Ok(Self { dir, sockets, templates, account, _lock: lock })
+        Ok(Self {
+            dir,
+            sockets,
+            templates,
+            account,
+            _lock: lock,
+        })
     }
 
     /// Takes the lock `name` if nobody has it. It is free again when the file is closed, however that comes.
@@ -122,7 +144,13 @@ impl Home {
 
     fn lock_file(&self, name: &str) -> Result<(File, PathBuf)> {
         let path = self.dir.join(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).at("opening", &path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .at("opening", &path)?;
         Ok((file, path))
     }
 
@@ -151,7 +179,10 @@ impl Home {
     /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
     /// (when root) every directory on the way must let others pass.
     pub fn reachable(dir: &Path) -> bool {
-        let existing = dir.ancestors().find(|ancestor| ancestor.exists()).and_then(|ancestor| ancestor.canonicalize().ok());
+        let existing = dir
+            .ancestors()
+            .find(|ancestor| ancestor.exists())
+            .and_then(|ancestor| ancestor.canonicalize().ok());
         existing.is_none_or(|dir| closed_ancestor(&dir).is_none())
     }
 
@@ -234,11 +265,17 @@ fn tighten(dir: &Path) -> Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             found => found.at("examining", &path)?,
         };
-        let shared = SHARED.iter().find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
-        let (mode, allowed) = (found.mode() & 0o777, shared.map_or(PRIVATE, |(_, mode)| *mode));
+        let shared = SHARED
+            .iter()
+            .find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
+        let (mode, allowed) = (
+            found.mode() & 0o777,
+            shared.map_or(PRIVATE, |(_, mode)| *mode),
+        );
         // A folder may be a mount or a link that belongs to another account.
         if mode & !allowed != 0 && found.uid() == own {
-            fs::set_permissions(&path, Permissions::from_mode(mode & allowed)).at("closing", &path)?;
+            fs::set_permissions(&path, Permissions::from_mode(mode & allowed))
+                .at("closing", &path)?;
         }
     }
     Ok(())
@@ -246,19 +283,33 @@ fn tighten(dir: &Path) -> Result<()> {
 
 fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
     let path = dir.join("lock");
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
     let mut lock = opened.at("writing", &path)?;
     match rustix::fs::flock(&lock, how) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = fs::read_to_string(&path).unwrap_or_default();
-            let holder = pid.trim().parse::<u32>().map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
-            return Err(ClusterError::InUse { dir: dir.to_owned(), holder });
+            let holder = pid
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
+            return Err(ClusterError::InUse {
+                dir: dir.to_owned(),
+                holder,
+            });
         }
         Err(error) => return Err(error).at("locking", &path),
     }
     // Only for the message above; the lock itself is the kernel's.
-    lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).at("writing", &path)?;
+    lock.set_len(0)
+        .and_then(|()| writeln!(lock, "{}", std::process::id()))
+        .at("writing", &path)?;
     Ok(lock)
 }
 
@@ -270,7 +321,9 @@ fn closed_ancestor(dir: &Path) -> Option<(PathBuf, u32)> {
     let mut ancestors: Vec<_> = dir.ancestors().collect();
     ancestors.reverse();
     ancestors.into_iter().find_map(|ancestor| {
-        let mode = ancestor.metadata().map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
+        let mode = ancestor
+            .metadata()
+            .map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
         (mode & 0o001 == 0).then(|| (ancestor.to_owned(), mode))
     })
 }
@@ -296,8 +349,14 @@ fn claim_short_dir(dir: &Path) -> Result<()> {
         Err(other) => return Err(other),
     }
     let found = fs::symlink_metadata(dir).at("examining", dir)?;
-    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
-    if ours { Ok(()) } else { Err(ClusterError::SocketsTaken(dir.to_owned())) }
+    let ours = found.is_dir()
+        && found.uid() == rustix::process::geteuid().as_raw()
+        && found.mode() & 0o022 == 0;
+    if ours {
+        Ok(())
+    } else {
+        Err(ClusterError::SocketsTaken(dir.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -320,20 +379,39 @@ mod tests {
         let dir = open_dir();
         let first = Home::open(dir.path(), account()).unwrap();
         let refusal = Home::open(dir.path(), account()).unwrap_err().to_string();
-        assert!(refusal.contains(&format!("in use by another gantry (pid {})", std::process::id())), "{refusal}");
+        assert!(
+            refusal.contains(&format!(
+                "in use by another gantry (pid {})",
+                std::process::id()
+            )),
+            "{refusal}"
+        );
         drop(first);
         Home::open(dir.path(), account()).unwrap();
     }
 
     #[test]
     fn sockets_move_to_a_short_directory_when_the_path_is_long() {
-        let fits = PathBuf::from(format!("/{}", "d".repeat(SOCKET_PATH_MAX - 1 - "/run/".len() - 20 - 1 - SOCKET.len())));
+        let fits = PathBuf::from(format!(
+            "/{}",
+            "d".repeat(SOCKET_PATH_MAX - 1 - "/run/".len() - 20 - 1 - SOCKET.len())
+        ));
         assert_eq!(sockets_root(&fits), fits.join("run"));
-        assert_eq!(fits.join("run").join("r".repeat(20)).join(SOCKET).as_os_str().len(), SOCKET_PATH_MAX);
+        assert_eq!(
+            fits.join("run")
+                .join("r".repeat(20))
+                .join(SOCKET)
+                .as_os_str()
+                .len(),
+            SOCKET_PATH_MAX
+        );
 
         let long = PathBuf::from(format!("{}d", fits.display()));
         let short = sockets_root(&long);
-        assert!(short.to_str().unwrap().starts_with("/tmp/gantry-"), "{short:?}");
+        assert!(
+            short.to_str().unwrap().starts_with("/tmp/gantry-"),
+            "{short:?}"
+        );
         assert_ne!(short, sockets_root(&long.join("other")));
     }
 
@@ -345,7 +423,10 @@ mod tests {
         fs::create_dir(&wide).unwrap();
         fs::set_permissions(&wide, Permissions::from_mode(0o777)).unwrap();
         for taken in [link, wide] {
-            assert!(matches!(claim_short_dir(&taken), Err(ClusterError::SocketsTaken(_))), "{taken:?}");
+            assert!(
+                matches!(claim_short_dir(&taken), Err(ClusterError::SocketsTaken(_))),
+                "{taken:?}"
+            );
         }
         claim_short_dir(&dir.path().join("new")).unwrap();
         claim_short_dir(&dir.path().join("new")).unwrap();
@@ -361,7 +442,10 @@ mod tests {
         let inside = closed.path().join("a/b");
         assert!(!Home::reachable(&inside));
         let refusal = Home::open(&inside, account()).unwrap_err().to_string();
-        assert!(refusal.contains(&format!("{} has mode 0700", closed.path().display())), "{refusal}");
+        assert!(
+            refusal.contains(&format!("{} has mode 0700", closed.path().display())),
+            "{refusal}"
+        );
         assert!(Home::reachable(Path::new("/var/lib/gantry")));
     }
 
@@ -384,7 +468,11 @@ mod tests {
             }
             fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
             drop(Home::open(dir.path(), account()).unwrap());
-            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, after, "{name}");
+            assert_eq!(
+                path.metadata().unwrap().permissions().mode() & 0o777,
+                after,
+                "{name}"
+            );
         }
     }
 
@@ -396,7 +484,17 @@ mod tests {
         Home::create(&inner).unwrap();
         let expected = if is_root() { 0o711 } else { 0o700 };
         for created in ["a", "a/b", "a/b/c"] {
-            assert_eq!(dir.path().join(created).metadata().unwrap().permissions().mode() & 0o777, expected, "{created}");
+            assert_eq!(
+                dir.path()
+                    .join(created)
+                    .metadata()
+                    .unwrap()
+                    .permissions()
+                    .mode()
+                    & 0o777,
+                expected,
+                "{created}"
+            );
         }
         fs::write(dir.path().join("file"), "").unwrap();
         assert!(Home::create(&dir.path().join("file/inner")).is_err());
@@ -407,8 +505,17 @@ mod tests {
         let dir = open_dir();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         let home = Home::open(dir.path(), account()).unwrap();
-        assert_eq!(home.dir().metadata().unwrap().permissions().mode() & 0o777, 0o755);
-        assert_eq!(home.projects().metadata().unwrap().permissions().mode() & 0o777, 0o711);
-        assert_eq!(home.trash().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            home.dir().metadata().unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        assert_eq!(
+            home.projects().metadata().unwrap().permissions().mode() & 0o777,
+            0o711
+        );
+        assert_eq!(
+            home.trash().metadata().unwrap().permissions().mode() & 0o777,
+            0o700
+        );
     }
 }

@@ -90,7 +90,10 @@ pub fn assign(data: &Path, id: SystemId) -> Result<(), IdentityError> {
 fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     let at = (ID..control.len().saturating_sub(3))
         .step_by(4)
-        .find(|&at| u32_at(control, at) == Some(crc32c::crc32c(&control[..at])) && control[at + 4..].iter().all(|byte| *byte == 0))
+        .find(|&at| {
+            u32_at(control, at) == Some(crc32c::crc32c(&control[..at]))
+                && control[at + 4..].iter().all(|byte| *byte == 0)
+        })
         .ok_or(IdentityError::NoChecksum)?;
     let old = u64_at(control, 0).ok_or(IdentityError::NoChecksum)?;
     control[..ID].copy_from_slice(&id.to_ne_bytes());
@@ -103,7 +106,11 @@ fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
 fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
     use std::os::unix::fs::FileExt;
 
-    let file = fs::OpenOptions::new().read(true).write(true).open(path).map_err(at(path))?;
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(at(path))?;
     let size = file.metadata().map_err(at(path))?.len();
     let mut header = [0; SEGMENT_SIZE_AT + 4];
     file.read_exact_at(&mut header, 0).map_err(at(path))?;
@@ -111,16 +118,20 @@ fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
         return Ok(()); // Allocated ahead, never written.
     }
     let long = u16_at(&header, INFO_AT).is_some_and(|info| info & LONG_HEADER != 0);
-    let ours = u64_at(&header, WAL_ID_AT) == Some(old) && u32_at(&header, SEGMENT_SIZE_AT).map(u64::from) == Some(size);
+    let ours = u64_at(&header, WAL_ID_AT) == Some(old)
+        && u32_at(&header, SEGMENT_SIZE_AT).map(u64::from) == Some(size);
     if !(long && ours) {
         return Err(IdentityError::ForeignSegment(path.to_owned()));
     }
-    file.write_all_at(&id.to_ne_bytes(), WAL_ID_AT as u64).map_err(at(path))
+    file.write_all_at(&id.to_ne_bytes(), WAL_ID_AT as u64)
+        .map_err(at(path))
 }
 
 /// WAL segments are named by 24 hexadecimal digits.
 fn is_segment(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.len() == 24 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit))
+    path.file_name().is_some_and(|name| {
+        name.len() == 24 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit)
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
@@ -128,21 +139,36 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> IdentityError {
-    |cause| IdentityError::Io { path: path.to_owned(), cause }
+    |cause| IdentityError::Io {
+        path: path.to_owned(),
+        cause,
+    }
 }
 
 // PostgreSQL writes these files in the byte order of the machine.
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..)?.first_chunk().copied().map(u16::from_ne_bytes)
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u16::from_ne_bytes)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u32::from_ne_bytes)
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u64::from_ne_bytes)
 }
 
 #[cfg(test)]
@@ -159,7 +185,10 @@ mod tests {
     /// A `pg_control` of 8 KiB whose checksum stands at `at`.
     fn control(at: usize) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
-        bytes[..at].iter_mut().enumerate().for_each(|(n, byte)| *byte = u8::try_from(n % 251).unwrap());
+        bytes[..at]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(n, byte)| *byte = u8::try_from(n % 251).unwrap());
         bytes[..ID].copy_from_slice(&OLD.to_ne_bytes());
         let checksum = crc32c::crc32c(&bytes[..at]);
         bytes[at..at + 4].copy_from_slice(&checksum.to_ne_bytes());
@@ -191,7 +220,10 @@ mod tests {
         let mut bytes = control(296);
         bytes[100] ^= 1;
         let damaged = bytes.clone();
-        assert!(matches!(patch_control(&mut bytes, 42), Err(IdentityError::NoChecksum)));
+        assert!(matches!(
+            patch_control(&mut bytes, 42),
+            Err(IdentityError::NoChecksum)
+        ));
         assert_eq!(bytes, damaged);
         for len in 0..16 {
             assert!(patch_control(&mut vec![0; len], 42).is_err() || len >= 12);
@@ -210,9 +242,18 @@ mod tests {
 
         assign(dir.path(), new_id()).unwrap();
 
-        assert_eq!(u64_at(&fs::read(global.join("pg_control")).unwrap(), 0), Some(new_id().get()));
-        assert_eq!(fs::read(wal.join(SEGMENT)).unwrap(), segment(new_id().get()));
-        assert_eq!(fs::read(wal.join("000000010000000000000003")).unwrap(), [0; 1024]);
+        assert_eq!(
+            u64_at(&fs::read(global.join("pg_control")).unwrap(), 0),
+            Some(new_id().get())
+        );
+        assert_eq!(
+            fs::read(wal.join(SEGMENT)).unwrap(),
+            segment(new_id().get())
+        );
+        assert_eq!(
+            fs::read(wal.join("000000010000000000000003")).unwrap(),
+            [0; 1024]
+        );
     }
 
     #[test]
@@ -220,7 +261,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SEGMENT);
         fs::write(&path, segment(OLD + 1)).unwrap();
-        assert!(matches!(patch_segment(&path, OLD, 42), Err(IdentityError::ForeignSegment(_))));
+        assert!(matches!(
+            patch_segment(&path, OLD, 42),
+            Err(IdentityError::ForeignSegment(_))
+        ));
         assert_eq!(fs::read(&path).unwrap(), segment(OLD + 1));
     }
 

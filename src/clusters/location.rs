@@ -53,7 +53,10 @@ impl Location {
     pub fn of(dir: &Path) -> Result<Self> {
         let folder = fs::metadata(dir).at("examining", dir)?;
         let machine = read(MACHINE_ID).filter(|id| id.len() == 32).map(|id| {
-            let digest = Sha256::new().chain_update("gantry machine ").chain_update(id).finalize();
+            let digest = Sha256::new()
+                .chain_update("gantry machine ")
+                .chain_update(id)
+                .finalize();
             hex::encode(&digest[..16])
         });
         Ok(Self {
@@ -72,14 +75,21 @@ impl Location {
             return Likeness::Same;
         }
         let same_machine = self.machine.is_some() && self.machine == earlier.machine;
-        if same_machine && !same_boot && self.inode == earlier.inode { Likeness::Rebooted } else { Likeness::Other }
+        if same_machine && !same_boot && self.inode == earlier.inode {
+            Likeness::Rebooted
+        } else {
+            Likeness::Other
+        }
     }
 
     /// The location recorded in the folder, if there is one.
     pub fn recorded(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join(FILE);
         match fs::read_to_string(&file) {
-            Ok(text) => serde_json::from_str(&text).map(Some).map_err(io::Error::from).at("reading", &file),
+            Ok(text) => serde_json::from_str(&text)
+                .map(Some)
+                .map_err(io::Error::from)
+                .at("reading", &file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).at("reading", &file),
         }
@@ -88,9 +98,13 @@ impl Location {
     /// Writes the folder's file.
     pub fn record(&self, dir: &Path) -> Result<()> {
         let (file, unfinished) = (dir.join(FILE), dir.join("location.tmp"));
-        let text = serde_json::to_string(self).map_err(io::Error::from).at("writing", &file)?;
+        let text = serde_json::to_string(self)
+            .map_err(io::Error::from)
+            .at("writing", &file)?;
         // Renamed in place, so that a crash never leaves half of it.
-        fs::write(&unfinished, text + "\n").and_then(|()| fs::rename(&unfinished, &file)).at("writing", &file)
+        fs::write(&unfinished, text + "\n")
+            .and_then(|()| fs::rename(&unfinished, &file))
+            .at("writing", &file)
     }
 
     /// Makes sure that a folder which holds its own control database is where it was, before that database is started.
@@ -99,7 +113,9 @@ impl Location {
     pub fn confirm(dir: &Path) -> Result<()> {
         let here = Self::of(dir)?;
         match Self::recorded(dir)? {
-            Some(earlier) if here.likeness(&earlier) == Likeness::Other => Err(ClusterError::Moved(Moved::new(dir, &earlier))),
+            Some(earlier) if here.likeness(&earlier) == Likeness::Other => {
+                Err(ClusterError::Moved(Moved::new(dir, &earlier)))
+            }
             Some(earlier) if here == earlier => Ok(()),
             _ => here.record(dir),
         }
@@ -121,7 +137,10 @@ pub struct Moved {
 impl Moved {
     /// The folder `dir`, which was used at `earlier`.
     pub fn new(dir: &Path, earlier: &Location) -> Self {
-        Self { dir: dir.to_owned(), host: earlier.host.clone() }
+        Self {
+            dir: dir.to_owned(),
+            host: earlier.host.clone(),
+        }
     }
 }
 
@@ -135,7 +154,13 @@ mod tests {
 
     fn location(machine: &str, boot: &str, device: u64, inode: u64) -> Location {
         let machine = Some(machine.to_owned()).filter(|machine| !machine.is_empty());
-        Location { machine, boot: boot.to_owned(), device, inode, host: "web-1".to_owned() }
+        Location {
+            machine,
+            boot: boot.to_owned(),
+            device,
+            inode,
+            host: "web-1".to_owned(),
+        }
     }
 
     #[test]
@@ -143,19 +168,55 @@ mod tests {
         let earlier = location("m", "b", 1, 2);
         for (now, likeness, what) in [
             (location("m", "b", 1, 2), Likeness::Same, "nothing changed"),
-            (location("other", "b", 1, 2), Likeness::Same, "two containers of one kernel see one folder"),
-            (location("m", "b", 1, 3), Likeness::Other, "copied on the same machine"),
-            (location("m", "b", 9, 2), Likeness::Other, "copied block by block to another disk of the same machine"),
-            (location("m", "c", 1, 2), Likeness::Rebooted, "started again"),
-            (location("m", "c", 9, 2), Likeness::Rebooted, "started again, and devices are numbered otherwise"),
-            (location("m", "c", 1, 3), Likeness::Other, "copied, then started again"),
-            (location("other", "c", 1, 2), Likeness::Other, "a cloned disk in another machine"),
-            (location("", "c", 1, 2), Likeness::Other, "nothing tells which machine it is"),
+            (
+                location("other", "b", 1, 2),
+                Likeness::Same,
+                "two containers of one kernel see one folder",
+            ),
+            (
+                location("m", "b", 1, 3),
+                Likeness::Other,
+                "copied on the same machine",
+            ),
+            (
+                location("m", "b", 9, 2),
+                Likeness::Other,
+                "copied block by block to another disk of the same machine",
+            ),
+            (
+                location("m", "c", 1, 2),
+                Likeness::Rebooted,
+                "started again",
+            ),
+            (
+                location("m", "c", 9, 2),
+                Likeness::Rebooted,
+                "started again, and devices are numbered otherwise",
+            ),
+            (
+                location("m", "c", 1, 3),
+                Likeness::Other,
+                "copied, then started again",
+            ),
+            (
+                location("other", "c", 1, 2),
+                Likeness::Other,
+                "a cloned disk in another machine",
+            ),
+            (
+                location("", "c", 1, 2),
+                Likeness::Other,
+                "nothing tells which machine it is",
+            ),
         ] {
             assert_eq!(now.likeness(&earlier), likeness, "{what}");
         }
         let nowhere = location("", "", 1, 2);
-        assert_eq!(nowhere.likeness(&nowhere), Likeness::Other, "nothing is known of either");
+        assert_eq!(
+            nowhere.likeness(&nowhere),
+            Likeness::Other,
+            "nothing is known of either"
+        );
     }
 
     #[test]
@@ -168,11 +229,23 @@ mod tests {
         assert_eq!(here, Location::of(dir).unwrap());
         Location::confirm(dir).unwrap();
 
-        let elsewhere = Location { inode: here.inode + 1, host: "web-7".to_owned(), ..here.clone() };
+        let elsewhere = Location {
+            inode: here.inode + 1,
+            host: "web-7".to_owned(),
+            ..here.clone()
+        };
         elsewhere.record(dir).unwrap();
         let refusal = Location::confirm(dir).unwrap_err().to_string();
-        assert!(refusal.contains("last used on web-7") && refusal.contains("gantry node adopt --data-dir"), "{refusal}");
-        assert_eq!(Location::recorded(dir).unwrap(), Some(elsewhere), "a refusal changes nothing");
+        assert!(
+            refusal.contains("last used on web-7")
+                && refusal.contains("gantry node adopt --data-dir"),
+            "{refusal}"
+        );
+        assert_eq!(
+            Location::recorded(dir).unwrap(),
+            Some(elsewhere),
+            "a refusal changes nothing"
+        );
         here.record(dir).unwrap();
         Location::confirm(dir).unwrap();
     }

@@ -71,7 +71,9 @@ pub enum ClusterError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A user id has no entry in the passwd file, so peer authentication cannot name it.
-    #[error("uid {0} has no entry in /etc/passwd; PostgreSQL's peer authentication needs one, so run Gantry as a named user")]
+    #[error(
+        "uid {0} has no entry in /etc/passwd; PostgreSQL's peer authentication needs one, so run Gantry as a named user"
+    )]
     NoAccount(u32),
     /// Another process manages this data directory.
     #[error("{} is in use by another gantry{holder}; stop it, or choose another data directory", dir.display())]
@@ -186,7 +188,10 @@ pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
 impl ClusterError {
     /// Whether the database admits no role at all: it is closed, renamed or dropped.
     fn is_closed_database(&self) -> bool {
-        let closed = [SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, SqlState::UNDEFINED_DATABASE];
+        let closed = [
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            SqlState::UNDEFINED_DATABASE,
+        ];
         matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| closed.contains(code)))
     }
 
@@ -200,7 +205,8 @@ impl ClusterError {
 fn sql_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
-        None => std::error::Error::source(error).map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
+        None => std::error::Error::source(error)
+            .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
     }
 }
 
@@ -212,7 +218,11 @@ trait At<T> {
 
 impl<T, E: Into<io::Error>> At<T> for std::result::Result<T, E> {
     fn at(self, doing: &'static str, path: &Path) -> Result<T> {
-        self.map_err(|cause| ClusterError::Io { doing, path: path.to_owned(), cause: cause.into() })
+        self.map_err(|cause| ClusterError::Io {
+            doing,
+            path: path.to_owned(),
+            cause: cause.into(),
+        })
     }
 }
 
@@ -228,12 +238,17 @@ async fn idle<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'stat
         let _ = sender.send(work());
     };
     // A thread of its own: without privileges a claim that was given up never comes back.
-    std::thread::Builder::new().name("idle".to_owned()).spawn(run).at("starting a thread for", Path::new("idle work"))?;
+    std::thread::Builder::new()
+        .name("idle".to_owned())
+        .spawn(run)
+        .at("starting a thread for", Path::new("idle work"))?;
     outcome.await.unwrap_or(Err(ClusterError::ShuttingDown))
 }
 
 /// Runs file work off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(join) if join.is_panic() => std::panic::resume_unwind(join.into_panic()),

@@ -42,7 +42,11 @@ pub(super) struct Family {
 impl Family {
     /// Every process of it.
     pub(super) fn all(&self) -> Vec<Pid> {
-        self.postmaster.iter().chain(&self.children).copied().collect()
+        self.postmaster
+            .iter()
+            .chain(&self.children)
+            .copied()
+            .collect()
     }
 }
 
@@ -71,7 +75,11 @@ impl Mark {
             None => !title.starts_with(b"postgres: "),
         };
         // A process on its way out has no title any more; it may still hold shared memory, but leads nobody.
-        Some(if leads && !title.is_empty() { Kind::Postmaster } else { Kind::Child })
+        Some(if leads && !title.is_empty() {
+            Kind::Postmaster
+        } else {
+            Kind::Child
+        })
     }
 
     /// Whether `pid` is the server itself, not one of its children.
@@ -84,9 +92,15 @@ impl Mark {
     fn looks_ours(&self, proc: &Path, title: &[u8]) -> Option<bool> {
         let data = self.data.as_os_str().as_encoded_bytes();
         let named = title.starts_with(format!("postgres: {}: ", self.name).as_bytes());
-        let placed = title.split(|byte| *byte == 0).any(|argument| argument == data);
+        let placed = title
+            .split(|byte| *byte == 0)
+            .any(|argument| argument == data);
         let leaving = title.is_empty() && state(proc)? != 'Z';
-        Some((named || placed || leaving) && is_named_postgres(proc) && fs::metadata(proc).ok()?.uid() == self.uid)
+        Some(
+            (named || placed || leaving)
+                && is_named_postgres(proc)
+                && fs::metadata(proc).ok()?.uid() == self.uid,
+        )
     }
 
     /// Whether `pid` is the server that was launched. The note alone says so, at the cost of two small reads.
@@ -101,7 +115,14 @@ impl Mark {
     pub(super) fn family(&self) -> io::Result<Family> {
         let mut family = Family::default();
         for entry in fs::read_dir("/proc")? {
-            let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+            let Some(pid) = entry?
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+                .and_then(Pid::from_raw)
+            else {
+                continue;
+            };
             match self.kind(pid) {
                 // A child has the postmaster's title until it sets its own, so of two the parent is the postmaster.
                 Some(Kind::Postmaster) => match family.postmaster {
@@ -139,7 +160,10 @@ impl Launched {
     fn of_cluster(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(Self::file(data)).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
-        Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? })
+        Some(Self {
+            pid: Pid::from_raw(pid.parse().ok()?)?,
+            started: started.parse().ok()?,
+        })
     }
 
     /// The live process `pid`.
@@ -147,14 +171,21 @@ impl Launched {
         /// Position of the start time in what [`stat`] returns.
         const STARTED: usize = 19;
         let stat = stat(Path::new(&format!("/proc/{}", pid.as_raw_nonzero())))?;
-        Some(Self { pid, started: stat.split(' ').nth(STARTED)?.parse().ok()? })
+        Some(Self {
+            pid,
+            started: stat.split(' ').nth(STARTED)?.parse().ok()?,
+        })
     }
 
     /// Notes this process as the one launched for the cluster in `data`. Complete or not there at all.
     pub(super) fn note_self(data: &Path) -> io::Result<()> {
-        let launched = Self::of_process(rustix::process::getpid()).ok_or(io::ErrorKind::NotFound)?;
+        let launched =
+            Self::of_process(rustix::process::getpid()).ok_or(io::ErrorKind::NotFound)?;
         let (file, unfinished) = (Self::file(data), data.with_file_name("launched.new"));
-        fs::write(&unfinished, format!("{} {}\n", launched.pid.as_raw_nonzero(), launched.started))?;
+        fs::write(
+            &unfinished,
+            format!("{} {}\n", launched.pid.as_raw_nonzero(), launched.started),
+        )?;
         fs::rename(&unfinished, &file)
     }
 }
@@ -173,7 +204,8 @@ fn is_named_postgres(proc: &Path) -> bool {
 
 /// An upgrade of the package may have replaced the file under a running server.
 fn is_postgres(exe: &Path) -> bool {
-    exe.file_name().is_some_and(|name| name == "postgres" || name == "postgres (deleted)")
+    exe.file_name()
+        .is_some_and(|name| name == "postgres" || name == "postgres (deleted)")
 }
 
 fn parent(pid: Pid) -> Option<Pid> {
@@ -197,7 +229,10 @@ pub(super) struct Handle(AsyncFd<OwnedFd>);
 
 impl Handle {
     /// None if there is no such process.
-    #[expect(deprecated, reason = "its successor is unsafe for descriptors that may close early; an OwnedFd cannot")]
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe for descriptors that may close early; an OwnedFd cannot"
+    )]
     pub(super) fn open(pid: Pid) -> io::Result<Option<Self>> {
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => Ok(Some(Self(AsyncFd::with_interest(fd, Interest::READABLE)?))),
@@ -227,7 +262,11 @@ mod tests {
     #[test]
     fn a_process_is_not_a_server_for_being_in_the_directory() {
         let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let mark = Mark { data: std::env::current_dir().unwrap(), uid: rustix::process::geteuid().as_raw(), name: "x".to_owned() };
+        let mark = Mark {
+            data: std::env::current_dir().unwrap(),
+            uid: rustix::process::geteuid().as_raw(),
+            name: "x".to_owned(),
+        };
         assert_eq!(mark.kind(me), None);
         assert!(mark.family().unwrap().postmaster.is_none());
         assert_eq!(parent(me), rustix::process::getppid());
@@ -241,21 +280,39 @@ mod tests {
         Launched::note_self(&data).unwrap();
         let me = Launched::of_process(rustix::process::getpid()).unwrap();
         assert_eq!(Launched::of_cluster(&data), Some(me));
-        assert_ne!(Launched::of_process(rustix::process::getppid().unwrap()), Some(me));
-        fs::write(Launched::file(&data), format!("{} {}\n", me.pid.as_raw_nonzero(), me.started + 1)).unwrap();
-        assert_ne!(Launched::of_cluster(&data), Some(me), "a pid that was given out again is another process");
+        assert_ne!(
+            Launched::of_process(rustix::process::getppid().unwrap()),
+            Some(me)
+        );
+        fs::write(
+            Launched::file(&data),
+            format!("{} {}\n", me.pid.as_raw_nonzero(), me.started + 1),
+        )
+        .unwrap();
+        assert_ne!(
+            Launched::of_cluster(&data),
+            Some(me),
+            "a pid that was given out again is another process"
+        );
     }
 
     #[test]
     fn an_executable_replaced_by_an_upgrade_still_counts() {
-        assert!(is_postgres(Path::new("/usr/lib/postgresql/15/bin/postgres")));
-        assert!(is_postgres(Path::new("/usr/lib/postgresql/15/bin/postgres (deleted)")));
+        assert!(is_postgres(Path::new(
+            "/usr/lib/postgresql/15/bin/postgres"
+        )));
+        assert!(is_postgres(Path::new(
+            "/usr/lib/postgresql/15/bin/postgres (deleted)"
+        )));
         assert!(!is_postgres(Path::new("/usr/bin/bash")));
     }
 
     #[tokio::test]
     async fn a_handle_sees_the_end() {
-        let mut child = tokio::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = tokio::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()).unwrap();
         let handle = Handle::open(pid).unwrap().unwrap();
         handle.signal(Signal::KILL).unwrap();

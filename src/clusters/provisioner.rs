@@ -19,7 +19,11 @@ pub trait Provisioner: fmt::Debug + Send + Sync {
     /// Makes the cluster's data. Data that is there is left as it is.
     fn create<'a>(&'a self, cluster: &'a Cluster) -> Step<'a>;
     /// Writes the settings that the server reads at its next start or reload.
-    fn configure<'a>(&'a self, project: &'a ProjectRef, settings: &'a [(String, String)]) -> Step<'a>;
+    fn configure<'a>(
+        &'a self,
+        project: &'a ProjectRef,
+        settings: &'a [(String, String)],
+    ) -> Step<'a>;
     /// Starts the server unless it runs.
     fn start<'a>(&'a self, project: &'a ProjectRef) -> Step<'a>;
     /// Waits until the server accepts connections; fails if it ended instead, or after `patience`.
@@ -27,7 +31,12 @@ pub trait Provisioner: fmt::Debug + Send + Sync {
     /// Has the server read its settings again.
     fn reload<'a>(&'a self, project: &'a ProjectRef) -> Step<'a>;
     /// Sets a role's password to a verifier.
-    fn set_password<'a>(&'a self, project: &'a ProjectRef, role: &'a str, verifier: &'a str) -> Step<'a>;
+    fn set_password<'a>(
+        &'a self,
+        project: &'a ProjectRef,
+        role: &'a str,
+        verifier: &'a str,
+    ) -> Step<'a>;
     /// Stops the server if it runs.
     fn stop<'a>(&'a self, project: &'a ProjectRef) -> Step<'a>;
     /// Stops the server and puts the data out of sight. What is not there is fine.
@@ -43,7 +52,11 @@ impl Provisioner for Embedded {
         Box::pin(Self::create(self, cluster, Pace::Now))
     }
 
-    fn configure<'a>(&'a self, project: &'a ProjectRef, settings: &'a [(String, String)]) -> Step<'a> {
+    fn configure<'a>(
+        &'a self,
+        project: &'a ProjectRef,
+        settings: &'a [(String, String)],
+    ) -> Step<'a> {
         Box::pin(Self::configure(self, project, settings))
     }
 
@@ -59,7 +72,12 @@ impl Provisioner for Embedded {
         Box::pin(Self::reload(self, project))
     }
 
-    fn set_password<'a>(&'a self, project: &'a ProjectRef, role: &'a str, verifier: &'a str) -> Step<'a> {
+    fn set_password<'a>(
+        &'a self,
+        project: &'a ProjectRef,
+        role: &'a str,
+        verifier: &'a str,
+    ) -> Step<'a> {
         Box::pin(Self::set_password(self, project, role, verifier))
     }
 

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 
 use libc::c_long;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Op, SeccompCondition as Condition, SeccompFilter, SeccompRule,
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Op,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule,
 };
 
 /// A named list of system calls.
@@ -47,20 +48,36 @@ enum Argument {
 impl Argument {
     fn condition(&self) -> Result<Condition, seccompiler::BackendError> {
         match *self {
-            Self::Bits { at, mask, are } => Condition::new(at, Width::Dword, Op::MaskedEq(mask), are),
+            Self::Bits { at, mask, are } => {
+                Condition::new(at, Width::Dword, Op::MaskedEq(mask), are)
+            }
             Self::Null { at } => Condition::new(at, Width::Qword, Op::Eq, 0),
         }
     }
 }
 
 const fn exactly(at: u8, value: u64) -> Argument {
-    Argument::Bits { at, mask: 0xffff_ffff, are: value }
+    Argument::Bits {
+        at,
+        mask: 0xffff_ffff,
+        are: value,
+    }
 }
 
 /// A PostgreSQL server of any version from 15 on, with the extensions of its own distribution.
 pub(super) static POSTGRES: Profile = Profile {
     name: "postgres",
-    any: &[MEMORY, FILES, FILES_BY_OLDER_CALLS, PROCESSES, SIGNALS, TIME, WAITING, SHARED_MEMORY, SESSIONS],
+    any: &[
+        MEMORY,
+        FILES,
+        FILES_BY_OLDER_CALLS,
+        PROCESSES,
+        SIGNALS,
+        TIME,
+        WAITING,
+        SHARED_MEMORY,
+        SESSIONS,
+    ],
     bounded: POSTGRES_BOUNDED,
 };
 
@@ -244,7 +261,12 @@ const WAITING: &[c_long] = &[
 ];
 
 /// One small segment for each server, by which a second postmaster notices the first.
-const SHARED_MEMORY: &[c_long] = &[libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_shmdt, libc::SYS_shmget];
+const SHARED_MEMORY: &[c_long] = &[
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_shmdt,
+    libc::SYS_shmget,
+];
 
 /// Calls for listening and for the connections that were accepted. Without `connect`, it begins none: neither to another server's
 /// socket nor to the services of the host. Without `sendmsg` and `recvmsg`, no descriptor is passed.
@@ -282,27 +304,80 @@ const TIOCGWINSZ: u64 = 0x5413;
 const SOCKET_TYPE: u64 = 0xf;
 
 const POSTGRES_BOUNDED: &[Bounded] = &[
-    Bounded { call: libc::SYS_clone, arguments: &[Argument::Bits { at: 0, mask: CLONE_FORBIDDEN, are: 0 }] },
+    Bounded {
+        call: libc::SYS_clone,
+        arguments: &[Argument::Bits {
+            at: 0,
+            mask: CLONE_FORBIDDEN,
+            are: 0,
+        }],
+    },
     Bounded {
         call: libc::SYS_socket,
-        arguments: &[exactly(0, libc::AF_UNIX as u64), Argument::Bits { at: 1, mask: SOCKET_TYPE, are: libc::SOCK_STREAM as u64 }],
+        arguments: &[
+            exactly(0, libc::AF_UNIX as u64),
+            Argument::Bits {
+                at: 1,
+                mask: SOCKET_TYPE,
+                are: libc::SOCK_STREAM as u64,
+            },
+        ],
     },
     // Without an address: only to the other end of a connection.
-    Bounded { call: libc::SYS_sendto, arguments: &[Argument::Null { at: 4 }] },
+    Bounded {
+        call: libc::SYS_sendto,
+        arguments: &[Argument::Null { at: 4 }],
+    },
     // Reading limits, not setting them.
-    Bounded { call: libc::SYS_prlimit64, arguments: &[exactly(0, 0), Argument::Null { at: 2 }] },
-    Bounded { call: libc::SYS_ioctl, arguments: &[exactly(1, FIOCLEX)] },
-    Bounded { call: libc::SYS_ioctl, arguments: &[exactly(1, FIONBIO)] },
-    Bounded { call: libc::SYS_ioctl, arguments: &[exactly(1, FIONREAD)] },
-    Bounded { call: libc::SYS_ioctl, arguments: &[exactly(1, TCGETS)] },
-    Bounded { call: libc::SYS_ioctl, arguments: &[exactly(1, TIOCGWINSZ)] },
+    Bounded {
+        call: libc::SYS_prlimit64,
+        arguments: &[exactly(0, 0), Argument::Null { at: 2 }],
+    },
+    Bounded {
+        call: libc::SYS_ioctl,
+        arguments: &[exactly(1, FIOCLEX)],
+    },
+    Bounded {
+        call: libc::SYS_ioctl,
+        arguments: &[exactly(1, FIONBIO)],
+    },
+    Bounded {
+        call: libc::SYS_ioctl,
+        arguments: &[exactly(1, FIONREAD)],
+    },
+    Bounded {
+        call: libc::SYS_ioctl,
+        arguments: &[exactly(1, TCGETS)],
+    },
+    Bounded {
+        call: libc::SYS_ioctl,
+        arguments: &[exactly(1, TIOCGWINSZ)],
+    },
     // A child ends with its postmaster, and what libraries ask about the process as they are loaded.
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_SET_PDEATHSIG as u64)] },
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_SET_NAME as u64)] },
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_GET_NAME as u64)] },
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_CAPBSET_READ as u64)] },
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_GET_NO_NEW_PRIVS as u64)] },
-    Bounded { call: libc::SYS_prctl, arguments: &[exactly(0, libc::PR_GET_SECUREBITS as u64)] },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_SET_PDEATHSIG as u64)],
+    },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_SET_NAME as u64)],
+    },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_GET_NAME as u64)],
+    },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_CAPBSET_READ as u64)],
+    },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_GET_NO_NEW_PRIVS as u64)],
+    },
+    Bounded {
+        call: libc::SYS_prctl,
+        arguments: &[exactly(0, libc::PR_GET_SECUREBITS as u64)],
+    },
 ];
 
 /// No filter could be put in force.
@@ -318,37 +393,61 @@ pub enum SeccompError {
 
 /// Whether the kernel has filters with the answers that are given here.
 pub(super) fn available() -> bool {
-    let answers = std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
-    ["errno", "trace", "allow"].iter().all(|answer| answers.split_whitespace().any(|known| known == *answer))
+    let answers =
+        std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    ["errno", "trace", "allow"]
+        .iter()
+        .all(|answer| answers.split_whitespace().any(|known| known == *answer))
 }
 
 impl Profile {
     /// The filters, in the order in which they are put in force. Of several answers the kernel takes the strictest, and
     /// the last filter allows no further one.
     fn filters(&self) -> Result<Vec<BpfProgram>, SeccompError> {
-        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> =
-            self.any.iter().flat_map(|list| list.iter()).map(|call| (*call, Vec::new())).collect();
+        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = self
+            .any
+            .iter()
+            .flat_map(|list| list.iter())
+            .map(|call| (*call, Vec::new()))
+            .collect();
         for Bounded { call, arguments } in self.bounded {
             let conditions: Result<_, _> = arguments.iter().map(Argument::condition).collect();
-            allowed.entry(*call).or_default().push(SeccompRule::new(conditions?)?);
+            allowed
+                .entry(*call)
+                .or_default()
+                .push(SeccompRule::new(conditions?)?);
         }
         let only = |call: c_long| BTreeMap::from([(call, Vec::new())]);
         let answer = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
-        let trace = filter(only(libc::SYS_execve), SeccompAction::Allow, SeccompAction::Trace(0))?;
-        let absent = filter(only(libc::SYS_clone3), SeccompAction::Allow, answer(libc::ENOSYS))?;
+        let trace = filter(
+            only(libc::SYS_execve),
+            SeccompAction::Allow,
+            SeccompAction::Trace(0),
+        )?;
+        let absent = filter(
+            only(libc::SYS_clone3),
+            SeccompAction::Allow,
+            answer(libc::ENOSYS),
+        )?;
         let list = filter(allowed, answer(libc::EPERM), SeccompAction::Allow)?;
         Ok(vec![trace, absent, list])
     }
 
     /// Puts the list in force for this process and all that come from it. It must have given up new privileges.
     pub(super) fn apply(&self) -> Result<(), SeccompError> {
-        self.filters()?.iter().try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?))
+        self.filters()?
+            .iter()
+            .try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?))
     }
 }
 
 /// A filter with one answer for the calls listed, and another for all others. Calls of another architecture end the
 /// process; those of x32 have numbers of their own, which are on no list.
-fn filter(calls: BTreeMap<i64, Vec<SeccompRule>>, other: SeccompAction, listed: SeccompAction) -> Result<BpfProgram, SeccompError> {
+fn filter(
+    calls: BTreeMap<i64, Vec<SeccompRule>>,
+    other: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, SeccompError> {
     let architecture = std::env::consts::ARCH.try_into()?;
     Ok(SeccompFilter::new(calls, other, listed, architecture)?.try_into()?)
 }
@@ -358,7 +457,8 @@ mod tests {
     use super::*;
 
     fn listed(profile: &Profile, call: c_long) -> bool {
-        profile.any.iter().any(|list| list.contains(&call)) || profile.bounded.iter().any(|bounded| bounded.call == call)
+        profile.any.iter().any(|list| list.contains(&call))
+            || profile.bounded.iter().any(|bounded| bounded.call == call)
     }
 
     #[test]
@@ -397,7 +497,10 @@ mod tests {
         }
         // Those that are allowed with certain arguments are not allowed with any.
         for Bounded { call, .. } in POSTGRES.bounded {
-            assert!(!POSTGRES.any.iter().any(|list| list.contains(call)), "{call}");
+            assert!(
+                !POSTGRES.any.iter().any(|list| list.contains(call)),
+                "{call}"
+            );
         }
     }
 }

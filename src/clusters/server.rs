@@ -54,8 +54,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// A database that belongs to the superuser: the owner of a project can neither close, rename nor drop it.
 const UNCLOSED: &str = "template1";
 /// What a superuser session may not inherit from settings that a tenant can attach to its database.
-const SUPERUSER_OPTIONS: &str =
-    "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
+const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
 
 /// What to run servers with.
 #[derive(Debug, Clone)]
@@ -93,14 +92,19 @@ pub struct Running {
 
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").field("pid", &self.pid).finish_non_exhaustive()
+        f.debug_struct("Running")
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
     }
 }
 
 impl Running {
     /// A server with this process id, and what returns at its end.
     pub fn new(pid: i32, end: impl Future<Output = io::Result<()>> + Send + 'static) -> Self {
-        Self { pid, end: Box::pin(end) }
+        Self {
+            pid,
+            end: Box::pin(end),
+        }
     }
 
     /// The postmaster's process id.
@@ -130,9 +134,28 @@ pub struct Server {
 
 impl Server {
     /// The cluster in `<place>/data`, whose socket goes to `sockets`. `name` becomes its `cluster_name`.
-    pub(super) fn new(host: Host, name: &str, place: &Path, sockets: PathBuf, run_as: RunAs, superuser: &'static str) -> Self {
-        let mark = Mark { data: place.join("data"), uid: run_as.uid(), name: name.to_owned() };
-        Self { host, mark, sockets, start_log: place.join("start.log"), run_as, superuser, resources: None }
+    pub(super) fn new(
+        host: Host,
+        name: &str,
+        place: &Path,
+        sockets: PathBuf,
+        run_as: RunAs,
+        superuser: &'static str,
+    ) -> Self {
+        let mark = Mark {
+            data: place.join("data"),
+            uid: run_as.uid(),
+            name: name.to_owned(),
+        };
+        Self {
+            host,
+            mark,
+            sockets,
+            start_log: place.join("start.log"),
+            run_as,
+            superuser,
+            resources: None,
+        }
     }
 
     /// Bounds the server by the limits of a project.
@@ -172,7 +195,11 @@ impl Server {
     /// The live postmaster, to wait for its end. None if there is none.
     pub(super) async fn running(&self) -> Result<Option<Running>> {
         let held = self.hold_postmaster().await?;
-        Ok(held.map(|(pid, postmaster)| Running::new(pid.as_raw_nonzero().get(), async move { postmaster.ended().await })))
+        Ok(held.map(|(pid, postmaster)| {
+            Running::new(pid.as_raw_nonzero().get(), async move {
+                postmaster.ended().await
+            })
+        }))
     }
 
     /// Starts the server unless it runs, and returns the postmaster's pid. It may not accept connections yet.
@@ -203,7 +230,9 @@ impl Server {
         // other process may start it.
         let start = tokio::spawn(async move {
             let launched = server.spawn(bounds).await?;
-            let pid = timeout(LAUNCH_PATIENCE, server.launched(launched)).await.unwrap_or(None);
+            let pid = timeout(LAUNCH_PATIENCE, server.launched(launched))
+                .await
+                .unwrap_or(None);
             drop(held);
             pid.ok_or_else(|| server.not_started())
         });
@@ -212,8 +241,13 @@ impl Server {
 
     /// Waits until the server accepts connections. Fails at once if it exits, and after `patience` in any case.
     pub async fn wait_ready(&self, patience: Duration) -> Result<()> {
-        let pid = timeout(EXEC_PATIENCE, self.titled_postmaster()).await.unwrap_or(Ok(None))?.ok_or_else(|| self.not_started())?;
-        let handle = Handle::open(pid).at("watching", self.data())?.ok_or_else(|| self.not_started())?;
+        let pid = timeout(EXEC_PATIENCE, self.titled_postmaster())
+            .await
+            .unwrap_or(Ok(None))?
+            .ok_or_else(|| self.not_started())?;
+        let handle = Handle::open(pid)
+            .at("watching", self.data())?
+            .ok_or_else(|| self.not_started())?;
         let mut last = "it is still starting".to_owned();
         let ready = async {
             loop {
@@ -240,7 +274,9 @@ impl Server {
     /// another, from which it can be opened again.
     async fn accepts(&self) -> Result<()> {
         match self.admin().await {
-            Err(error) if error.is_closed_database() => self.connect(self.superuser, UNCLOSED).await.map(drop),
+            Err(error) if error.is_closed_database() => {
+                self.connect(self.superuser, UNCLOSED).await.map(drop)
+            }
             answer => answer.map(drop),
         }
     }
@@ -280,7 +316,9 @@ impl Server {
                 sleep(POLL).await;
             }
         };
-        timeout(HOLD_PATIENCE, lock).await.map_err(|_| ClusterError::Held(self.name().to_owned()))?;
+        timeout(HOLD_PATIENCE, lock)
+            .await
+            .map_err(|_| ClusterError::Held(self.name().to_owned()))?;
         Ok(dir)
     }
 
@@ -292,7 +330,11 @@ impl Server {
                 if timeout(patience, postmaster.ended()).await.is_ok() {
                     break;
                 }
-                tracing::warn!(cluster = self.name(), ?signal, "still running; trying harder");
+                tracing::warn!(
+                    cluster = self.name(),
+                    ?signal,
+                    "still running; trying harder"
+                );
             }
         }
         self.end_children(CHILD_GRACE).await?;
@@ -309,7 +351,11 @@ impl Server {
 
     /// The server's Unix socket.
     pub(super) fn socket(&self) -> ServerSocket {
-        ServerSocket::of_server(self.sockets.join(home::SOCKET), self.name(), self.mark.data.clone())
+        ServerSocket::of_server(
+            self.sockets.join(home::SOCKET),
+            self.name(),
+            self.mark.data.clone(),
+        )
     }
 
     /// The parameters of a session as `role`, by peer authentication. They name no server: sessions begin on a
@@ -317,7 +363,10 @@ impl Server {
     pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         let (user, setting) = template::peer_login(role);
-        config.user(user).dbname(database).application_name("gantry");
+        config
+            .user(user)
+            .dbname(database)
+            .application_name("gantry");
         if role == self.superuser {
             config.options(SUPERUSER_OPTIONS);
         } else if let Some((name, value)) = setting {
@@ -331,12 +380,22 @@ impl Server {
         let config = self.config(role, database);
         let socket = self.socket();
         let attempt = async {
-            let unreached = |cause| ClusterError::Unreached { name: self.name().to_owned(), cause };
+            let unreached = |cause| ClusterError::Unreached {
+                name: self.name().to_owned(),
+                cause,
+            };
             let stream = socket.connect().await.map_err(unreached)?;
-            config.connect_raw(stream, NoTls).await.map_err(|cause| ClusterError::Sql { doing: "connecting to a cluster", cause })
+            config
+                .connect_raw(stream, NoTls)
+                .await
+                .map_err(|cause| ClusterError::Sql {
+                    doing: "connecting to a cluster",
+                    cause,
+                })
         };
         let attempt = timeout(CONNECT_PATIENCE, attempt).await;
-        let (client, connection) = attempt.map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))??;
+        let (client, connection) =
+            attempt.map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))??;
         tokio::spawn(connection);
         Ok(client)
     }
@@ -354,19 +413,29 @@ impl Server {
 
     /// The resource limits of a program that reads the server's files, in no control group.
     pub(super) fn limits(&self) -> LaunchBounds {
-        self.resources.as_ref().map(|resources| resources.launch_limits(self.run_as)).unwrap_or_default()
+        self.resources
+            .as_ref()
+            .map(|resources| resources.launch_limits(self.run_as))
+            .unwrap_or_default()
     }
 
     /// Makes the server's control group, and frees the shared memory that its last run left.
     fn bounds(&self) -> LaunchBounds {
-        let Some(resources) = &self.resources else { return LaunchBounds::default() };
+        let Some(resources) = &self.resources else {
+            return LaunchBounds::default();
+        };
         resources::release_shared_memory(self.name(), self.run_as);
         resources.prepare(self.name(), self.run_as)
     }
 
     /// Runs the launcher. In a sandbox, returns when it has become the server or has ended.
     async fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
-        let log = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.start_log);
+        let log = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&self.start_log);
         let log = log.at("writing", &self.start_log)?;
         let twin = log.try_clone().at("writing", &self.start_log)?;
         let mut launcher = self.launcher(None, bounds);
@@ -390,7 +459,10 @@ impl Server {
             settings: check.unwrap_or_default(),
         };
         let mut launcher = Command::new(&self.host.launcher.program);
-        launcher.args(plan.arguments()).env_clear().stdin(Stdio::null());
+        launcher
+            .args(plan.arguments())
+            .env_clear()
+            .stdin(Stdio::null());
         launcher
     }
 
@@ -404,7 +476,10 @@ impl Server {
         let (started, pid) = oneshot::channel();
         let run = blocking(move || trace::run(launcher, started).at("running", &program));
         let hangs = async {
-            let pid = pid.await.ok().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+            let pid = pid
+                .await
+                .ok()
+                .and_then(|pid| Pid::from_raw(pid.cast_signed()));
             sleep(LAUNCH_PATIENCE).await;
             pid
         };
@@ -445,9 +520,13 @@ impl Server {
 
     /// A handle on the postmaster, checked after it was taken: the pid cannot have passed to another process.
     async fn hold_postmaster(&self) -> Result<Option<(Pid, Handle)>> {
-        let Some(pid) = self.postmaster().await? else { return Ok(None) };
+        let Some(pid) = self.postmaster().await? else {
+            return Ok(None);
+        };
         let handle = Handle::open(pid).at("watching", self.data())?;
-        Ok(handle.filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster)).map(|handle| (pid, handle)))
+        Ok(handle
+            .filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster))
+            .map(|handle| (pid, handle)))
     }
 
     /// Ends every process of the cluster; the postmaster must have ended already. Those still there after `grace` are
@@ -467,11 +546,19 @@ impl Server {
             }
             let mut opened = Vec::with_capacity(left.len());
             for pid in left {
-                opened.extend(Handle::open(pid).at("watching", self.data())?.map(|handle| (pid, handle)));
+                opened.extend(
+                    Handle::open(pid)
+                        .at("watching", self.data())?
+                        .map(|handle| (pid, handle)),
+                );
             }
             // Looked at again: before it was opened, a pid may have passed to another process.
             let ours = self.family().await?.all();
-            let handles: Vec<Handle> = opened.into_iter().filter(|(pid, _)| ours.contains(pid)).map(|(_, handle)| handle).collect();
+            let handles: Vec<Handle> = opened
+                .into_iter()
+                .filter(|(pid, _)| ours.contains(pid))
+                .map(|(_, handle)| handle)
+                .collect();
             if all_ended(&handles, if look == 0 { grace } else { Duration::ZERO }).await {
                 continue;
             }
@@ -480,7 +567,11 @@ impl Server {
             }
             all_ended(&handles, KILL_PATIENCE).await;
         }
-        if self.family().await?.all().is_empty() { Ok(()) } else { Err(ClusterError::NotStopped(self.name().to_owned())) }
+        if self.family().await?.all().is_empty() {
+            Ok(())
+        } else {
+            Err(ClusterError::NotStopped(self.name().to_owned()))
+        }
     }
 
     /// Every live process of the cluster.
@@ -489,7 +580,12 @@ impl Server {
         blocking(move || {
             let mut family = server.marked().at("listing", Path::new("/proc"))?;
             let known = family.all();
-            family.children.extend(server.members()?.into_iter().filter(|pid| !known.contains(pid)));
+            family.children.extend(
+                server
+                    .members()?
+                    .into_iter()
+                    .filter(|pid| !known.contains(pid)),
+            );
             Ok(family)
         })
         .await
@@ -497,7 +593,9 @@ impl Server {
 
     /// Every live process within the project's bounds: also native code's, which may look like no server.
     pub(super) fn members(&self) -> Result<Vec<Pid>> {
-        let Some(resources) = &self.resources else { return Ok(Vec::new()) };
+        let Some(resources) = &self.resources else {
+            return Ok(Vec::new());
+        };
         let place = self.data().parent().unwrap_or(self.data());
         let members = resources.members(self.name(), self.run_as, place, &self.sockets);
         members.at("listing the processes of", place)
@@ -510,14 +608,18 @@ impl Server {
 
     /// The live postmaster, if its own file names it.
     pub(super) fn hinted_postmaster(&self) -> Option<Pid> {
-        PidFile::read(&self.mark.data)?.pid.filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
+        PidFile::read(&self.mark.data)?
+            .pid
+            .filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
     }
 
     /// PostgreSQL would say so too, but not which of several installations to choose.
     fn check_major(&self) -> Result<()> {
         let path = self.data().join("PG_VERSION");
         let made_by = match files::read_untrusted(&path, 16) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ClusterError::Missing(format!("cluster {}", self.name()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ClusterError::Missing(format!("cluster {}", self.name())));
+            }
             read => read.at("reading", &path)?.trim().to_owned(),
         };
         let engine = &self.host.engine;
@@ -534,8 +636,15 @@ impl Server {
 
     fn not_started(&self) -> ClusterError {
         let log = files::tail(&self.start_log);
-        let log = if log.is_empty() { "it ended without a message".to_owned() } else { log };
-        ClusterError::NotStarted { name: self.name().to_owned(), log }
+        let log = if log.is_empty() {
+            "it ended without a message".to_owned()
+        } else {
+            log
+        };
+        ClusterError::NotStarted {
+            name: self.name().to_owned(),
+            log,
+        }
     }
 }
 
@@ -557,13 +666,21 @@ impl PidFile {
     const STATUS: usize = 7;
 
     fn read(data: &Path) -> Option<Self> {
-        files::read_untrusted(&data.join(Self::NAME), 4096).ok().map(|text| Self::parse(&text))
+        files::read_untrusted(&data.join(Self::NAME), 4096)
+            .ok()
+            .map(|text| Self::parse(&text))
     }
 
     fn parse(text: &str) -> Self {
         let mut lines = text.lines();
-        let pid = lines.next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0).and_then(Pid::from_raw);
-        let ready = lines.nth(Self::STATUS - 1).is_some_and(|status| status.trim() == "ready");
+        let pid = lines
+            .next()
+            .and_then(|line| line.trim().parse().ok())
+            .filter(|pid| *pid > 0)
+            .and_then(Pid::from_raw);
+        let ready = lines
+            .nth(Self::STATUS - 1)
+            .is_some_and(|status| status.trim() == "ready");
         Self { pid, ready }
     }
 }
@@ -574,7 +691,8 @@ mod tests {
 
     #[test]
     fn a_pid_file_says_pid_and_readiness() {
-        let text = |status| format!("4711\n/data\n1763730000\n5432\n/run/x\n\n  12345   6\n{status}\n");
+        let text =
+            |status| format!("4711\n/data\n1763730000\n5432\n/run/x\n\n  12345   6\n{status}\n");
         let ready = PidFile::parse(&text("ready   "));
         assert_eq!((ready.pid, ready.ready), (Pid::from_raw(4711), true));
         assert!(!PidFile::parse(&text("starting")).ready);

@@ -11,7 +11,10 @@ use std::{
 use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
-use super::{At, ClusterError, Embedded, Result, account::RunAs, blocking, files, process::Handle, server::Server};
+use super::{
+    At, ClusterError, Embedded, Result, account::RunAs, blocking, files, process::Handle,
+    server::Server,
+};
 use crate::ids::ProjectRef;
 
 /// Included at the end of the template's configuration.
@@ -21,25 +24,46 @@ const CHECK_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Embedded {
     /// Has the server's own program read these settings, without starting it. Its complaint is [`ClusterError::Setting`].
-    pub async fn check_settings(&self, project: &ProjectRef, settings: &[(String, String)]) -> Result<()> {
+    pub async fn check_settings(
+        &self,
+        project: &ProjectRef,
+        settings: &[(String, String)],
+    ) -> Result<()> {
         let server = self.existing(project)?;
         // Confined like the server itself: the configuration it reads beside these settings is the tenant's.
-        let settings = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let settings = settings
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let mut check = server.launcher(Some(settings), server.limits());
         check.stdout(Stdio::null()).stderr(Stdio::piped());
         let run = timeout(CHECK_PATIENCE, run_check(&server, check)).await;
-        let (success, said) = run.map_err(|_| ClusterError::Setting("the settings could not be checked in time".to_owned()))??;
+        let (success, said) = run.map_err(|_| {
+            ClusterError::Setting("the settings could not be checked in time".to_owned())
+        })??;
         if success {
             return Ok(());
         }
-        let complaint = said.lines().find_map(|line| Some(line.split_once("FATAL:")?.1.trim()));
-        Err(ClusterError::Setting(complaint.unwrap_or("the server does not accept these settings").to_owned()))
+        let complaint = said
+            .lines()
+            .find_map(|line| Some(line.split_once("FATAL:")?.1.trim()));
+        Err(ClusterError::Setting(
+            complaint
+                .unwrap_or("the server does not accept these settings")
+                .to_owned(),
+        ))
     }
 
     /// Writes the settings where the server reads them at its next start or reload. Does nothing if they are there.
-    pub async fn configure(&self, project: &ProjectRef, settings: &[(String, String)]) -> Result<()> {
+    pub async fn configure(
+        &self,
+        project: &ProjectRef,
+        settings: &[(String, String)],
+    ) -> Result<()> {
         let server = self.existing(project)?;
-        let line = |(name, value): &(String, String)| format!("{name} = '{}'\n", value.replace('\'', "''"));
+        let line = |(name, value): &(String, String)| {
+            format!("{name} = '{}'\n", value.replace('\'', "''"))
+        };
         let text: String = settings.iter().map(line).collect();
         let file = server.data().join(FILE);
         blocking(move || {
@@ -62,7 +86,10 @@ impl Embedded {
     pub async fn reload(&self, project: &ProjectRef) -> Result<()> {
         let admin = self.admin(project).await?;
         let reloaded = admin.batch_execute("select pg_reload_conf()").await;
-        reloaded.map_err(|cause| ClusterError::Sql { doing: "reloading settings", cause })
+        reloaded.map_err(|cause| ClusterError::Sql {
+            doing: "reloading settings",
+            cause,
+        })
     }
 
     /// Whether somebody has a session open. A server that does not run has none.
@@ -72,7 +99,13 @@ impl Embedded {
         }
         let admin = self.admin(project).await?;
         let sql = "select exists (select from pg_stat_activity where backend_type in ('client backend', 'walsender') and pid <> pg_backend_pid())";
-        let row = admin.query_one(sql, &[]).await.map_err(|cause| ClusterError::Sql { doing: "looking for sessions", cause })?;
+        let row = admin
+            .query_one(sql, &[])
+            .await
+            .map_err(|cause| ClusterError::Sql {
+                doing: "looking for sessions",
+                cause,
+            })?;
         Ok(row.get(0))
     }
 }
@@ -95,11 +128,19 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
     let mut child = server.run_launcher(check).await?;
     let data = server.data().to_owned();
     let pid = Pid::from_raw(child.id().cast_signed());
-    let _ended_with_this = KillOnDrop(pid.map(Handle::open).transpose().at("watching", &data)?.flatten());
+    let _ended_with_this = KillOnDrop(
+        pid.map(Handle::open)
+            .transpose()
+            .at("watching", &data)?
+            .flatten(),
+    );
     blocking(move || {
         let mut said = Vec::new();
         if let Some(stderr) = child.stderr.take() {
-            stderr.take(BYTES_MAX).read_to_end(&mut said).at("reading what PostgreSQL says of", &data)?;
+            stderr
+                .take(BYTES_MAX)
+                .read_to_end(&mut said)
+                .at("reading what PostgreSQL says of", &data)?;
         }
         let success = child.wait().at("waiting for", &data)?.success();
         Ok((success, String::from_utf8_lossy(&said).into_owned()))
@@ -112,7 +153,14 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
 fn write_new(path: &Path, text: &str, owner: RunAs) -> Result<()> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
 
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).at("writing", path)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).at("writing", path)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .at("writing", path)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .at("writing", path)?;
     owner.own_file(&file, path)
 }

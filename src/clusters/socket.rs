@@ -53,7 +53,12 @@ pub struct NotTheServer {
 
 impl fmt::Display for NotTheServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}; nothing was sent; restart the project to have the socket made again", self.path.display(), self.why)
+        write!(
+            f,
+            "{} {}; nothing was sent; restart the project to have the socket made again",
+            self.path.display(),
+            self.why
+        )
     }
 }
 
@@ -63,12 +68,21 @@ impl ServerSocket {
     /// The socket at `path` of the server `name`, whose data directory is `data`. The directories above `data`, and the
     /// directory above the socket's, must not be the tenant's to change.
     pub(super) fn of_server(path: PathBuf, name: &str, data: PathBuf) -> Self {
-        Self(Arc::new(Place { path, listener: Listener::Server { name: name.to_owned(), data } }))
+        Self(Arc::new(Place {
+            path,
+            listener: Listener::Server {
+                name: name.to_owned(),
+                data,
+            },
+        }))
     }
 
     /// The socket at `path` of a process that is known by its ids.
     pub fn of_process(path: PathBuf, uid: u32, pid: i32) -> Self {
-        Self(Arc::new(Place { path, listener: Listener::Process { uid, pid } }))
+        Self(Arc::new(Place {
+            path,
+            listener: Listener::Process { uid, pid },
+        }))
     }
 
     /// Path of the socket. For messages and for programs of the tenant's own uid; Gantry itself connects by
@@ -104,13 +118,25 @@ impl ServerSocket {
     /// The socket's file, opened without following a link and without connecting.
     fn node(&self, uid: u32) -> io::Result<OwnedFd> {
         let path = &self.0.path;
-        let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let (folder, name) = (
+            path.parent().unwrap_or(path),
+            path.file_name().unwrap_or_default(),
+        );
         // Links above the folder are the operator's.
-        let (above, inner) = (folder.parent().unwrap_or(folder), folder.file_name().unwrap_or_default());
+        let (above, inner) = (
+            folder.parent().unwrap_or(folder),
+            folder.file_name().unwrap_or_default(),
+        );
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |above: &Path| {
-            let above = rustix::fs::openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            let folder = rustix::fs::openat(above, inner, flags | OFlags::DIRECTORY, Mode::empty())?;
+            let above = rustix::fs::openat(
+                CWD,
+                above,
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            let folder =
+                rustix::fs::openat(above, inner, flags | OFlags::DIRECTORY, Mode::empty())?;
             rustix::fs::openat(folder, name, flags, Mode::empty())
         };
         let node = open(above).map_err(|error| match error {
@@ -134,13 +160,25 @@ impl ServerSocket {
         }
         let is_server = match &self.0.listener {
             Listener::Process { pid, .. } => peer.pid == Pid::from_raw(*pid).unwrap_or(Pid::INIT),
-            Listener::Server { name, data } => Mark { data: data.clone(), uid, name: name.clone() }.is_launched(peer.pid),
+            Listener::Server { name, data } => Mark {
+                data: data.clone(),
+                uid,
+                name: name.clone(),
+            }
+            .is_launched(peer.pid),
         };
-        if is_server { Ok(()) } else { Err(self.refused("is answered by a process that is not the project's server")) }
+        if is_server {
+            Ok(())
+        } else {
+            Err(self.refused("is answered by a process that is not the project's server"))
+        }
     }
 
     fn refused(&self, why: &'static str) -> io::Error {
-        let refusal = NotTheServer { path: self.0.path.clone(), why };
+        let refusal = NotTheServer {
+            path: self.0.path.clone(),
+            why,
+        };
         tracing::warn!(socket = %self.0.path.display(), why, "a socket was not connected to: it is not its server's");
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }

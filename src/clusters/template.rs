@@ -93,11 +93,25 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let mut hash = Sha256::new();
     let user = Account::current()?;
     let (hba, ident) = (hba(&recipe), ident(&recipe, &user));
-    for part in [recipe.conf, &hba, STATEMENTS, STATEMENTS_CONF, &ident, &home.account().name].iter().chain(recipe.sql) {
+    for part in [
+        recipe.conf,
+        &hba,
+        STATEMENTS,
+        STATEMENTS_CONF,
+        &ident,
+        &home.account().name,
+    ]
+    .iter()
+    .chain(recipe.sql)
+    {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
-    let name = format!("{}-{}", host.engine.text(), hex::encode(&hash.finalize()[..4]));
+    let name = format!(
+        "{}-{}",
+        host.engine.text(),
+        hex::encode(&hash.finalize()[..4])
+    );
     Ok(home.templates().join(name))
 }
 
@@ -122,7 +136,9 @@ pub(super) async fn prepare(home: &Home, host: &Host, entropy: &Entropy) -> Resu
 /// Moves a finished data directory to `target`, across file systems if need be. Complete or not there at all.
 fn install(data: &Path, target: &Path) -> Result<()> {
     match files::commit(data, target) {
-        Err(ClusterError::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::CrossesDevices => {
+        Err(ClusterError::Io { cause, .. })
+            if cause.kind() == std::io::ErrorKind::CrossesDevices =>
+        {
             let mut beside = target.as_os_str().to_owned();
             beside.push(format!(".{}", std::process::id()));
             let beside = PathBuf::from(beside);
@@ -138,10 +154,27 @@ fn install(data: &Path, target: &Path) -> Result<()> {
 }
 
 /// Makes `<tmp>/<recipe>-<random>/data`, complete, stopped and on disk. Returns the directory above `data`.
-pub(super) async fn make(home: &Home, host: &Host, recipe: &Recipe, entropy: &Entropy) -> Result<PathBuf> {
-    let place = home.tmp().join(format!("{}-{}", recipe.name, entropy.letters(8)));
-    let name = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let server = Server::new(host.clone(), &name, &place, home.socket_dir(&name), home.account().run_as(), recipe.superuser);
+pub(super) async fn make(
+    home: &Home,
+    host: &Host,
+    recipe: &Recipe,
+    entropy: &Entropy,
+) -> Result<PathBuf> {
+    let place = home
+        .tmp()
+        .join(format!("{}-{}", recipe.name, entropy.letters(8)));
+    let name = place
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let server = Server::new(
+        host.clone(),
+        &name,
+        &place,
+        home.socket_dir(&name),
+        home.account().run_as(),
+        recipe.superuser,
+    );
     let made = fill(home, host, recipe, &server, &place).await;
     if made.is_err() {
         // As good as it gets; what is left is garbage that the next start collects.
@@ -152,7 +185,13 @@ pub(super) async fn make(home: &Home, host: &Host, recipe: &Recipe, entropy: &En
     made.map(|()| place)
 }
 
-async fn fill(home: &Home, host: &Host, recipe: &Recipe, server: &Server, place: &Path) -> Result<()> {
+async fn fill(
+    home: &Home,
+    host: &Host,
+    recipe: &Recipe,
+    server: &Server,
+    place: &Path,
+) -> Result<()> {
     files::make_dir(place, 0o711)?;
     initdb(home.account(), host, recipe, server).await?;
     write_config(server, recipe, recipe.conf)?;
@@ -182,7 +221,11 @@ async fn furnish(server: &Server, sql: &[&str]) -> Result<bool> {
         admin.batch_execute(sql).await.map_err(sql_error)?;
     }
     let available = "select from pg_available_extensions where name = 'pg_stat_statements'";
-    let available = admin.query_opt(available, &[]).await.map_err(sql_error)?.is_some();
+    let available = admin
+        .query_opt(available, &[])
+        .await
+        .map_err(sql_error)?
+        .is_some();
     if available {
         admin.batch_execute(STATEMENTS).await.map_err(sql_error)?;
     }
@@ -200,30 +243,64 @@ async fn initdb(account: &Account, host: &Host, recipe: &Recipe, server: &Server
             return Ok(());
         }
         let complaint = String::from_utf8_lossy(&output.stderr);
-        last = String::from(complaint.lines().rev().find(|line| line.contains("error:")).unwrap_or(complaint.trim()));
+        last = String::from(
+            complaint
+                .lines()
+                .rev()
+                .find(|line| line.contains("error:"))
+                .unwrap_or(complaint.trim()),
+        );
     }
     Err(ClusterError::Initdb(last))
 }
 
-async fn run_initdb(account: &Account, host: &Host, recipe: &Recipe, data: &Path, locale: &str) -> Result<Output> {
+async fn run_initdb(
+    account: &Account,
+    host: &Host,
+    recipe: &Recipe,
+    data: &Path,
+    locale: &str,
+) -> Result<Output> {
     let program = host.engine.program("initdb");
     let mut initdb = Command::new(&program);
-    initdb.args(["--no-sync", "--no-instructions", "--encoding=UTF8", "--auth=reject"]);
-    initdb.arg(format!("--locale={locale}")).arg(format!("--wal-segsize={}", recipe.wal_segment_mb));
+    initdb.args([
+        "--no-sync",
+        "--no-instructions",
+        "--encoding=UTF8",
+        "--auth=reject",
+    ]);
+    initdb
+        .arg(format!("--locale={locale}"))
+        .arg(format!("--wal-segsize={}", recipe.wal_segment_mb));
     initdb.arg("-U").arg(recipe.superuser).arg("-D").arg(data);
     // It runs the server through a shell, which needs a PATH on some systems.
-    initdb.env_clear().env("TZ", "UTC").env("PATH", "/usr/bin:/bin").current_dir("/").kill_on_drop(true);
+    initdb
+        .env_clear()
+        .env("TZ", "UTC")
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir("/")
+        .kill_on_drop(true);
     if let Some((uid, gid)) = account.run_as().ids() {
         initdb.uid(uid).gid(gid);
     }
     let run = tokio::time::timeout(INITDB_PATIENCE, initdb.output()).await;
-    run.map_err(|_| ClusterError::Initdb(format!("not finished after {} s", INITDB_PATIENCE.as_secs())))?.at("running", &program)
+    run.map_err(|_| {
+        ClusterError::Initdb(format!(
+            "not finished after {} s",
+            INITDB_PATIENCE.as_secs()
+        ))
+    })?
+    .at("running", &program)
 }
 
 /// The three files that `initdb` left as commented samples.
 fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     let ident = ident(recipe, &Account::current()?);
-    for (name, text) in [("postgresql.conf", conf), ("pg_hba.conf", &hba(recipe)), ("pg_ident.conf", &ident)] {
+    for (name, text) in [
+        ("postgresql.conf", conf),
+        ("pg_hba.conf", &hba(recipe)),
+        ("pg_ident.conf", &ident),
+    ] {
         let path = server.data().join(name);
         fs::write(&path, text).at("writing", &path)?;
         server.run_as().own(&path)?;
@@ -233,17 +310,32 @@ fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
 
 /// How a role is authenticated. A role is in one line only: a peer never by password, anybody else never by peer.
 fn hba(recipe: &Recipe) -> String {
-    HBA.replace("PEERS", &recipe.peers.join(",")).replace("OTHERS", if recipe.logins { "scram-sha-256" } else { "reject" })
+    HBA.replace("PEERS", &recipe.peers.join(",")).replace(
+        "OTHERS",
+        if recipe.logins {
+            "scram-sha-256"
+        } else {
+            "reject"
+        },
+    )
 }
 
 /// Who to log in as, and what else to say, to be `role` by peer authentication.
 pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
-    if role == OWNER { (OWNER_LOGIN, Some(("role", OWNER))) } else { (role, None) }
+    if role == OWNER {
+        (OWNER_LOGIN, Some(("role", OWNER)))
+    } else {
+        (role, None)
+    }
 }
 
 /// `map, operating system user, role`.
 fn ident(recipe: &Recipe, user: &Account) -> String {
-    let lines: Vec<_> = recipe.peers.iter().map(|role| format!("gantry \"{}\" {role}\n", user.name)).collect();
+    let lines: Vec<_> = recipe
+        .peers
+        .iter()
+        .map(|role| format!("gantry \"{}\" {role}\n", user.name))
+        .collect();
     lines.concat()
 }
 
@@ -262,13 +354,27 @@ mod tests {
         let text = hba(&PROJECT);
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let peers: Vec<_> = lines.iter().filter(|line| line.contains("peer")).collect();
-        assert_eq!(peers, [&"local all         supabase_admin,gantry_owner,supabase_read_only_user   peer map=gantry"]);
-        assert!(lines[1..].iter().all(|line| line.ends_with("reject") || line.ends_with("scram-sha-256")), "{text}");
+        assert_eq!(
+            peers,
+            [
+                &"local all         supabase_admin,gantry_owner,supabase_read_only_user   peer map=gantry"
+            ]
+        );
+        assert!(
+            lines[1..]
+                .iter()
+                .all(|line| line.ends_with("reject") || line.ends_with("scram-sha-256")),
+            "{text}"
+        );
     }
 
     #[test]
     fn only_gantrys_account_is_mapped() {
-        let user = Account { uid: 1, gid: 1, name: "gan-try".to_owned() };
+        let user = Account {
+            uid: 1,
+            gid: 1,
+            name: "gan-try".to_owned(),
+        };
         assert_eq!(
             ident(&PROJECT, &user),
             "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" gantry_owner\ngantry \"gan-try\" supabase_read_only_user\n"

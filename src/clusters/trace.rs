@@ -50,19 +50,29 @@ fn follow(child: &mut Child) -> io::Result<()> {
         let _ = stdin.write_all(&[TRACED]);
     }
     // A process that is killed meanwhile is found so by the next wait.
-    let alive = |outcome: nix::Result<()>| if outcome == Err(Errno::ESRCH) { Ok(()) } else { outcome };
+    let alive = |outcome: nix::Result<()>| {
+        if outcome == Err(Errno::ESRCH) {
+            Ok(())
+        } else {
+            outcome
+        }
+    };
     let mut asked = false;
     loop {
         match waitpid(pid, Some(WaitPidFlag::__WALL)) {
             // The launcher's own `exec` may still be under way as the tracing begins.
-            Ok(WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC)) if asked => return Ok(alive(ptrace::detach(pid, None))?),
+            Ok(WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC)) if asked => {
+                return Ok(alive(ptrace::detach(pid, None))?);
+            }
             Ok(WaitStatus::PtraceEvent(_, _, event)) => {
                 asked |= event == libc::PTRACE_EVENT_SECCOMP;
                 alive(ptrace::cont(pid, None))?;
             }
             Ok(WaitStatus::Stopped(_, signal)) => alive(ptrace::cont(pid, signal))?,
             // It ended, and its exit was taken note of here.
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => return Ok(()),
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
+                return Ok(());
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

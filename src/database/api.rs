@@ -16,13 +16,22 @@ use crate::{
     access::{AnyOf, OauthScope as S, Permission as P, Project},
     app::App,
     error::Error,
-    http::{Asked, Begun, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs},
+    http::{
+        Asked, Begun, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs,
+    },
     limits::{CONTEXT, STANDARD},
     projects,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_CONTEXT, &RUN_QUERY, &READ_ONLY_QUERY, &TYPESCRIPT, &OPENAPI, &ENABLE_WEBHOOKS];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &GET_CONTEXT,
+    &RUN_QUERY,
+    &READ_ONLY_QUERY,
+    &TYPESCRIPT,
+    &OPENAPI,
+    &ENABLE_WEBHOOKS,
+];
 
 static GET_CONTEXT: Endpoint = Endpoint {
     id: "v1-get-database-metadata",
@@ -49,7 +58,11 @@ static RUN_QUERY: Endpoint = Endpoint {
     path: "/v1/projects/{ref}/database/query",
     aliases: &[],
     access: needs(&[&[P::DatabaseRead], &[P::DatabaseWrite]], S::DatabaseWrite).by_case(&[
-        Case { when: "`read_only` is true", applies: asks_to_read_only, permissions: AnyOf(&[&[P::DatabaseRead]]) },
+        Case {
+            when: "`read_only` is true",
+            applies: asks_to_read_only,
+            permissions: AnyOf(&[&[P::DatabaseRead]]),
+        },
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
@@ -81,8 +94,21 @@ struct QueryRequest {
     read_only: bool,
 }
 
-async fn run_query(project: Project, app: App, Json(request): Json<QueryRequest>) -> Result<Rows, Error> {
-    run(&app, &project, Query { text: request.query, parameters: request.parameters, read_only: request.read_only }).await
+async fn run_query(
+    project: Project,
+    app: App,
+    Json(request): Json<QueryRequest>,
+) -> Result<Rows, Error> {
+    run(
+        &app,
+        &project,
+        Query {
+            text: request.query,
+            parameters: request.parameters,
+            read_only: request.read_only,
+        },
+    )
+    .await
 }
 
 static READ_ONLY_QUERY: Endpoint = Endpoint {
@@ -108,14 +134,29 @@ struct ReadOnlyRequest {
     parameters: Vec<Value>,
 }
 
-async fn read_only_query(project: Project, app: App, Json(request): Json<ReadOnlyRequest>) -> Result<Rows, Error> {
-    run(&app, &project, Query { text: request.query, parameters: request.parameters, read_only: true }).await
+async fn read_only_query(
+    project: Project,
+    app: App,
+    Json(request): Json<ReadOnlyRequest>,
+) -> Result<Rows, Error> {
+    run(
+        &app,
+        &project,
+        Query {
+            text: request.query,
+            parameters: request.parameters,
+            read_only: true,
+        },
+    )
+    .await
 }
 
 async fn run(app: &App, project: &Project, query: Query) -> Result<Rows, Error> {
     required("query", &query.text)?;
     let target = projects::target(app, project).await?;
-    Ok(Rows(query::run_query(&target, &query, Limits::default()).await?))
+    Ok(Rows(
+        query::run_query(&target, &query, Limits::default()).await?,
+    ))
 }
 
 static TYPESCRIPT: Endpoint = Endpoint {
@@ -153,15 +194,28 @@ struct Types {
     types: String,
 }
 
-async fn generate_typescript(project: Project, app: App, Parameters(included): Parameters<Included>) -> Result<Json<Types>, Error> {
-    let names = included.included_schemas.split(',').map(str::trim).filter(|name| !name.is_empty());
+async fn generate_typescript(
+    project: Project,
+    app: App,
+    Parameters(included): Parameters<Included>,
+) -> Result<Json<Types>, Error> {
+    let names = included
+        .included_schemas
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
     let schemas: Vec<_> = names.map(str::to_owned).take(SCHEMAS_MAX + 1).collect();
     if schemas.len() > SCHEMAS_MAX {
-        return Err(Error::invalid("included_schemas", format!("Invalid input: expected at most {SCHEMAS_MAX} schemas")));
+        return Err(Error::invalid(
+            "included_schemas",
+            format!("Invalid input: expected at most {SCHEMAS_MAX} schemas"),
+        ));
     }
     let target = projects::target(&app, &project).await?;
     let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
-    Ok(Json(Types { types: typescript::generate(&catalog) }))
+    Ok(Json(Types {
+        types: typescript::generate(&catalog),
+    }))
 }
 
 static OPENAPI: Endpoint = Endpoint {
@@ -207,10 +261,16 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
 
 async fn enable_webhooks(project: Project, app: App) -> Result<Begun, Error> {
     let target = projects::target(&app, &project).await?;
-    webhooks::enable(&target, Limits::default()).await.map(|()| Begun)
+    webhooks::enable(&target, Limits::default())
+        .await
+        .map(|()| Begun)
 }
 
 /// Refuses a text with nothing in it.
 pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
-    if text.trim().is_empty() { Err(Error::invalid(field, "Required")) } else { Ok(()) }
+    if text.trim().is_empty() {
+        Err(Error::invalid(field, "Required"))
+    } else {
+        Ok(())
+    }
 }

@@ -45,7 +45,9 @@ const SESSIONS_MAX: usize = 4;
 ///
 /// Errors: [`Error::DatabaseUnreachable`], [`Error::TimedOut`].
 pub async fn context(target: &Target, limits: Limits) -> Result<Context, Error> {
-    timeout(limits.time, databases(target, limits)).await.unwrap_or(Err(Error::TimedOut(limits.time)))
+    timeout(limits.time, databases(target, limits))
+        .await
+        .unwrap_or(Err(Error::TimedOut(limits.time)))
 }
 
 /// Kind and name: of databases, of schemas of this one.
@@ -66,7 +68,10 @@ const BOTH: &str = concat!(
 const SCHEMAS: &str = concat!(schemas!(), " order by 2");
 
 async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
-    let (databases, schemas): (Vec<_>, Vec<_>) = rows(target, DATABASE, BOTH, limits).await?.into_iter().partition(|(kind, _)| kind == "d");
+    let (databases, schemas): (Vec<_>, Vec<_>) = rows(target, DATABASE, BOTH, limits)
+        .await?
+        .into_iter()
+        .partition(|(kind, _)| kind == "d");
     let own = named(schemas);
     let others = databases.into_iter().map(|(_, name)| {
         let own = (name == DATABASE).then(|| own.clone());
@@ -83,16 +88,31 @@ async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
             Ok(Some(Database { name, schemas }))
         }
     });
-    let databases: Vec<Option<Database>> = stream::iter(others).buffered(SESSIONS_MAX).try_collect().await?;
-    Ok(Context { databases: databases.into_iter().flatten().collect() })
+    let databases: Vec<Option<Database>> = stream::iter(others)
+        .buffered(SESSIONS_MAX)
+        .try_collect()
+        .await?;
+    Ok(Context {
+        databases: databases.into_iter().flatten().collect(),
+    })
 }
 
 fn named(rows: Vec<(String, String)>) -> Vec<Schema> {
     rows.into_iter().map(|(_, name)| Schema { name }).collect()
 }
 
-async fn rows(target: &Target, database: &str, sql: &str, limits: Limits) -> Result<Vec<(String, String)>, Error> {
+async fn rows(
+    target: &Target,
+    database: &str,
+    sql: &str,
+    limits: Limits,
+) -> Result<Vec<(String, String)>, Error> {
     let mut session = Session::open(target, OWNER, database, &[], limits).await?;
     let rows = session.simple(sql).await?.rows.texts();
-    Ok(rows.into_iter().filter_map(|row| Some(row.into_iter().flatten()).and_then(|mut row| Some((row.next()?, row.next()?)))).collect())
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            Some(row.into_iter().flatten()).and_then(|mut row| Some((row.next()?, row.next()?)))
+        })
+        .collect())
 }

@@ -14,9 +14,16 @@ use crate::error::Error;
 ///
 /// Of columns with the same name the last one's value stands, as in every client that makes a map of a row.
 pub(super) fn rows(rows: &Rows, kinds: &[Kind], limits: &Limits) -> Result<Vec<u8>, Error> {
-    let names: Vec<&str> = rows.columns.iter().map(|column| column.name.as_str()).collect();
-    let keys: Vec<Option<Vec<u8>>> =
-        names.iter().enumerate().map(|(at, name)| (!names[at + 1..].contains(name)).then(|| key(name))).collect();
+    let names: Vec<&str> = rows
+        .columns
+        .iter()
+        .map(|column| column.name.as_str())
+        .collect();
+    let keys: Vec<Option<Vec<u8>>> = names
+        .iter()
+        .enumerate()
+        .map(|(at, name)| (!names[at + 1..].contains(name)).then(|| key(name)))
+        .collect();
     let mut out = Vec::with_capacity(rows.bytes().min(limits.bytes_max));
     let mut cells = rows.cells();
     out.push(b'[');
@@ -67,7 +74,9 @@ fn value(text: &[u8], kind: Kind, out: &mut Vec<u8>) {
 fn scalar(text: &[u8], kind: Scalar, out: &mut Vec<u8>) {
     match kind {
         Scalar::Bool => out.extend_from_slice(if text == b"t" { b"true" } else { b"false" }),
-        Scalar::Number if text.last().is_some_and(u8::is_ascii_digit) => out.extend_from_slice(text),
+        Scalar::Number if text.last().is_some_and(u8::is_ascii_digit) => {
+            out.extend_from_slice(text)
+        }
         Scalar::Timestamp => string(&iso(text), out),
         // The server's encoding may be SQL_ASCII, which says nothing about the bytes.
         Scalar::Json if std::str::from_utf8(text).is_ok() => out.extend_from_slice(text),
@@ -78,14 +87,23 @@ fn scalar(text: &[u8], kind: Scalar, out: &mut Vec<u8>) {
 /// `2026-01-02 03:04:05.6+00` as `2026-01-02T03:04:05.6+00:00`, as `to_json` prints it. Another `DateStyle`, or
 /// `infinity`, is left as it is.
 fn iso(text: &[u8]) -> Cow<'_, [u8]> {
-    let Some(space) = text.iter().position(|byte| *byte == b' ').filter(|at| text[..*at].iter().all(|b| b.is_ascii_digit() || *b == b'-'))
+    let Some(space) = text
+        .iter()
+        .position(|byte| *byte == b' ')
+        .filter(|at| text[..*at].iter().all(|b| b.is_ascii_digit() || *b == b'-'))
     else {
         return Cow::Borrowed(text);
     };
     let mut iso = text.to_vec();
     iso[space] = b'T';
-    let end = text.iter().skip(space + 1).position(|byte| *byte == b' ').map_or(text.len(), |at| space + 1 + at);
-    if let Some(sign) = text[space..end].iter().rposition(|byte| matches!(byte, b'+' | b'-'))
+    let end = text
+        .iter()
+        .skip(space + 1)
+        .position(|byte| *byte == b' ')
+        .map_or(text.len(), |at| space + 1 + at);
+    if let Some(sign) = text[space..end]
+        .iter()
+        .rposition(|byte| matches!(byte, b'+' | b'-'))
         && !text[space + sign..end].contains(&b':')
     {
         iso.splice(end..end, *b":00");
@@ -99,7 +117,11 @@ fn string(text: &[u8], out: &mut Vec<u8>) {
     for chunk in text.utf8_chunks() {
         let text = chunk.valid().as_bytes();
         let mut copied = 0;
-        for (at, byte) in text.iter().enumerate().filter(|(_, byte)| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+        for (at, byte) in text
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| matches!(byte, 0..0x20 | b'"' | b'\\'))
+        {
             out.extend_from_slice(&text[copied..at]);
             escape(*byte, out);
             copied = at + 1;
@@ -152,7 +174,9 @@ fn array(text: &[u8], element: Scalar, delimiter: u8, out: &mut Vec<u8>) -> Opti
                 scalar(&unescaped, element, out);
             }
             _ => {
-                let end = rest.iter().position(|byte| *byte == delimiter || *byte == b'}')?;
+                let end = rest
+                    .iter()
+                    .position(|byte| *byte == delimiter || *byte == b'}')?;
                 match rest.split_at(end) {
                     (b"", _) => return None,
                     (b"NULL", _) => out.extend_from_slice(b"null"),
@@ -222,7 +246,9 @@ fn array_literal(items: &[Value], element: Scalar, delimiter: char, out: &mut St
         }
         match item {
             Value::Null => out.push_str("NULL"),
-            Value::Array(items) if element != Scalar::Json => array_literal(items, element, delimiter, out),
+            Value::Array(items) if element != Scalar::Json => {
+                array_literal(items, element, delimiter, out)
+            }
             Value::String(text) => quote(text, out),
             _ => quote(&item.to_string(), out),
         }
@@ -255,7 +281,13 @@ mod tests {
     }
 
     fn print_array(text: &str, element: Scalar) -> String {
-        print(text, Kind::Array { element, delimiter: b',' })
+        print(
+            text,
+            Kind::Array {
+                element,
+                delimiter: b',',
+            },
+        )
     }
 
     #[test]
@@ -264,18 +296,46 @@ mod tests {
             ("t", Scalar::Bool, "true"),
             ("f", Scalar::Bool, "false"),
             ("-1", Scalar::Number, "-1"),
-            ("-9223372036854775808", Scalar::Number, "-9223372036854775808"),
+            (
+                "-9223372036854775808",
+                Scalar::Number,
+                "-9223372036854775808",
+            ),
             ("1e+20", Scalar::Number, "1e+20"),
-            ("2026-01-02 03:04:05.6", Scalar::Timestamp, r#""2026-01-02T03:04:05.6""#),
-            ("2026-01-02 03:04:05+00", Scalar::Timestamp, r#""2026-01-02T03:04:05+00:00""#),
-            ("2026-01-02 03:04:05-03:30", Scalar::Timestamp, r#""2026-01-02T03:04:05-03:30""#),
-            ("0044-03-15 00:00:00+00 BC", Scalar::Timestamp, r#""0044-03-15T00:00:00+00:00 BC""#),
+            (
+                "2026-01-02 03:04:05.6",
+                Scalar::Timestamp,
+                r#""2026-01-02T03:04:05.6""#,
+            ),
+            (
+                "2026-01-02 03:04:05+00",
+                Scalar::Timestamp,
+                r#""2026-01-02T03:04:05+00:00""#,
+            ),
+            (
+                "2026-01-02 03:04:05-03:30",
+                Scalar::Timestamp,
+                r#""2026-01-02T03:04:05-03:30""#,
+            ),
+            (
+                "0044-03-15 00:00:00+00 BC",
+                Scalar::Timestamp,
+                r#""0044-03-15T00:00:00+00:00 BC""#,
+            ),
             ("infinity", Scalar::Timestamp, r#""infinity""#),
-            ("Fri Jan 02 03:04:05 2026", Scalar::Timestamp, r#""Fri Jan 02 03:04:05 2026""#),
+            (
+                "Fri Jan 02 03:04:05 2026",
+                Scalar::Timestamp,
+                r#""Fri Jan 02 03:04:05 2026""#,
+            ),
             ("NaN", Scalar::Number, r#""NaN""#),
             ("-Infinity", Scalar::Number, r#""-Infinity""#),
             (r#"{"a": 1}"#, Scalar::Json, r#"{"a": 1}"#),
-            ("a\"\\\n\u{1}\u{2028}é", Scalar::Text, "\"a\\\"\\\\\\n\\u0001\u{2028}é\""),
+            (
+                "a\"\\\n\u{1}\u{2028}é",
+                Scalar::Text,
+                "\"a\\\"\\\\\\n\\u0001\u{2028}é\"",
+            ),
         ];
         for (text, kind, expected) in table {
             assert_eq!(print(text, Kind::Scalar(kind)), expected);
@@ -287,7 +347,10 @@ mod tests {
         let mut out = Vec::new();
         scalar(b"a\xffb", Scalar::Text, &mut out);
         scalar(b"\"\xff\"", Scalar::Json, &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), "\"a\u{fffd}b\"\"\\\"\u{fffd}\\\"\"");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "\"a\u{fffd}b\"\"\\\"\u{fffd}\\\"\""
+        );
     }
 
     #[test]
@@ -300,29 +363,52 @@ mod tests {
             ("[0:1]={1,2}", Scalar::Number, "[1,2]"),
             ("[0:0][-1:0]={{1,2}}", Scalar::Number, "[[1,2]]"),
             (r#"{"NULL",NULL,""}"#, Scalar::Text, r#"["NULL",null,""]"#),
-            (r#"{"a\"b\\c","{}","a,b"}"#, Scalar::Text, r#"["a\"b\\c","{}","a,b"]"#),
-            (r#"{"{\"a\": [1, 2]}",3}"#, Scalar::Json, r#"[{"a": [1, 2]},3]"#),
+            (
+                r#"{"a\"b\\c","{}","a,b"}"#,
+                Scalar::Text,
+                r#"["a\"b\\c","{}","a,b"]"#,
+            ),
+            (
+                r#"{"{\"a\": [1, 2]}",3}"#,
+                Scalar::Json,
+                r#"[{"a": [1, 2]},3]"#,
+            ),
             ("{t,f}", Scalar::Bool, "[true,false]"),
         ];
         for (text, element, expected) in table {
             assert_eq!(print_array(text, element), expected, "{text}");
         }
-        let boxes = Kind::Array { element: Scalar::Text, delimiter: b';' };
-        assert_eq!(print("{(1,1),(0,0);(2,2),(1,1)}", boxes), r#"["(1,1),(0,0)","(2,2),(1,1)"]"#);
+        let boxes = Kind::Array {
+            element: Scalar::Text,
+            delimiter: b';',
+        };
+        assert_eq!(
+            print("{(1,1),(0,0);(2,2),(1,1)}", boxes),
+            r#"["(1,1),(0,0)","(2,2),(1,1)"]"#
+        );
     }
 
     #[test]
     fn what_is_no_array_prints_as_text() {
-        for text in ["", "a", "1,2", "{", "}", "{1", "{1,}", "{,1}", "{1}2", "{1}}", "{\"a", "{\"a\\", "[0:1]", "{}{}", "{1}{2}"] {
+        for text in [
+            "", "a", "1,2", "{", "}", "{1", "{1,}", "{,1}", "{1}2", "{1}}", "{\"a", "{\"a\\",
+            "[0:1]", "{}{}", "{1}{2}",
+        ] {
             let printed = print_array(text, Scalar::Text);
-            assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), json!(text));
+            assert_eq!(
+                serde_json::from_str::<Value>(&printed).unwrap(),
+                json!(text)
+            );
         }
     }
 
     #[test]
     fn parameters() {
         let text = Kind::Scalar(Scalar::Text);
-        let array = |element| Kind::Array { element, delimiter: b',' };
+        let array = |element| Kind::Array {
+            element,
+            delimiter: b',',
+        };
         let table = [
             (json!(null), text, None),
             (json!("a'b"), text, Some("a'b")),
@@ -330,9 +416,21 @@ mod tests {
             (json!(true), text, Some("true")),
             (json!({"a": [1]}), text, Some(r#"{"a":[1]}"#)),
             (json!([1, "a"]), text, Some(r#"[1,"a"]"#)),
-            (json!([1, null, "a\"\\"]), array(Scalar::Text), Some(r#"{"1",NULL,"a\"\\"}"#)),
-            (json!([[1], [2]]), array(Scalar::Number), Some(r#"{{"1"},{"2"}}"#)),
-            (json!([[1], {"a": 2}]), array(Scalar::Json), Some(r#"{"[1]","{\"a\":2}"}"#)),
+            (
+                json!([1, null, "a\"\\"]),
+                array(Scalar::Text),
+                Some(r#"{"1",NULL,"a\"\\"}"#),
+            ),
+            (
+                json!([[1], [2]]),
+                array(Scalar::Number),
+                Some(r#"{{"1"},{"2"}}"#),
+            ),
+            (
+                json!([[1], {"a": 2}]),
+                array(Scalar::Json),
+                Some(r#"{"[1]","{\"a\":2}"}"#),
+            ),
             (json!("{1,2}"), array(Scalar::Number), Some("{1,2}")),
         ];
         for (value, kind, expected) in table {

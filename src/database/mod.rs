@@ -29,8 +29,15 @@ use crate::error::Error;
 
 /// Whether the database lets the customer's role in and answers, within `time`. Repairs nothing, so that a cause can be told.
 pub async fn ping(target: &Target, time: Duration) -> Result<(), Error> {
-    let limits = Limits { time, ..Limits::default() };
-    Session::open_once(target, OWNER, DATABASE, &[], limits).await?.simple("select 1").await.map(drop)
+    let limits = Limits {
+        time,
+        ..Limits::default()
+    };
+    Session::open_once(target, OWNER, DATABASE, &[], limits)
+        .await?
+        .simple("select 1")
+        .await
+        .map(drop)
 }
 
 /// The role that owns a project's database: a customer's SQL and migrations run as it.

@@ -7,7 +7,11 @@ use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, Relatio
 
 /// Domains over domains: no chain is deeper than this in earnest.
 const DEPTH_MAX: u8 = 16;
-const KINDS: &[RelationKind] = &[RelationKind::Table, RelationKind::View, RelationKind::Materialized];
+const KINDS: &[RelationKind] = &[
+    RelationKind::Table,
+    RelationKind::View,
+    RelationKind::Materialized,
+];
 
 /// The document of `schema`, which the catalog was read for.
 pub fn generate(catalog: &Catalog, schema: &str) -> Map<String, Value> {
@@ -18,9 +22,17 @@ pub fn generate(catalog: &Catalog, schema: &str) -> Map<String, Value> {
         paths.insert(format!("/{}", relation.name), operations(relation));
         definitions.insert(relation.name.clone(), definition(catalog, relation));
     }
-    for function in catalog.functions.iter().filter(|function| function.schema == schema) {
+    for function in catalog
+        .functions
+        .iter()
+        .filter(|function| function.schema == schema)
+    {
         // Of overloads the last one stands: Swagger has one operation for a path.
-        if function.arguments.iter().all(|argument| !argument.name.is_empty()) {
+        if function
+            .arguments
+            .iter()
+            .all(|argument| !argument.name.is_empty())
+        {
             paths.insert(format!("/rpc/{}", function.name), call(catalog, function));
         }
     }
@@ -41,7 +53,12 @@ pub fn generate(catalog: &Catalog, schema: &str) -> Map<String, Value> {
 
 fn operations(relation: &Relation) -> Value {
     let rows = json!({"$ref": format!("#/definitions/{}", pointer(&relation.name))});
-    let filters = || relation.columns.iter().map(|column| text("query", &column.name, "Filter, such as `eq.1`"));
+    let filters = || {
+        relation
+            .columns
+            .iter()
+            .map(|column| text("query", &column.name, "Filter, such as `eq.1`"))
+    };
     let shape = [
         text("query", "select", "Columns, separated by commas"),
         text("query", "order", "Columns to sort by, such as `id.desc`"),
@@ -62,11 +79,28 @@ fn operations(relation: &Relation) -> Value {
     }
     all.insert("get".into(), get);
     if relation.insertable {
-        all.insert("post".into(), operation(vec![body.clone()], "201", json!({"description": "Created"})));
+        all.insert(
+            "post".into(),
+            operation(vec![body.clone()], "201", json!({"description": "Created"})),
+        );
     }
     if relation.updatable {
-        all.insert("patch".into(), operation(filters().chain([body]).collect(), "204", json!({"description": "Changed"})));
-        all.insert("delete".into(), operation(filters().collect(), "204", json!({"description": "Removed"})));
+        all.insert(
+            "patch".into(),
+            operation(
+                filters().chain([body]).collect(),
+                "204",
+                json!({"description": "Changed"}),
+            ),
+        );
+        all.insert(
+            "delete".into(),
+            operation(
+                filters().collect(),
+                "204",
+                json!({"description": "Removed"}),
+            ),
+        );
     }
     all.into()
 }
@@ -81,8 +115,17 @@ fn pointer(name: &str) -> String {
 }
 
 fn definition(catalog: &Catalog, relation: &Relation) -> Value {
-    let required: Vec<_> = relation.columns.iter().filter(|column| !column.nullable).map(|column| &column.name).collect();
-    let properties: Map<_, _> = relation.columns.iter().map(|column| (column.name.clone(), property(catalog, relation, column))).collect();
+    let required: Vec<_> = relation
+        .columns
+        .iter()
+        .filter(|column| !column.nullable)
+        .map(|column| &column.name)
+        .collect();
+    let properties: Map<_, _> = relation
+        .columns
+        .iter()
+        .map(|column| (column.name.clone(), property(catalog, relation, column)))
+        .collect();
     let mut definition = json!({"type": "object", "properties": properties});
     if !required.is_empty() {
         definition["required"] = json!(required);
@@ -104,8 +147,16 @@ fn property(catalog: &Catalog, relation: &Relation, column: &Column) -> Value {
     if relation.primary_key.contains(&column.name) {
         notes.push("Primary key.<pk/>".to_owned());
     }
-    for key in catalog.foreign_keys.iter().filter(|key| key.table == relation.id) {
-        let pairs = key.columns.iter().zip(&key.referenced_columns).filter(|(name, _)| **name == column.name);
+    for key in catalog
+        .foreign_keys
+        .iter()
+        .filter(|key| key.table == relation.id)
+    {
+        let pairs = key
+            .columns
+            .iter()
+            .zip(&key.referenced_columns)
+            .filter(|(name, _)| **name == column.name);
         notes.extend(pairs.map(|(_, to)| {
             let table = &key.referenced_table;
             format!("Refers to `{table}.{to}`.<fk table='{table}' column='{to}'/>")
@@ -119,7 +170,9 @@ fn property(catalog: &Catalog, relation: &Relation, column: &Column) -> Value {
 
 /// How a value is written. What has no JSON type of its own is a text.
 fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
-    let Some(kind) = catalog.types.get(&id).filter(|_| depth < DEPTH_MAX) else { return json!({}) };
+    let Some(kind) = catalog.types.get(&id).filter(|_| depth < DEPTH_MAX) else {
+        return json!({});
+    };
     if let Some(element) = kind.element {
         return json!({"type": "array", "items": schema(catalog, element, depth + 1)});
     }
@@ -142,7 +195,12 @@ fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
 
 fn call(catalog: &Catalog, function: &Function) -> Value {
     let argument = |argument: &Argument| (argument.name.clone(), schema(catalog, argument.kind, 0));
-    let required: Vec<_> = function.arguments.iter().filter(|argument| !argument.has_default).map(|argument| &argument.name).collect();
+    let required: Vec<_> = function
+        .arguments
+        .iter()
+        .filter(|argument| !argument.has_default)
+        .map(|argument| &argument.name)
+        .collect();
     let mut body = json!({"type": "object", "properties": function.arguments.iter().map(argument).collect::<Map<_, _>>()});
     if !required.is_empty() {
         body["required"] = json!(required);

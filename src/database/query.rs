@@ -50,7 +50,12 @@ pub async fn run_query(target: &Target, query: &Query, limits: Limits) -> Result
     run(session, &script.text(), &query.parameters, limits).await
 }
 
-async fn run(mut session: Session, text: &str, parameters: &[Value], limits: Limits) -> Result<Bytes, Error> {
+async fn run(
+    mut session: Session,
+    text: &str,
+    parameters: &[Value],
+    limits: Limits,
+) -> Result<Bytes, Error> {
     let answer = match parameters {
         [] => session.simple(text).await?,
         parameters => with_parameters(&mut session, text, parameters).await?,
@@ -58,11 +63,26 @@ async fn run(mut session: Session, text: &str, parameters: &[Value], limits: Lim
     print(session, answer, limits).await
 }
 
-async fn with_parameters(session: &mut Session, sql: &str, values: &[Value]) -> Result<Answer, Error> {
+async fn with_parameters(
+    session: &mut Session,
+    sql: &str,
+    values: &[Value],
+) -> Result<Answer, Error> {
     let expected = session.prepare(STATEMENT, sql).await?;
     // As many as were sent: the server says it best if the numbers differ.
-    let kinds = types::resolve(session, expected.into_iter().chain(std::iter::repeat(0)).take(values.len())).await;
-    let texts: Vec<_> = values.iter().zip(kinds).map(|(value, kind)| json::parameter(value, kind)).collect();
+    let kinds = types::resolve(
+        session,
+        expected
+            .into_iter()
+            .chain(std::iter::repeat(0))
+            .take(values.len()),
+    )
+    .await;
+    let texts: Vec<_> = values
+        .iter()
+        .zip(kinds)
+        .map(|(value, kind)| json::parameter(value, kind))
+        .collect();
     session.execute(STATEMENT, sql, &texts).await
 }
 
@@ -73,7 +93,9 @@ async fn print(mut session: Session, answer: Answer, limits: Limits) -> Result<B
     let printed = if rows.bytes() < PRINT_ASIDE_BYTES {
         json::rows(&rows, &kinds, &limits)?
     } else {
-        tokio::task::spawn_blocking(move || json::rows(&rows, &kinds, &limits)).await.context("printing rows")??
+        tokio::task::spawn_blocking(move || json::rows(&rows, &kinds, &limits))
+            .await
+            .context("printing rows")??
     };
     Ok(printed.into())
 }

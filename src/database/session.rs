@@ -68,18 +68,29 @@ impl Eq for Repair {}
 impl Target {
     /// The server behind this socket.
     pub fn new(socket: ServerSocket) -> Self {
-        Self { socket, repair: None }
+        Self {
+            socket,
+            repair: None,
+        }
     }
 
     /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
     pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
-        let repair = Repair { clusters: clusters.clone(), project: project.clone() };
-        Self { socket: clusters.socket(project), repair: Some(repair) }
+        let repair = Repair {
+            clusters: clusters.clone(),
+            project: project.clone(),
+        };
+        Self {
+            socket: clusters.socket(project),
+            repair: Some(repair),
+        }
     }
 
     /// Repairs the platform's roles. Returns whether it may have helped.
     pub(crate) async fn repair(&self) -> bool {
-        let Some(Repair { clusters, project }) = &self.repair else { return false };
+        let Some(Repair { clusters, project }) = &self.repair else {
+            return false;
+        };
         match timeout(REPAIR, clusters.repair(project)).await {
             Ok(Ok(())) => {
                 tracing::warn!(%project, "the project refused the platform's roles; they were repaired");
@@ -121,7 +132,11 @@ pub struct Limits {
 impl Default for Limits {
     /// 60 s, 100 000 rows, 32 MiB.
     fn default() -> Self {
-        Self { time: Duration::from_mins(1), rows_max: 100_000, bytes_max: 32 << 20 }
+        Self {
+            time: Duration::from_mins(1),
+            rows_max: 100_000,
+            bytes_max: 32 << 20,
+        }
     }
 }
 
@@ -177,13 +192,25 @@ impl Rows {
 
     /// The rows as text. For our own small queries; bytes that are no UTF-8 are replaced.
     pub(super) fn texts(&self) -> Vec<Vec<Option<String>>> {
-        let cells: Vec<_> = self.cells().map(|cell| cell.map(|text| String::from_utf8_lossy(text).into_owned())).collect();
-        cells.chunks(self.columns.len().max(1)).map(<[_]>::to_vec).collect()
+        let cells: Vec<_> = self
+            .cells()
+            .map(|cell| cell.map(|text| String::from_utf8_lossy(text).into_owned()))
+            .collect();
+        cells
+            .chunks(self.columns.len().max(1))
+            .map(<[_]>::to_vec)
+            .collect()
     }
 
     fn push(&mut self, row: &DataRowBody, limits: &Limits) -> Result<(), Error> {
         if self.count == limits.rows_max {
-            return Err(Error::invalid("query", format!("the result has more than {} rows; add a limit", limits.rows_max)));
+            return Err(Error::invalid(
+                "query",
+                format!(
+                    "the result has more than {} rows; add a limit",
+                    limits.rows_max
+                ),
+            ));
         }
         if self.cells.len() + row.buffer().len() > limits.bytes_max {
             return Err(too_large(limits));
@@ -226,9 +253,17 @@ impl Session {
     ///
     /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full;
     /// [`Error::DatabaseRefuses`] if the owner shut the role out and it could not be repaired.
-    pub async fn open(target: &Target, role: &str, database: &str, settings: &[(&str, &str)], limits: Limits) -> Result<Self, Error> {
+    pub async fn open(
+        target: &Target,
+        role: &str,
+        database: &str,
+        settings: &[(&str, &str)],
+        limits: Limits,
+    ) -> Result<Self, Error> {
         match Self::open_once(target, role, database, settings, limits).await {
-            Err(Error::DatabaseRefuses(_)) if database == DATABASE && Box::pin(target.repair()).await => {
+            Err(Error::DatabaseRefuses(_))
+                if database == DATABASE && Box::pin(target.repair()).await =>
+            {
                 Self::open_once(target, role, database, settings, limits).await
             }
             opened => opened,
@@ -269,7 +304,12 @@ impl Session {
         Ok(session)
     }
 
-    async fn log_in(&mut self, role: &str, database: &str, settings: &[(&str, &str)]) -> Result<(), Error> {
+    async fn log_in(
+        &mut self,
+        role: &str,
+        database: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<(), Error> {
         let (user, setting) = clusters::peer_login(role);
         let ours = [
             ("user", user),
@@ -281,21 +321,38 @@ impl Session {
             // A statement whose client is gone ends within this time (ms), should our own effort in `drop` fail.
             ("client_connection_check_interval", "2000"),
         ];
-        frontend::startup_message(ours.into_iter().chain(setting).chain(settings.iter().copied()), &mut self.outbox)
-            .context("writing the startup message")?;
+        frontend::startup_message(
+            ours.into_iter()
+                .chain(setting)
+                .chain(settings.iter().copied()),
+            &mut self.outbox,
+        )
+        .context("writing the startup message")?;
         self.send().await?;
         loop {
             match self.receive().await? {
                 Message::BackendKeyData(key) => {
-                    self.backend = Some(Backend { pid: key.process_id(), secret: key.secret_key() });
+                    self.backend = Some(Backend {
+                        pid: key.process_id(),
+                        secret: key.secret_key(),
+                    });
                 }
                 Message::ReadyForQuery(ready) => {
                     self.ready(ready.status());
                     return Ok(());
                 }
-                Message::ErrorResponse(body) => return Err(refused(SqlError::read(&body), database)),
-                Message::AuthenticationOk | Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
-                _ => return Err(io::Error::other("the server asks for a password; it must trust the peer")).context("logging in"),
+                Message::ErrorResponse(body) => {
+                    return Err(refused(SqlError::read(&body), database));
+                }
+                Message::AuthenticationOk
+                | Message::ParameterStatus(_)
+                | Message::NoticeResponse(_) => {}
+                _ => {
+                    return Err(io::Error::other(
+                        "the server asks for a password; it must trust the peer",
+                    ))
+                    .context("logging in");
+                }
             }
         }
     }
@@ -331,8 +388,15 @@ impl Session {
     }
 
     /// Runs what was prepared under `name`, with its parameters as text. `sql` is only shown in an error.
-    pub async fn execute(&mut self, name: &str, sql: &str, parameters: &[Option<String>]) -> Result<Answer, Error> {
-        let write = |value: &Option<String>, out: &mut BytesMut| -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
+    pub async fn execute(
+        &mut self,
+        name: &str,
+        sql: &str,
+        parameters: &[Option<String>],
+    ) -> Result<Answer, Error> {
+        let write = |value: &Option<String>,
+                     out: &mut BytesMut|
+         -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
             Ok(value.as_ref().map_or(IsNull::Yes, |text| {
                 out.extend_from_slice(text.as_bytes());
                 IsNull::No
@@ -340,7 +404,10 @@ impl Session {
         };
         if frontend::bind("", name, [], parameters, write, [], &mut self.outbox).is_err() {
             self.outbox.clear();
-            return Err(Error::invalid("parameters", "there are too many, or they are too long"));
+            return Err(Error::invalid(
+                "parameters",
+                "there are too many, or they are too long",
+            ));
         }
         frontend::describe(b'P', "", &mut self.outbox).context("writing a message")?;
         frontend::execute("", 0, &mut self.outbox).context("writing a message")?;
@@ -349,9 +416,16 @@ impl Session {
     }
 
     /// One statement of ours with text parameters.
-    pub(super) async fn query(&mut self, sql: &str, parameters: &[Option<&str>]) -> Result<Answer, Error> {
+    pub(super) async fn query(
+        &mut self,
+        sql: &str,
+        parameters: &[Option<&str>],
+    ) -> Result<Answer, Error> {
         self.prepare("", sql).await?;
-        let parameters: Vec<_> = parameters.iter().map(|value| value.map(str::to_owned)).collect();
+        let parameters: Vec<_> = parameters
+            .iter()
+            .map(|value| value.map(str::to_owned))
+            .collect();
         self.execute("", sql, &parameters).await
     }
 
@@ -365,7 +439,12 @@ impl Session {
     }
 
     /// `before` are the characters of `sql` in front of what was sent.
-    async fn ask_at(&mut self, sql: &str, before: usize, protocol: Protocol) -> Result<Answer, Error> {
+    async fn ask_at(
+        &mut self,
+        sql: &str,
+        before: usize,
+        protocol: Protocol,
+    ) -> Result<Answer, Error> {
         self.busy = true;
         self.send().await?;
         let mut answer = Answer::default();
@@ -383,11 +462,17 @@ impl Session {
                 Message::DataRow(_) if protocol == Protocol::Script => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
-                        answer.rows = Rows { columns, ..Rows::default() };
+                        answer.rows = Rows {
+                            columns,
+                            ..Rows::default()
+                        };
                     }
                     answer.rows.push(&row, &self.limits)?;
                 }
-                Message::CommandComplete(body) => body.tag().context("reading a command tag")?.clone_into(&mut answer.tag),
+                Message::CommandComplete(body) => body
+                    .tag()
+                    .context("reading a command tag")?
+                    .clone_into(&mut answer.tag),
                 Message::ErrorResponse(body) => failure = Some(SqlError::read(&body)),
                 Message::CopyInResponse(_) => self.refuse_copy(protocol).await?,
                 Message::CopyOutResponse(_) => return Err(Error::invalid("query", NO_COPY)),
@@ -402,7 +487,9 @@ impl Session {
         match failure {
             None => Ok(answer),
             // The server only knows that somebody cancelled.
-            Some(error) if error.code == "57014" && self.cancelled => Err(SqlError::overdue().into_error(sql)),
+            Some(error) if error.code == "57014" && self.cancelled => {
+                Err(SqlError::overdue().into_error(sql))
+            }
             Some(error) => Err(error.after(before).into_error(sql)),
         }
     }
@@ -451,7 +538,9 @@ impl Session {
                 self.overdue().await?;
             }
             self.inbox.reserve(READ_BYTES);
-            if let Ok(Ok(0) | Err(_)) = timeout_at(self.deadline, self.stream.read_buf(&mut self.inbox)).await {
+            if let Ok(Ok(0) | Err(_)) =
+                timeout_at(self.deadline, self.stream.read_buf(&mut self.inbox)).await
+            {
                 return Err(Broken::Lost);
             }
         }
@@ -461,7 +550,9 @@ impl Session {
         let Some(header) = Header::parse(&self.inbox).map_err(Broken::Garbled)? else {
             return Ok(None);
         };
-        if usize::try_from(header.len()).is_ok_and(|length| length > self.limits.bytes_max.max(READ_BYTES)) {
+        if usize::try_from(header.len())
+            .is_ok_and(|length| length > self.limits.bytes_max.max(READ_BYTES))
+        {
             return Err(Broken::TooLarge(self.limits));
         }
         Message::parse(&mut self.inbox).map_err(Broken::Garbled)
@@ -486,7 +577,8 @@ impl Session {
 impl Drop for Session {
     /// Whatever made us leave early — a limit, a fault, a client that hung up — the server shall not work on.
     fn drop(&mut self) {
-        let (Some(backend), Ok(runtime)) = (self.backend, tokio::runtime::Handle::try_current()) else {
+        let (Some(backend), Ok(runtime)) = (self.backend, tokio::runtime::Handle::try_current())
+        else {
             return;
         };
         if self.busy {
@@ -519,40 +611,56 @@ impl From<Broken> for Error {
             Broken::Lost => Self::DatabaseUnreachable,
             Broken::Overdue => SqlError::overdue().into_error(""),
             Broken::TooLarge(limits) => too_large(&limits),
-            Broken::Garbled(cause) => match Err::<(), _>(cause).context("reading a message of a project's database") {
-                Err(error) => error,
-                Ok(()) => Self::DatabaseUnreachable,
-            },
+            Broken::Garbled(cause) => {
+                match Err::<(), _>(cause).context("reading a message of a project's database") {
+                    Err(error) => error,
+                    Ok(()) => Self::DatabaseUnreachable,
+                }
+            }
         }
     }
 }
 
 /// A result is over [`Limits::bytes_max`].
 pub(super) fn too_large(limits: &Limits) -> Error {
-    Error::invalid("query", format!("the result is over {} bytes; select less", limits.bytes_max))
+    Error::invalid(
+        "query",
+        format!("the result is over {} bytes; select less", limits.bytes_max),
+    )
 }
 
 /// Why the server did not let us in.
 fn refused(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
         // The server has no room, starts or stops. A bound that the owner set on the role or the database is told apart by its text.
-        Some("53" | "57") if !error.summary().contains("too many connections for") => Error::DatabaseUnreachable,
+        Some("53" | "57") if !error.summary().contains("too many connections for") => {
+            Error::DatabaseUnreachable
+        }
         // The role may not log in, or is gone.
         Some("28") => Error::DatabaseRefuses(error.summary()),
         // The database that every project has is closed (55) or gone (3D), may not be connected to (42), or has a bound (53); or what
         // the role is to become is gone or not allowed (22, 42).
-        Some("55" | "3D" | "42" | "22" | "53") if database == DATABASE => Error::DatabaseRefuses(error.summary()),
+        Some("55" | "3D" | "42" | "22" | "53") if database == DATABASE => {
+            Error::DatabaseRefuses(error.summary())
+        }
         _ => error.into_error(""),
     }
 }
 
 fn columns(body: &RowDescriptionBody) -> Result<Vec<Column>, Error> {
     body.fields()
-        .map(|field| Ok(Column { name: field.name().to_owned(), kind: field.type_oid() }))
+        .map(|field| {
+            Ok(Column {
+                name: field.name().to_owned(),
+                kind: field.type_oid(),
+            })
+        })
         .collect()
         .context("reading a row description")
 }
 
 fn parameters(body: &ParameterDescriptionBody) -> Result<Vec<Oid>, Error> {
-    body.parameters().collect().context("reading a parameter description")
+    body.parameters()
+        .collect()
+        .context("reading a parameter description")
 }

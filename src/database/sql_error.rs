@@ -61,7 +61,10 @@ impl SqlError {
 
     /// The same, if so many characters stood in front of the text as sent.
     pub(super) fn after(self, characters: usize) -> Self {
-        Self { position: self.position.map(|position| position + characters), ..self }
+        Self {
+            position: self.position.map(|position| position + characters),
+            ..self
+        }
     }
 
     /// One line for the log: no value of a row is in it.
@@ -77,7 +80,12 @@ impl SqlError {
         if let Some(position) = self.position {
             text.push_str(&pointer(sql, position));
         }
-        let rest = [("DETAIL", &self.detail), ("HINT", &self.hint), ("QUERY", &self.internal_query), ("CONTEXT", &self.context)];
+        let rest = [
+            ("DETAIL", &self.detail),
+            ("HINT", &self.hint),
+            ("QUERY", &self.internal_query),
+            ("CONTEXT", &self.context),
+        ];
         for (label, value) in rest.into_iter().filter(|(_, value)| !value.is_empty()) {
             text.extend([label, ":  ", value, "\n"]);
         }
@@ -103,10 +111,22 @@ fn pointer(sql: &str, position: usize) -> String {
     let length = line.chars().count();
     let column = position.saturating_sub(1 + line_start).min(length);
 
-    let (skipped, lead) =
-        if length > LINE_CHARS_MAX && column > LINE_CHARS_MAX / 2 { (column - LINE_CHARS_MAX / 2, "...") } else { (0, "") };
-    let shown: String = line.chars().skip(skipped).take(LINE_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let tail = if length > skipped + LINE_CHARS_MAX { "..." } else { "" };
+    let (skipped, lead) = if length > LINE_CHARS_MAX && column > LINE_CHARS_MAX / 2 {
+        (column - LINE_CHARS_MAX / 2, "...")
+    } else {
+        (0, "")
+    };
+    let shown: String = line
+        .chars()
+        .skip(skipped)
+        .take(LINE_CHARS_MAX)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let tail = if length > skipped + LINE_CHARS_MAX {
+        "..."
+    } else {
+        ""
+    };
 
     let label = format!("LINE {number}: {lead}");
     let caret = label.len() + column - skipped;
@@ -140,8 +160,15 @@ mod tests {
             syntax_error(15).text("select * from nope"),
             "ERROR:  42P01: relation \"nope\" does not exist\nLINE 1: select * from nope\n                      ^\n"
         );
-        assert_eq!(pointer("select 1;\n\tselect é, x", 21), "LINE 2:  select é, x\n                  ^\n");
-        assert_eq!(pointer("select (", 9), "LINE 1: select (\n                ^\n", "at end of input");
+        assert_eq!(
+            pointer("select 1;\n\tselect é, x", 21),
+            "LINE 2:  select é, x\n                  ^\n"
+        );
+        assert_eq!(
+            pointer("select (", 9),
+            "LINE 1: select (\n                ^\n",
+            "at end of input"
+        );
         assert_eq!(pointer("select (\r\n", 11), "LINE 2: \n        ^\n");
         assert_eq!(pointer("", 1), "LINE 1: \n        ^\n");
         assert_eq!(pointer("x", usize::MAX), "LINE 1: x\n         ^\n");
@@ -154,14 +181,25 @@ mod tests {
         let text = pointer(&sql, 1001);
         let mut lines = text.lines();
         let (shown, caret) = (lines.next().unwrap(), lines.next().unwrap());
-        assert!(shown.starts_with("LINE 1: ...a") && shown.ends_with("b..."), "{shown}");
+        assert!(
+            shown.starts_with("LINE 1: ...a") && shown.ends_with("b..."),
+            "{shown}"
+        );
         assert_eq!(shown.find('!'), caret.find('^'));
     }
 
     #[test]
     fn details_follow_the_line() {
-        let error = SqlError { detail: "Key (id)=(1) already exists.".into(), hint: "Try 2.".into(), ..syntax_error(1) };
-        assert!(error.text("x").ends_with("^\nDETAIL:  Key (id)=(1) already exists.\nHINT:  Try 2.\n"));
+        let error = SqlError {
+            detail: "Key (id)=(1) already exists.".into(),
+            hint: "Try 2.".into(),
+            ..syntax_error(1)
+        };
+        assert!(
+            error
+                .text("x")
+                .ends_with("^\nDETAIL:  Key (id)=(1) already exists.\nHINT:  Try 2.\n")
+        );
     }
 
     proptest::proptest! {

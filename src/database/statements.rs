@@ -27,7 +27,10 @@ pub(super) fn readable(sql: &str) -> Result<(), Error> {
             _ => {}
         }
         if comments > COMMENTS_IN_A_RUN_MAX {
-            return Err(Error::invalid("query", format!("more than {COMMENTS_IN_A_RUN_MAX} comments begin one inside the other")));
+            return Err(Error::invalid(
+                "query",
+                format!("more than {COMMENTS_IN_A_RUN_MAX} comments begin one inside the other"),
+            ));
         }
     }
     Ok(())
@@ -48,7 +51,9 @@ impl<'a> Script<'a> {
         readable(sql)?;
         let mut statements = Statements::read(sql);
         let around = match statements.as_slice() {
-            [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => Some([first.span.clone(), last.span.clone()]),
+            [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => {
+                Some([first.span.clone(), last.span.clone()])
+            }
             _ => None,
         };
         if around.is_some() {
@@ -56,7 +61,10 @@ impl<'a> Script<'a> {
             statements.remove(0);
         }
         let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
-        if let Some(found) = statements.iter().find(|statement| statement.controls_transaction()) {
+        if let Some(found) = statements
+            .iter()
+            .find(|statement| statement.controls_transaction())
+        {
             return Err(Error::invalid(
                 field.to_owned(),
                 format!(
@@ -67,7 +75,10 @@ impl<'a> Script<'a> {
                 ),
             ));
         }
-        if let Some((name, found)) = statements.iter().find_map(|statement| Some((statement.never_in_transaction()?, statement))) {
+        if let Some((name, found)) = statements
+            .iter()
+            .find_map(|statement| Some((statement.never_in_transaction()?, statement)))
+        {
             return Err(Error::invalid(
                 field.to_owned(),
                 format!(
@@ -77,7 +88,11 @@ impl<'a> Script<'a> {
                 ),
             ));
         }
-        Ok(Self { sql, statements, around })
+        Ok(Self {
+            sql,
+            statements,
+            around,
+        })
     }
 
     /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
@@ -111,12 +126,25 @@ impl<'a> Script<'a> {
     }
 }
 
-const BEGIN: [&[&str]; 4] = [&["begin"], &["begin", "work"], &["begin", "transaction"], &["start", "transaction"]];
-const COMMIT: [&[&str]; 6] =
-    [&["commit"], &["commit", "work"], &["commit", "transaction"], &["end"], &["end", "work"], &["end", "transaction"]];
+const BEGIN: [&[&str]; 4] = [
+    &["begin"],
+    &["begin", "work"],
+    &["begin", "transaction"],
+    &["start", "transaction"],
+];
+const COMMIT: [&[&str]; 6] = [
+    &["commit"],
+    &["commit", "work"],
+    &["commit", "transaction"],
+    &["end"],
+    &["end", "work"],
+    &["end", "transaction"],
+];
 
 fn blank(text: &str) -> String {
-    text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect()
+    text.chars()
+        .map(|c| if c == '\n' { '\n' } else { ' ' })
+        .collect()
 }
 
 /// A statement: where it stands, and its first words in lower case. What is no word counts as an empty one.
@@ -138,7 +166,11 @@ impl Statement {
 
     fn defines_routine(&self) -> bool {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
-        matches!(words.as_slice(), ["create", "function" | "procedure", ..] | ["create", "or", "replace", "function" | "procedure", ..])
+        matches!(
+            words.as_slice(),
+            ["create", "function" | "procedure", ..]
+                | ["create", "or", "replace", "function" | "procedure", ..]
+        )
     }
 
     /// What it is, if PostgreSQL refuses it inside a transaction whatever it is about.
@@ -146,7 +178,8 @@ impl Statement {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         Some(match words.as_slice() {
             ["vacuum", ..] => "VACUUM",
-            ["create", "index", "concurrently", ..] | ["create", "unique", "index", "concurrently", ..] => "CREATE INDEX CONCURRENTLY",
+            ["create", "index", "concurrently", ..]
+            | ["create", "unique", "index", "concurrently", ..] => "CREATE INDEX CONCURRENTLY",
             ["drop", "index", "concurrently", ..] => "DROP INDEX CONCURRENTLY",
             ["reindex", _, "concurrently", ..] => "REINDEX CONCURRENTLY",
             ["reindex", "schema" | "database" | "system", ..] => "REINDEX of more than one table",
@@ -168,7 +201,8 @@ impl Statement {
         match words.as_slice() {
             // Back to a savepoint: the transaction goes on.
             ["rollback", "to", ..] | ["rollback", "work" | "transaction", "to", ..] => false,
-            ["begin" | "commit" | "end" | "abort" | "rollback", ..] | ["start" | "prepare", "transaction", ..] => true,
+            ["begin" | "commit" | "end" | "abort" | "rollback", ..]
+            | ["start" | "prepare", "transaction", ..] => true,
             _ => false,
         }
     }
@@ -189,7 +223,10 @@ struct Statements {
 impl Statements {
     fn read(sql: &str) -> Vec<Statement> {
         let mut reader = Self::default();
-        let mut lexer = Lexer { text: sql.as_bytes(), at: 0 };
+        let mut lexer = Lexer {
+            text: sql.as_bytes(),
+            at: 0,
+        };
         while let Some((token, span)) = lexer.next_token() {
             match token {
                 Token::End => reader.end(span.end),
@@ -222,7 +259,11 @@ impl Statements {
         statement.ends_concurrently = word == "concurrently";
         statement.span.end = span.end;
         if statement.words.len() < WORDS_MAX {
-            statement.words.push(if ends_body { String::new() } else { word.to_owned() });
+            statement.words.push(if ends_body {
+                String::new()
+            } else {
+                word.to_owned()
+            });
         }
         let starts_body = self.after_begin && word == "atomic" && statement.defines_routine();
         self.after_begin = word == "begin";
@@ -347,7 +388,11 @@ impl Lexer<'_> {
             self.past_quote(b'\'', escapes);
             let end = self.at;
             self.continuation();
-            if self.peek(0) != Some(b'\'') || !self.text[end..self.at].iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            if self.peek(0) != Some(b'\'')
+                || !self.text[end..self.at]
+                    .iter()
+                    .any(|byte| matches!(byte, b'\n' | b'\r'))
+            {
                 self.at = end;
                 return;
             }
@@ -396,7 +441,9 @@ impl Lexer<'_> {
         self.at += 1;
         let delimiter = &self.text[start..self.at];
         let body = &self.text[self.at..];
-        let length = body.windows(delimiter.len()).position(|window| window == delimiter);
+        let length = body
+            .windows(delimiter.len())
+            .position(|window| window == delimiter);
         self.at += length.map_or(body.len(), |length| length + delimiter.len());
     }
 }
@@ -424,22 +471,40 @@ mod tests {
     }
 
     fn statements(sql: &str) -> Vec<&str> {
-        Script::read("a migration", "query", sql).unwrap().statements().into_iter().map(|part| &sql[part]).collect()
+        Script::read("a migration", "query", sql)
+            .unwrap()
+            .statements()
+            .into_iter()
+            .map(|part| &sql[part])
+            .collect()
     }
 
     #[test]
     fn a_text_falls_into_its_statements() {
-        assert_eq!(statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"), ["select 1;", "(select ';');", "select 2;"]);
+        assert_eq!(
+            statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"),
+            ["select 1;", "(select ';');", "select 2;"]
+        );
         let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
-        assert_eq!(statements(&format!("{body} select f()")), [body, "select f()"]);
+        assert_eq!(
+            statements(&format!("{body} select f()")),
+            [body, "select f()"]
+        );
         let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
         assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
     }
 
     #[test]
     fn comments_in_comments_have_a_bound() {
-        let nested = |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
-        for fine in [nested(100, ""), nested(100, "-+"), nested(10_000, " "), nested(10_000, "a"), "/* -------- */".repeat(1000)] {
+        let nested =
+            |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
+        for fine in [
+            nested(100, ""),
+            nested(100, "-+"),
+            nested(10_000, " "),
+            nested(10_000, "a"),
+            "/* -------- */".repeat(1000),
+        ] {
             assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
         }
         for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
@@ -452,22 +517,41 @@ mod tests {
         for (sql, name, line) in [
             ("vacuum", "VACUUM", 1),
             ("select 1;\n VACUUM (full) t", "VACUUM", 2),
-            ("create index concurrently on t (a)", "CREATE INDEX CONCURRENTLY", 1),
-            ("create unique index concurrently i on t (a)", "CREATE INDEX CONCURRENTLY", 1),
+            (
+                "create index concurrently on t (a)",
+                "CREATE INDEX CONCURRENTLY",
+                1,
+            ),
+            (
+                "create unique index concurrently i on t (a)",
+                "CREATE INDEX CONCURRENTLY",
+                1,
+            ),
             ("drop index concurrently i", "DROP INDEX CONCURRENTLY", 1),
             ("reindex table concurrently t", "REINDEX CONCURRENTLY", 1),
             ("reindex (concurrently) table t", "REINDEX CONCURRENTLY", 1),
             ("reindex database d", "REINDEX of more than one table", 1),
-            ("begin; alter table a.t detach partition p concurrently; commit", "DETACH PARTITION CONCURRENTLY", 1),
+            (
+                "begin; alter table a.t detach partition p concurrently; commit",
+                "DETACH PARTITION CONCURRENTLY",
+                1,
+            ),
             ("create database d", "CREATE DATABASE", 1),
             ("drop database if exists d", "DROP DATABASE", 1),
-            ("alter database \"d\" set tablespace t", "ALTER DATABASE SET TABLESPACE", 1),
+            (
+                "alter database \"d\" set tablespace t",
+                "ALTER DATABASE SET TABLESPACE",
+                1,
+            ),
             ("alter system set work_mem = 1", "ALTER SYSTEM", 1),
             ("discard all", "DISCARD ALL", 1),
             ("cluster verbose", "CLUSTER of every table", 1),
         ] {
             let message = transactional(sql).expect_err(sql).message().into_owned();
-            assert!(message.contains(&format!("does not run {name} (line {line}) in any")), "{sql}: {message}");
+            assert!(
+                message.contains(&format!("does not run {name} (line {line}) in any")),
+                "{sql}: {message}"
+            );
         }
         for sql in [
             "create index i on t (a); drop index i; reindex table t; cluster t; cluster verbose t using i",
@@ -497,7 +581,10 @@ mod tests {
             "set transaction read only; prepare commit as select 1; select a$b$ from c; select 1 as é$$",
             "select $1; select 1$;",
         ] {
-            assert!(matches!(transactional(sql), Ok(Cow::Borrowed(same)) if same == sql), "{sql}");
+            assert!(
+                matches!(transactional(sql), Ok(Cow::Borrowed(same)) if same == sql),
+                "{sql}"
+            );
         }
     }
 
@@ -510,21 +597,48 @@ mod tests {
             ("select 1; end", "END", 1),
             ("abort", "ABORT", 1),
             ("rollback and chain", "ROLLBACK AND CHAIN", 1),
-            ("start transaction read only", "START TRANSACTION READ ONLY", 1),
+            (
+                "start transaction read only",
+                "START TRANSACTION READ ONLY",
+                1,
+            ),
             ("prepare transaction 'x'", "PREPARE TRANSACTION", 1),
-            ("begin; commit; create table x(); begin; commit", "COMMIT", 1),
-            ("begin isolation level serializable; select 1; commit", "BEGIN ISOLATION LEVEL SERIALIZABLE", 1),
+            (
+                "begin; commit; create table x(); begin; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "begin isolation level serializable; select 1; commit",
+                "BEGIN ISOLATION LEVEL SERIALIZABLE",
+                1,
+            ),
             ("select 'a\\'; commit; --'", "COMMIT", 1),
             ("select e'a' 'b\\'; commit; --'", "COMMIT", 1),
             ("select $a$ $b$ $a$; commit", "COMMIT", 1),
             ("select a$b$; commit; select $b$", "COMMIT", 1),
-            ("create function begin() returns int language sql return 1; commit", "COMMIT", 1),
-            ("create function f() returns int begin atomic select 1 as case; end; commit", "COMMIT", 1),
-            ("create function f() returns int begin atomic select 1; end; end", "END", 1),
+            (
+                "create function begin() returns int language sql return 1; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "create function f() returns int begin atomic select 1 as case; end; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "create function f() returns int begin atomic select 1; end; end",
+                "END",
+                1,
+            ),
             ("/* /* */ commit; */ commit", "COMMIT", 1),
         ] {
             let message = transactional(sql).expect_err(sql).message().into_owned();
-            assert!(message.contains(&format!("contain {name} (line {line})")), "{sql}: {message}");
+            assert!(
+                message.contains(&format!("contain {name} (line {line})")),
+                "{sql}: {message}"
+            );
         }
     }
 
@@ -534,7 +648,10 @@ mod tests {
             transactional("-- one\nBegin /* é */;\nselect 1;\ncommit work;\n-- end").unwrap(),
             "-- one\n              \nselect 1;\n            \n-- end"
         );
-        assert_eq!(transactional("start transaction; end").unwrap(), "                      ");
+        assert_eq!(
+            transactional("start transaction; end").unwrap(),
+            "                      "
+        );
     }
 
     proptest! {

@@ -36,7 +36,9 @@ pub(super) async fn stop(target: Target, backend: Backend) {
 
 /// Asks the backend to give up its current statement. A failure is logged: the caller's deadline goes on either way.
 pub(super) async fn cancel(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_cancel(target, backend)).await.unwrap_or_else(|elapsed| Err(elapsed.into()));
+    let asked = timeout(ASK, request_cancel(target, backend))
+        .await
+        .unwrap_or_else(|elapsed| Err(elapsed.into()));
     if let Err(error) = asked {
         tracing::warn!(pid = backend.pid, %error, "cancelling a statement failed");
     }
@@ -53,16 +55,24 @@ async fn request_cancel(target: &Target, backend: Backend) -> io::Result<()> {
 
 /// Ends the backend. It must have been cancelled at least [`GRACE`] ago.
 pub(super) async fn terminate(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_terminate(target, backend)).await.unwrap_or_else(|elapsed| Err(elapsed.into()));
+    let asked = timeout(ASK, request_terminate(target, backend))
+        .await
+        .unwrap_or_else(|elapsed| Err(elapsed.into()));
     if let Err(error) = asked {
         tracing::warn!(pid = backend.pid, error, "ending a backend failed");
     }
 }
 
-async fn request_terminate(target: &Target, backend: Backend) -> Result<(), Box<dyn StdError + Send + Sync>> {
+async fn request_terminate(
+    target: &Target,
+    backend: Backend,
+) -> Result<(), Box<dyn StdError + Send + Sync>> {
     let stream = target.connect().await?;
     let mut config = tokio_postgres::Config::new();
-    config.user(ADMIN).dbname(DATABASE).options("-c search_path=pg_catalog");
+    config
+        .user(ADMIN)
+        .dbname(DATABASE)
+        .options("-c search_path=pg_catalog");
     let (client, connection) = config.connect_raw(stream, NoTls).await?;
     let connection = tokio::spawn(connection);
     // A process id may be another backend's by now. That one began after the cancel, so within the grace.

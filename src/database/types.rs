@@ -83,7 +83,10 @@ fn builtin_array(kind: Oid) -> Option<Kind> {
         1002 | 1003 | 1009 | 1014 | 1015 | 1182 | 1187 | 2951 => Scalar::Text,
         _ => return None,
     };
-    Some(Kind::Array { element, delimiter: b',' })
+    Some(Kind::Array {
+        element,
+        delimiter: b',',
+    })
 }
 
 /// How values of `kinds` print, in the same order.
@@ -92,18 +95,37 @@ fn builtin_array(kind: Oid) -> Option<Kind> {
 /// What cannot be found out prints as text: the customer's statement has run, so its answer must not fail over this.
 pub(super) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = Oid>) -> Vec<Kind> {
     let kinds: Vec<_> = kinds.collect();
-    let mut unknown: Vec<_> = kinds.iter().copied().filter(|kind| builtin(*kind).is_none()).collect();
+    let mut unknown: Vec<_> = kinds
+        .iter()
+        .copied()
+        .filter(|kind| builtin(*kind).is_none())
+        .collect();
     unknown.sort_unstable();
     unknown.dedup();
     unknown.truncate(UNKNOWN_MAX);
-    let arrays = if unknown.is_empty() { HashMap::new() } else { look_up(session, &unknown).await };
+    let arrays = if unknown.is_empty() {
+        HashMap::new()
+    } else {
+        look_up(session, &unknown).await
+    };
     let text = Kind::Scalar(Scalar::Text);
-    kinds.into_iter().map(|kind| builtin(kind).or_else(|| arrays.get(&kind).copied()).unwrap_or(text)).collect()
+    kinds
+        .into_iter()
+        .map(|kind| {
+            builtin(kind)
+                .or_else(|| arrays.get(&kind).copied())
+                .unwrap_or(text)
+        })
+        .collect()
 }
 
 /// Those of `unknown` that are arrays. Everything else — enums, ranges, composites, types of extensions — is text.
 async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
-    let list = unknown.iter().map(Oid::to_string).collect::<Vec<_>>().join(",");
+    let list = unknown
+        .iter()
+        .map(Oid::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
     // An element may be a domain over a domain; no chain is deeper than this in earnest.
     let sql = format!(
         "with recursive step(id, element, delimiter, depth) as (
@@ -121,7 +143,12 @@ async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
             return HashMap::new();
         }
     };
-    answer.rows.texts().iter().filter_map(|row| array(row)).collect()
+    answer
+        .rows
+        .texts()
+        .iter()
+        .filter_map(|row| array(row))
+        .collect()
 }
 
 fn array(row: &[Option<String>]) -> Option<(Oid, Kind)> {
@@ -132,5 +159,11 @@ fn array(row: &[Option<String>]) -> Option<(Oid, Kind)> {
         Some(Kind::Scalar(scalar)) => scalar,
         _ => Scalar::Text,
     };
-    Some((id.parse().ok()?, Kind::Array { element, delimiter: *delimiter.as_bytes().first()? }))
+    Some((
+        id.parse().ok()?,
+        Kind::Array {
+            element,
+            delimiter: *delimiter.as_bytes().first()?,
+        },
+    ))
 }

@@ -19,10 +19,18 @@ const LOCK: i64 = 0x68_6f6f_6b73;
 ///
 /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the customer has something else of this name.
 pub async fn enable(target: &Target, limits: Limits) -> Result<(), Error> {
-    let settings = [("search_path", "pg_catalog"), ("lock_timeout", "4s"), ("default_transaction_read_only", "off")];
+    let settings = [
+        ("search_path", "pg_catalog"),
+        ("lock_timeout", "4s"),
+        ("default_transaction_read_only", "off"),
+    ];
     let mut session = Session::open(target, OWNER, DATABASE, &settings, limits).await?;
     // Read committed, whatever the customer's default is: what the one before us made must be seen after the wait.
-    session.script(&format!("begin isolation level read committed; select pg_advisory_xact_lock({LOCK})")).await?;
+    session
+        .script(&format!(
+            "begin isolation level read committed; select pg_advisory_xact_lock({LOCK})"
+        ))
+        .await?;
     if !enabled(&mut session).await? {
         session.script(INSTALL).await?;
     }
@@ -30,10 +38,14 @@ pub async fn enable(target: &Target, limits: Limits) -> Result<(), Error> {
 }
 
 async fn enabled(session: &mut Session) -> Result<bool, Error> {
-    let there = session.simple("select from pg_class where oid = to_regclass('supabase_functions.migrations')").await?;
+    let there = session
+        .simple("select from pg_class where oid = to_regclass('supabase_functions.migrations')")
+        .await?;
     if there.rows.is_empty() {
         return Ok(false);
     }
-    let noted = session.simple("select from supabase_functions.migrations where version = 'initial'").await?;
+    let noted = session
+        .simple("select from supabase_functions.migrations where version = 'initial'")
+        .await?;
     Ok(!noted.rows.is_empty())
 }

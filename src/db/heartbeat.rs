@@ -50,7 +50,11 @@ impl fmt::Display for Trouble {
 pub async fn run(db: Db) {
     loop {
         let trouble = attend(&db).await;
-        if db.0.available.send_if_modified(|available| std::mem::replace(available, false)) {
+        if db
+            .0
+            .available
+            .send_if_modified(|available| std::mem::replace(available, false))
+        {
             tracing::error!(%trouble, "the control database does not answer; requests that need it are answered 503 until it does");
         }
         sleep(RETRY).await;
@@ -91,12 +95,18 @@ impl Drop for Abort {
 
 impl Heart {
     async fn connect(db: &Db) -> Result<Self, Trouble> {
-        let connected = timeout(ANSWER, db.dedicated(NAME)).await.map_err(|_| Trouble::Silent)?;
+        let connected = timeout(ANSWER, db.dedicated(NAME))
+            .await
+            .map_err(|_| Trouble::Silent)?;
         let (client, connection) = connected.map_err(Trouble::Unreachable)?;
         // How it ended is of no interest: that it did is.
         let driver = tokio::spawn(async move { drop(connection.await) });
         let abort = Abort(driver.abort_handle());
-        Ok(Self { client, driver, _abort: abort })
+        Ok(Self {
+            client,
+            driver,
+            _abort: abort,
+        })
     }
 
     async fn beat(mut self, db: &Db) -> Trouble {
@@ -107,7 +117,11 @@ impl Heart {
                 Ok(Err(error)) => return Trouble::Unreachable(error),
                 Err(_) => return Trouble::Silent,
             }
-            if db.0.available.send_if_modified(|available| !std::mem::replace(available, true)) {
+            if db
+                .0
+                .available
+                .send_if_modified(|available| !std::mem::replace(available, true))
+            {
                 tracing::info!("the control database answers again");
             }
             tokio::select! {

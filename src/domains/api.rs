@@ -16,7 +16,12 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_VANITY, &CHECK_VANITY, &ACTIVATE_VANITY, &DEACTIVATE_VANITY];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &GET_VANITY,
+    &CHECK_VANITY,
+    &ACTIVATE_VANITY,
+    &DEACTIVATE_VANITY,
+];
 
 static GET_VANITY: Endpoint = Endpoint {
     id: "v1-get-vanity-subdomain-config",
@@ -55,7 +60,10 @@ async fn get_vanity(project: Project, app: App) -> Result<Json<VanityTold>, Erro
         Used::Custom(host) => (VanityStatus::CustomDomainUsed, Some(host)),
         Used::Vanity(name) => (VanityStatus::Active, Some(name)),
     };
-    Ok(Json(VanityTold { status, custom_domain }))
+    Ok(Json(VanityTold {
+        status,
+        custom_domain,
+    }))
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -68,7 +76,11 @@ struct VanityRequest {
 
 impl VanityRequest {
     fn name(&self) -> Result<Name, Error> {
-        self.vanity_subdomain.parse().map_err(|malformed: crate::ids::Malformed| Error::invalid("vanity_subdomain", malformed.to_string()))
+        self.vanity_subdomain
+            .parse()
+            .map_err(|malformed: crate::ids::Malformed| {
+                Error::invalid("vanity_subdomain", malformed.to_string())
+            })
     }
 }
 
@@ -81,7 +93,11 @@ static CHECK_VANITY: Endpoint = Endpoint {
     aliases: &["/v1/projects/{ref}/vanity-subdomain/check-availability"],
     access: needs(&[&[P::VanitySubdomainWrite]], S::DomainsWrite),
     limit: &DOMAINS,
-    handler: || mount(check_vanity).that_only_sees().sample(r#"{"vanity_subdomain": "my-shop"}"#),
+    handler: || {
+        mount(check_vanity)
+            .that_only_sees()
+            .sample(r#"{"vanity_subdomain": "my-shop"}"#)
+    },
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -90,8 +106,14 @@ struct Availability {
     available: bool,
 }
 
-async fn check_vanity(project: Project, app: App, Json(request): Json<VanityRequest>) -> Result<Created<Availability>, Error> {
-    Ok(Created(Availability { available: vanity::is_available(&app, &project, &request.name()?).await? }))
+async fn check_vanity(
+    project: Project,
+    app: App,
+    Json(request): Json<VanityRequest>,
+) -> Result<Created<Availability>, Error> {
+    Ok(Created(Availability {
+        available: vanity::is_available(&app, &project, &request.name()?).await?,
+    }))
 }
 
 static ACTIVATE_VANITY: Endpoint = Endpoint {
@@ -119,7 +141,9 @@ async fn activate_vanity(
     audit: Arc<Recorder>,
     Json(request): Json<VanityRequest>,
 ) -> Result<Created<VanityActivated>, Error> {
-    Ok(Created(VanityActivated { custom_domain: vanity::activate(&app, &project, &request.name()?, &audit).await? }))
+    Ok(Created(VanityActivated {
+        custom_domain: vanity::activate(&app, &project, &request.name()?, &audit).await?,
+    }))
 }
 
 static DEACTIVATE_VANITY: Endpoint = Endpoint {
@@ -134,7 +158,11 @@ static DEACTIVATE_VANITY: Endpoint = Endpoint {
     handler: || mount(deactivate_vanity),
 };
 
-async fn deactivate_vanity(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+async fn deactivate_vanity(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
     vanity::deactivate(&app, &project, &audit).await?;
     Ok(Done)
 }

@@ -151,23 +151,43 @@ const RESERVED: &[Group] = &[
 ];
 
 /// Kinds of servers, reserved with any number behind them: `ns`, `ns1`, `ns-02`. Sorted.
-const SERVERS: &[&str] =
-    &["dns", "ftp", "imap", "ldap", "mail", "mx", "ns", "ntp", "pop", "relay", "resolver", "smtp", "time", "vpn", "web", "www"];
+const SERVERS: &[&str] = &[
+    "dns", "ftp", "imap", "ldap", "mail", "mx", "ns", "ntp", "pop", "relay", "resolver", "smtp",
+    "time", "vpn", "web", "www",
+];
 
 /// Why a label in lower case is given to no project. None: it may be.
 pub(super) fn reason(label: &str) -> Option<&'static str> {
-    let listed = |label: &str| RESERVED.iter().find(|group| group.labels.binary_search(&label).is_ok()).map(|group| group.reason);
+    let listed = |label: &str| {
+        RESERVED
+            .iter()
+            .find(|group| group.labels.binary_search(&label).is_ok())
+            .map(|group| group.reason)
+    };
     let server = |label: &str| {
-        let stem = label.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('-');
-        SERVERS.binary_search(&stem).is_ok().then_some("how servers of a domain are called")
+        let stem = label
+            .trim_end_matches(|letter: char| letter.is_ascii_digit())
+            .trim_end_matches('-');
+        SERVERS
+            .binary_search(&stem)
+            .is_ok()
+            .then_some("how servers of a domain are called")
     };
     let reserved = |label: &str| listed(label).or_else(|| server(label));
-    reserved(label).or_else(|| look_alikes(label).iter().find_map(|alike| reserved(alike)).map(|_| "it looks like a reserved name"))
+    reserved(label).or_else(|| {
+        look_alikes(label)
+            .iter()
+            .find_map(|alike| reserved(alike))
+            .map(|_| "it looks like a reserved name")
+    })
 }
 
 /// The labels that a label could be read as: with the letters that `0`, `1`, `rn` and `vv` look like.
 fn look_alikes(label: &str) -> [String; 2] {
-    let letters = label.replace('0', "o").replace("rn", "m").replace("vv", "w");
+    let letters = label
+        .replace('0', "o")
+        .replace("rn", "m")
+        .replace("vv", "w");
     [letters.replace('1', "l"), letters.replace('1', "i")]
 }
 
@@ -211,19 +231,35 @@ mod tests {
         ] {
             assert!(reason(label).is_some(), "{label}");
         }
-        for label in ["shop", "my-api", "api2go", "nsfw", "mailer", "a11y", "modern", "timeline", "webshop", "testing", "bureau-1"] {
+        for label in [
+            "shop", "my-api", "api2go", "nsfw", "mailer", "a11y", "modern", "timeline", "webshop",
+            "testing", "bureau-1",
+        ] {
             assert_eq!(reason(label), None, "{label}");
         }
     }
 
     #[test]
     fn the_table_is_in_order_and_names_each_label_once() {
-        let all: Vec<_> = RESERVED.iter().flat_map(|group| group.labels).chain(SERVERS).collect();
+        let all: Vec<_> = RESERVED
+            .iter()
+            .flat_map(|group| group.labels)
+            .chain(SERVERS)
+            .collect();
         let mut once = all.clone();
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), all.len());
-        assert!(RESERVED.iter().all(|group| group.labels.is_sorted() && !group.reason.is_empty()) && SERVERS.is_sorted());
-        assert!(all.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')));
+        assert!(
+            RESERVED
+                .iter()
+                .all(|group| group.labels.is_sorted() && !group.reason.is_empty())
+                && SERVERS.is_sorted()
+        );
+        assert!(all.iter().all(|label| {
+            label
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+        }));
     }
 }

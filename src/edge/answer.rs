@@ -57,7 +57,9 @@ impl Refusal {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
             Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
-            Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
@@ -98,7 +100,14 @@ impl Refusal {
 
     /// Whether the connection can be used for another request.
     fn ends_connection(self) -> bool {
-        matches!(self, Self::Malformed | Self::Misdirected | Self::TooLarge | Self::Stalled | Self::TransferCoding)
+        matches!(
+            self,
+            Self::Malformed
+                | Self::Misdirected
+                | Self::TooLarge
+                | Self::Stalled
+                | Self::TransferCoding
+        )
     }
 
     pub(super) fn respond(self, version: Version) -> Response<Download> {
@@ -107,7 +116,9 @@ impl Refusal {
             close(response.headers_mut());
         }
         if matches!(self, Self::Busy | Self::TooMany) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
@@ -131,6 +142,9 @@ pub(super) fn close(headers: &mut HeaderMap) {
 fn message(status: StatusCode, message: &str) -> Response<Download> {
     let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json; charset=utf-8"),
+    );
     response
 }

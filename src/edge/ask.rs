@@ -21,7 +21,9 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
 async fn is_ours(app: &App, query: &str) -> bool {
     let mut names = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "domain");
     // Said twice it means nothing.
-    let (Some((_, name)), None) = (names.next(), names.next()) else { return false };
+    let (Some((_, name)), None) = (names.next(), names.next()) else {
+        return false;
+    };
     let site = app.edge.names.find(&name.to_ascii_lowercase()).await;
     site.is_some_and(|site| site.serving != Serving::NotYet)
 }

@@ -62,7 +62,11 @@ pub(super) struct Moving<B, H> {
 
 impl<B, H> Moving<B, H> {
     pub(super) fn new(body: B, held: H) -> Self {
-        Self { body, held, deadline: None }
+        Self {
+            body,
+            held,
+            deadline: None,
+        }
     }
 }
 
@@ -74,7 +78,10 @@ where
     type Data = Bytes;
     type Error = Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -86,8 +93,13 @@ where
             }
             // Most frames are there when they are asked for: only one that is not needs a timer.
             Poll::Pending => {
-                let deadline = this.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STILL)));
-                deadline.as_mut().poll(cx).map(|()| Some(Err(StoodStill.into())))
+                let deadline = this
+                    .deadline
+                    .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STILL)));
+                deadline
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| Some(Err(StoodStill.into())))
             }
         }
     }
@@ -134,15 +146,29 @@ pub(super) struct ClientBody {
 
 impl ClientBody {
     pub(super) const fn new(body: Incoming, unfinished: UnfinishedBody, clock: Clock) -> Self {
-        Self { first: None, rest: body, unfinished: Some(unfinished), clock }
+        Self {
+            first: None,
+            rest: body,
+            unfinished: Some(unfinished),
+            clock,
+        }
     }
 
     /// Waits until the first bytes have arrived, and counts the request as in flight. None: the body is empty, and ended.
-    pub(super) async fn begin(mut self, capacity: &Arc<Capacity>, holder: Holder) -> Result<Option<(Self, Held)>, Refusal> {
+    pub(super) async fn begin(
+        mut self,
+        capacity: &Arc<Capacity>,
+        holder: Holder,
+    ) -> Result<Option<(Self, Held)>, Refusal> {
         loop {
-            let Ok(frame) = timeout(STILL, self.frame()).await else { return Err(Refusal::Stalled) };
+            let Ok(frame) = timeout(STILL, self.frame()).await else {
+                return Err(Refusal::Stalled);
+            };
             let Some(frame) = frame else { return Ok(None) };
-            let first = frame.map_err(|error| error.refusal())?.into_data().unwrap_or_default();
+            let first = frame
+                .map_err(|error| error.refusal())?
+                .into_data()
+                .unwrap_or_default();
             if !first.is_empty() {
                 self.first = Some(first);
                 break;
@@ -161,7 +187,10 @@ impl Body for ClientBody {
     type Data = Bytes;
     type Error = ClientBodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         let this = &mut *self;
         if let Some(first) = this.first.take() {
             return Poll::Ready(Some(Ok(Frame::data(first))));
@@ -170,7 +199,11 @@ impl Body for ClientBody {
         if let Some(unfinished) = &this.unfinished {
             match &polled {
                 Poll::Pending => unfinished.waits(cx, this.clock.ticks()),
-                Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(|data| !data.is_empty()) => unfinished.moved(),
+                Poll::Ready(Some(Ok(frame)))
+                    if frame.data_ref().is_some_and(|data| !data.is_empty()) =>
+                {
+                    unfinished.moved()
+                }
                 Poll::Ready(_) => {}
             }
             if unfinished.is_ended() {
@@ -184,7 +217,9 @@ impl Body for ClientBody {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(ClientBodyError::Unreadable(error)))),
+            Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(Some(Err(ClientBodyError::Unreadable(error))))
+            }
             Poll::Ready(_) => {
                 this.unfinished = None;
                 Poll::Ready(None)
@@ -198,7 +233,10 @@ impl Body for ClientBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, first) = (self.rest.size_hint(), self.first.as_ref().map_or(0, |first| first.len() as u64));
+        let (rest, first) = (
+            self.rest.size_hint(),
+            self.first.as_ref().map_or(0, |first| first.len() as u64),
+        );
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(first));
         if let Some(upper) = rest.upper() {

@@ -49,7 +49,10 @@ pub(super) struct Bounds {
 }
 
 /// Bounds of every edge. A client's share is a quarter.
-pub(super) const BOUNDS: Bounds = Bounds { project: [1000, 500, 500], client: [250, 125, 125] };
+pub(super) const BOUNDS: Bounds = Bounds {
+    project: [1000, 500, 500],
+    client: [250, 125, 125],
+};
 
 /// The project and the client that something is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +121,10 @@ pub(super) struct UnfinishedBody(Held);
 
 impl Capacity {
     pub(super) fn new(bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self { bounds, projects: Mutex::default() })
+        Arc::new(Self {
+            bounds,
+            projects: Mutex::default(),
+        })
     }
 
     /// Counts a request without a body.
@@ -127,18 +133,35 @@ impl Capacity {
     }
 
     /// Counts a WebSocket.
-    pub(super) fn websocket(self: &Arc<Self>, holder: Holder, now: Ticks) -> Result<Held, Exceeded> {
+    pub(super) fn websocket(
+        self: &Arc<Self>,
+        holder: Holder,
+        now: Ticks,
+    ) -> Result<Held, Exceeded> {
         self.take(Kind::WebSocket, holder, None, now)
     }
 
     /// Counts a body of which nothing has arrived.
-    pub(super) fn body(self: &Arc<Self>, holder: Holder, now: Ticks) -> Result<UnfinishedBody, Exceeded> {
+    pub(super) fn body(
+        self: &Arc<Self>,
+        holder: Holder,
+        now: Ticks,
+    ) -> Result<UnfinishedBody, Exceeded> {
         self.take(Kind::Body, holder, None, now).map(UnfinishedBody)
     }
 
-    fn take(self: &Arc<Self>, kind: Kind, holder: Holder, progress: Option<Arc<Progress>>, now: Ticks) -> Result<Held, Exceeded> {
+    fn take(
+        self: &Arc<Self>,
+        kind: Kind,
+        holder: Holder,
+        progress: Option<Arc<Progress>>,
+        now: Ticks,
+    ) -> Result<Held, Exceeded> {
         let mut projects = self.projects.lock();
-        if progress.as_ref().is_some_and(|progress| progress.ended.load(Ordering::Relaxed)) {
+        if progress
+            .as_ref()
+            .is_some_and(|progress| progress.ended.load(Ordering::Relaxed))
+        {
             return Err(Exceeded::Body);
         }
         let usage = projects.entry(holder.project).or_default();
@@ -155,7 +178,12 @@ impl Capacity {
         if let Some(ended) = ended {
             ended.waker.wake();
         }
-        Ok(Held { capacity: Arc::clone(self), holder, kind, progress })
+        Ok(Held {
+            capacity: Arc::clone(self),
+            holder,
+            kind,
+            progress,
+        })
     }
 }
 
@@ -190,28 +218,53 @@ impl Usage {
     }
 
     /// Makes room for one more of a kind. Returns the body that was ended for it, if one was.
-    fn make_room(&mut self, kind: Kind, client: IpNet, bounds: &Bounds, now: Ticks) -> Result<Option<Arc<Progress>>, Exceeded> {
-        let own = self.clients.get(&client).map_or(0, |counts| counts[kind as usize]);
+    fn make_room(
+        &mut self,
+        kind: Kind,
+        client: IpNet,
+        bounds: &Bounds,
+        now: Ticks,
+    ) -> Result<Option<Arc<Progress>>, Exceeded> {
+        let own = self
+            .clients
+            .get(&client)
+            .map_or(0, |counts| counts[kind as usize]);
         if own >= bounds.client[kind as usize] {
             // Within its own share: no other client gives way to this one.
-            return self.end_oldest_stalled(kind, Some(client), now).map(Some).ok_or(Exceeded::Client);
+            return self
+                .end_oldest_stalled(kind, Some(client), now)
+                .map(Some)
+                .ok_or(Exceeded::Client);
         }
         if self.all[kind as usize] >= bounds.project[kind as usize] {
-            return self.end_oldest_stalled(kind, None, now).map(Some).ok_or(Exceeded::Project);
+            return self
+                .end_oldest_stalled(kind, None, now)
+                .map(Some)
+                .ok_or(Exceeded::Project);
         }
         Ok(None)
     }
 
     /// Ends the body that has stalled for the longest time, of a client or of all, if that frees one of `kind`.
-    fn end_oldest_stalled(&mut self, kind: Kind, client: Option<IpNet>, now: Ticks) -> Option<Arc<Progress>> {
+    fn end_oldest_stalled(
+        &mut self,
+        kind: Kind,
+        client: Option<IpNet>,
+        now: Ticks,
+    ) -> Option<Arc<Progress>> {
         let frees = |body: &Progress| match kind {
             Kind::Request => body.in_flight.load(Ordering::Relaxed),
             Kind::Body => true,
             Kind::WebSocket => false,
         };
-        let stalled = self.bodies.values().filter(|body| client.is_none_or(|client| client == body.client));
+        let stalled = self
+            .bodies
+            .values()
+            .filter(|body| client.is_none_or(|client| client == body.client));
         let stalled = stalled.filter(|body| frees(body) && body.has_stalled(now));
-        let oldest = stalled.min_by_key(|body| (body.waiting_since.load(Ordering::Relaxed), body.number)).cloned()?;
+        let oldest = stalled
+            .min_by_key(|body| (body.waiting_since.load(Ordering::Relaxed), body.number))
+            .cloned()?;
         self.bodies.remove(&oldest.number);
         self.subtract(Kind::Body, oldest.client);
         if oldest.in_flight.load(Ordering::Relaxed) {
@@ -225,7 +278,9 @@ impl Usage {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut projects = self.capacity.projects.lock();
-        let Some(usage) = projects.get_mut(&self.holder.project) else { return };
+        let Some(usage) = projects.get_mut(&self.holder.project) else {
+            return;
+        };
         if let Some(progress) = &self.progress {
             // Already subtracted when it was ended.
             if progress.ended.load(Ordering::Relaxed) {
@@ -233,7 +288,9 @@ impl Drop for Held {
             }
             match self.kind {
                 Kind::Body => drop(usage.bodies.remove(&progress.number)),
-                Kind::Request | Kind::WebSocket => progress.in_flight.store(false, Ordering::Relaxed),
+                Kind::Request | Kind::WebSocket => {
+                    progress.in_flight.store(false, Ordering::Relaxed)
+                }
             }
         }
         usage.subtract(self.kind, self.holder.client);
@@ -244,7 +301,10 @@ impl Drop for Held {
 impl Held {
     /// Forgets a project that has nothing in use.
     fn tidy(projects: &mut HashMap<ProjectId, Usage>, project: ProjectId) {
-        if projects.get(&project).is_some_and(|usage| usage.clients.is_empty()) {
+        if projects
+            .get(&project)
+            .is_some_and(|usage| usage.clients.is_empty())
+        {
             projects.remove(&project);
         }
     }
@@ -253,7 +313,9 @@ impl Held {
 impl UnfinishedBody {
     /// Counts the body's request as in flight, now that the body has begun to arrive.
     pub(super) fn request(&self, now: Ticks) -> Result<Held, Exceeded> {
-        self.0.capacity.take(Kind::Request, self.0.holder, self.0.progress.clone(), now)
+        self.0
+            .capacity
+            .take(Kind::Request, self.0.holder, self.0.progress.clone(), now)
     }
 
     /// Notes that bytes have arrived.
@@ -267,14 +329,22 @@ impl UnfinishedBody {
     pub(super) fn waits(&self, cx: &Context<'_>, now: Ticks) {
         if let Some(progress) = &self.0.progress {
             // The time of the first wait since the last byte is kept.
-            let _ = progress.waiting_since.compare_exchange(NOT_WAITING, now, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = progress.waiting_since.compare_exchange(
+                NOT_WAITING,
+                now,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
             progress.waker.register(cx.waker());
         }
     }
 
     /// Whether the body was ended to make room.
     pub(super) fn is_ended(&self) -> bool {
-        self.0.progress.as_ref().is_some_and(|progress| progress.ended.load(Ordering::Acquire))
+        self.0
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.ended.load(Ordering::Acquire))
     }
 }
 
@@ -284,21 +354,38 @@ mod tests {
 
     use super::*;
 
-    const TIGHT: Bounds = Bounds { project: [4, 4, 4], client: [2, 2, 2] };
+    const TIGHT: Bounds = Bounds {
+        project: [4, 4, 4],
+        client: [2, 2, 2],
+    };
 
     fn of(project: i64, last: u8) -> Holder {
-        Holder { project: ProjectId(project), client: format!("192.0.2.{last}/32").parse().unwrap() }
+        Holder {
+            project: ProjectId(project),
+            client: format!("192.0.2.{last}/32").parse().unwrap(),
+        }
     }
 
     #[test]
     fn a_client_has_a_share_of_each_kind_and_a_project_has_a_bound() {
         for take in [Capacity::request, Capacity::websocket] {
             let capacity = Capacity::new(TIGHT);
-            let first: Vec<_> = (0..2).map(|_| take(&capacity, of(1, 1), 0).unwrap_or_else(|_| panic!("within its share"))).collect();
+            let first: Vec<_> = (0..2)
+                .map(|_| {
+                    take(&capacity, of(1, 1), 0).unwrap_or_else(|_| panic!("within its share"))
+                })
+                .collect();
             assert_eq!(take(&capacity, of(1, 1), 0).err(), Some(Exceeded::Client));
-            let _second: Vec<_> = (0..2).map(|_| take(&capacity, of(1, 2), 0).unwrap_or_else(|_| panic!("within its share"))).collect();
+            let _second: Vec<_> = (0..2)
+                .map(|_| {
+                    take(&capacity, of(1, 2), 0).unwrap_or_else(|_| panic!("within its share"))
+                })
+                .collect();
             assert_eq!(take(&capacity, of(1, 3), 0).err(), Some(Exceeded::Project));
-            assert!(take(&capacity, of(2, 1), 0).is_ok(), "another project has its own bound");
+            assert!(
+                take(&capacity, of(2, 1), 0).is_ok(),
+                "another project has its own bound"
+            );
             drop(first);
             assert!(take(&capacity, of(1, 3), 0).is_ok());
         }
@@ -317,19 +404,39 @@ mod tests {
     #[test]
     fn the_oldest_stalled_body_is_ended_to_make_room() {
         let capacity = Capacity::new(TIGHT);
-        let bodies: Vec<_> = [1, 1, 2, 2].into_iter().zip(0..).map(|(last, at)| capacity.body(of(1, last), at).ok().unwrap()).collect();
-        assert_eq!(capacity.body(of(1, 3), STALLED_MILLIS - 1).err(), Some(Exceeded::Project), "none has waited for long enough");
+        let bodies: Vec<_> = [1, 1, 2, 2]
+            .into_iter()
+            .zip(0..)
+            .map(|(last, at)| capacity.body(of(1, last), at).ok().unwrap())
+            .collect();
+        assert_eq!(
+            capacity.body(of(1, 3), STALLED_MILLIS - 1).err(),
+            Some(Exceeded::Project),
+            "none has waited for long enough"
+        );
         // The first two move: the oldest that waits is the third.
         bodies[0].moved();
         bodies[1].moved();
         let now = STALLED_MILLIS + 10;
         bodies[1].waits(&Context::from_waker(Waker::noop()), now - 1);
         let newcomer = capacity.body(of(1, 3), now).ok().unwrap();
-        assert_eq!(bodies.iter().map(UnfinishedBody::is_ended).collect::<Vec<_>>(), [false, false, true, false]);
+        assert_eq!(
+            bodies
+                .iter()
+                .map(UnfinishedBody::is_ended)
+                .collect::<Vec<_>>(),
+            [false, false, true, false]
+        );
         // A client whose share is used up makes room within it.
         assert_eq!(capacity.body(of(1, 1), now).err(), Some(Exceeded::Client));
         assert!(capacity.body(of(1, 1), now + STALLED_MILLIS).is_ok());
-        assert_eq!(bodies.iter().map(UnfinishedBody::is_ended).collect::<Vec<_>>(), [false, true, true, false]);
+        assert_eq!(
+            bodies
+                .iter()
+                .map(UnfinishedBody::is_ended)
+                .collect::<Vec<_>>(),
+            [false, true, true, false]
+        );
         drop((bodies, newcomer));
         assert!(capacity.projects.lock().is_empty());
     }
@@ -344,11 +451,17 @@ mod tests {
         };
         let stalled = [begin(1), begin(1)];
         let idle = capacity.body(of(1, 2), 0).ok().unwrap();
-        let others = [capacity.request(of(1, 2), 0).ok().unwrap(), capacity.request(of(1, 2), 0).ok().unwrap()];
+        let others = [
+            capacity.request(of(1, 2), 0).ok().unwrap(),
+            capacity.request(of(1, 2), 0).ok().unwrap(),
+        ];
         assert_eq!(capacity.request(of(1, 3), 0).err(), Some(Exceeded::Project));
         let newcomer = capacity.request(of(1, 3), STALLED_MILLIS).ok().unwrap();
         assert!(stalled[0].0.is_ended() && !stalled[1].0.is_ended());
-        assert!(!idle.is_ended(), "a body that has not begun holds no place in flight");
+        assert!(
+            !idle.is_ended(),
+            "a body that has not begun holds no place in flight"
+        );
         drop((stalled, idle, others, newcomer));
         assert!(capacity.projects.lock().is_empty());
     }

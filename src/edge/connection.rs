@@ -53,14 +53,34 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    fn new(app: &App, (peer, place): (SocketAddr, ConnectionPlace), links: Arc<Links>, name: SmolStr, ambiguous: Ambiguous) -> Self {
+    fn new(
+        app: &App,
+        (peer, place): (SocketAddr, ConnectionPlace),
+        links: Arc<Links>,
+        name: SmolStr,
+        ambiguous: Ambiguous,
+    ) -> Self {
         let told = Client::new(peer.ip().to_canonical(), &name);
-        Self { app: app.clone(), peer, links, told, name, ambiguous, place: Arc::new(place) }
+        Self {
+            app: app.clone(),
+            peer,
+            links,
+            told,
+            name,
+            ambiguous,
+            place: Arc::new(place),
+        }
     }
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(app: &App, stream: TcpStream, from: (SocketAddr, ConnectionPlace), tls: &Tls, links: Arc<Links>) {
+pub(super) async fn serve(
+    app: &App,
+    stream: TcpStream,
+    from: (SocketAddr, ConnectionPlace),
+    tls: &Tls,
+    links: Arc<Links>,
+) {
     let opened = timeout(HANDSHAKE, Box::pin(open(app, stream, tls))).await;
     let tally = app.metrics.edge();
     let (stream, name) = match opened {
@@ -70,7 +90,11 @@ pub(super) async fn serve(app: &App, stream: TcpStream, from: (SocketAddr, Conne
     };
     tally.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        requests_2(Visit::new(app, from, links, name, Ambiguous::default()), stream).await;
+        requests_2(
+            Visit::new(app, from, links, name, Ambiguous::default()),
+            stream,
+        )
+        .await;
     } else {
         let (stream, ambiguous) = Watched::new(stream);
         requests_1(Visit::new(app, from, links, name, ambiguous), stream).await;
@@ -78,24 +102,50 @@ pub(super) async fn serve(app: &App, stream: TcpStream, from: (SocketAddr, Conne
 }
 
 /// TLS, for a name that is known. Nobody else is answered at all.
-async fn open(app: &App, stream: TcpStream, tls: &Tls) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
+async fn open(
+    app: &App,
+    stream: TcpStream,
+    tls: &Tls,
+) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
     // What broke off is nobody's fault here.
     let _ = stream.set_nodelay(true);
-    let start = LazyConfigAcceptor::new(Acceptor::default(), Wire::from(stream)).await.map_err(|_| "malformed")?;
+    let start = LazyConfigAcceptor::new(Acceptor::default(), Wire::from(stream))
+        .await
+        .map_err(|_| "malformed")?;
     let hello = start.client_hello();
-    let name: SmolStr = hello.server_name().ok_or("no name")?.to_ascii_lowercase().into();
-    if hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN)) {
-        let challenge = app.edge.names.challenge(&name).await.ok_or("unknown name")?;
+    let name: SmolStr = hello
+        .server_name()
+        .ok_or("no name")?
+        .to_ascii_lowercase()
+        .into();
+    if hello
+        .alpn()
+        .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN))
+    {
+        let challenge = app
+            .edge
+            .names
+            .challenge(&name)
+            .await
+            .ok_or("unknown name")?;
         let config = tls::for_challenge(&name, &challenge).map_err(|_| "malformed")?;
         // Nothing is said: the handshake is the answer.
-        start.into_stream(config).await.map_err(|_| "handshake failed")?;
+        start
+            .into_stream(config)
+            .await
+            .map_err(|_| "handshake failed")?;
         return Err("challenge");
     }
     let site = app.edge.names.find(&name).await.ok_or("unknown name")?;
-    if site.certificate.is_none() && !(site.own_domain && (tls.has_wildcard || app.edge.names.known().wildcard.is_some())) {
+    if site.certificate.is_none()
+        && !(site.own_domain && (tls.has_wildcard || app.edge.names.known().wildcard.is_some()))
+    {
         return Err("no certificate");
     }
-    let stream = start.into_stream(tls.config.clone()).await.map_err(|_| "handshake failed")?;
+    let stream = start
+        .into_stream(tls.config.clone())
+        .await
+        .map_err(|_| "handshake failed")?;
     Ok((stream, name))
 }
 
@@ -135,7 +185,10 @@ async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
     note(accepting::see_out(connection, app.edge.stopping()).await);
 }
 
-async fn answer(visit: Arc<Visit>, request: Request<Incoming>) -> Result<forward::Answer, Infallible> {
+async fn answer(
+    visit: Arc<Visit>,
+    request: Request<Incoming>,
+) -> Result<forward::Answer, Infallible> {
     Ok(forward::serve(&visit, request).await)
 }
 

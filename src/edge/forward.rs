@@ -53,8 +53,10 @@ pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answ
     let noted = Noted::of(visit, &request);
     let version = request.version();
     // A body of unknown length, or an upgrade: what follows is not watched.
-    let last =
-        version < Version::HTTP_2 && [header::TRANSFER_ENCODING, header::UPGRADE].iter().any(|name| request.headers().contains_key(name));
+    let last = version < Version::HTTP_2
+        && [header::TRANSFER_ENCODING, header::UPGRADE]
+            .iter()
+            .any(|name| request.headers().contains_key(name));
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let (uri, mut about) = (parts.uri.clone(), (None, None));
@@ -66,13 +68,18 @@ pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answ
             forward(visit, passed, parts, body).await
         }
     };
-    let mut answer = outcome.await.unwrap_or_else(|refusal| refusal.respond(version));
+    let mut answer = outcome
+        .await
+        .unwrap_or_else(|refusal| refusal.respond(version));
     if last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(answer.headers_mut());
     }
     if let Some(hsts) = about.0.as_ref().and_then(|site| site.hsts.clone()) {
         // What the service itself says of it holds.
-        answer.headers_mut().entry(header::STRICT_TRANSPORT_SECURITY).or_insert(hsts);
+        answer
+            .headers_mut()
+            .entry(header::STRICT_TRANSPORT_SECURITY)
+            .or_insert(hsts);
     }
     noted.write(visit, &uri, about, answer.status());
     answer
@@ -94,7 +101,11 @@ async fn admit<'a>(
     request::check(parts)?;
     let edge = &visit.app.edge;
     // Again for each request: connections outlive what they were made for.
-    let site = edge.names.find(&visit.name).await.ok_or(Refusal::NoProject)?;
+    let site = edge
+        .names
+        .find(&visit.name)
+        .await
+        .ok_or(Refusal::NoProject)?;
     *project = Some(site.clone());
     match site.serving {
         Serving::Yes => {}
@@ -103,17 +114,43 @@ async fn admit<'a>(
     }
     let (wanted, rest) = Service::of_path(uri.path()).ok_or(Refusal::NoService)?;
     *service = Some(wanted);
-    let own = site.upstreams.as_ref().and_then(|upstreams| upstreams.get(wanted));
-    let template = own.or_else(|| visit.app.settings.upstreams.get(wanted)).ok_or(Refusal::NotConfigured(wanted))?;
-    let upstream = template.fill(&site.reference).ok_or(Refusal::NotConfigured(wanted))?;
+    let own = site
+        .upstreams
+        .as_ref()
+        .and_then(|upstreams| upstreams.get(wanted));
+    let template = own
+        .or_else(|| visit.app.settings.upstreams.get(wanted))
+        .ok_or(Refusal::NotConfigured(wanted))?;
+    let upstream = template
+        .fill(&site.reference)
+        .ok_or(Refusal::NotConfigured(wanted))?;
     gate::check(&visit.app, &site, wanted, rest, parts).await?;
-    let client = visit.app.settings.transport.peer(visit.peer.ip(), &parts.headers).address;
-    let holder = Holder { project: site.project, client: bans::block(client) };
-    Ok(Passed { site, service: wanted, upstream, rest, holder })
+    let client = visit
+        .app
+        .settings
+        .transport
+        .peer(visit.peer.ip(), &parts.headers)
+        .address;
+    let holder = Holder {
+        project: site.project,
+        client: bans::block(client),
+    };
+    Ok(Passed {
+        site,
+        service: wanted,
+        upstream,
+        rest,
+        holder,
+    })
 }
 
 /// Passes a request on, and its answer back.
-async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming) -> Result<Answer, Refusal> {
+async fn forward(
+    visit: &Visit,
+    passed: Passed<'_>,
+    parts: Parts,
+    body: Incoming,
+) -> Result<Answer, Refusal> {
     let sent = Arc::new(Notify::new());
     let bytes_max = passed.service.body_bytes_max();
     if body.size_hint().lower() > bytes_max as u64 {
@@ -124,13 +161,24 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
         None
     } else {
         let unfinished = capacity.body(passed.holder, clock.ticks())?;
-        ClientBody::new(body, unfinished, clock.clone()).begin(capacity, passed.holder).await?
+        ClientBody::new(body, unfinished, clock.clone())
+            .begin(capacity, passed.holder)
+            .await?
     };
     let (upload, held) = if let Some((body, held)) = begun {
-        (Either::Right(Limited::new(Moving::new(body, Some(Sent(sent.clone()))), bytes_max)), held)
+        (
+            Either::Right(Limited::new(
+                Moving::new(body, Some(Sent(sent.clone()))),
+                bytes_max,
+            )),
+            held,
+        )
     } else {
         sent.notify_one();
-        (Either::Left(Empty::new()), capacity.request(passed.holder, clock.ticks())?)
+        (
+            Either::Left(Empty::new()),
+            capacity.request(passed.holder, clock.ticks())?,
+        )
     };
     let request = outgoing(visit, &passed, parts, upload)?;
     let asked = pin!(visit.links.ask(passed.upstream.authority(), request));
@@ -142,15 +190,34 @@ async fn forward(visit: &Visit, passed: Passed<'_>, parts: Parts, body: Incoming
 }
 
 /// The request as the service gets it.
-pub(super) fn outgoing(visit: &Visit, passed: &Passed<'_>, mut parts: Parts, body: Upload) -> Result<Request<Upload>, Refusal> {
+pub(super) fn outgoing(
+    visit: &Visit,
+    passed: &Passed<'_>,
+    mut parts: Parts,
+    body: Upload,
+) -> Result<Request<Upload>, Refusal> {
     let underscores = visit.app.settings.edge.underscore_headers;
-    let told = Told { client: &visit.told, project: &passed.site.told, prefix: passed.service.prefix(), underscores };
+    let told = Told {
+        client: &visit.told,
+        project: &passed.site.told,
+        prefix: passed.service.prefix(),
+        underscores,
+    };
     request::rewrite(&mut parts.headers, &told);
-    parts.uri = passed.upstream.path(passed.rest, parts.uri.query()).ok_or(Refusal::Malformed)?;
+    parts.uri = passed
+        .upstream
+        .path(passed.rest, parts.uri.query())
+        .ok_or(Refusal::Malformed)?;
     parts.version = Version::HTTP_11;
-    parts.headers.insert(header::HOST, passed.upstream.host().clone());
+    parts
+        .headers
+        .insert(header::HOST, passed.upstream.host().clone());
     let mut request = Request::new(body);
-    (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) = (parts.method, parts.uri, parts.headers);
+    (
+        *request.method_mut(),
+        *request.uri_mut(),
+        *request.headers_mut(),
+    ) = (parts.method, parts.uri, parts.headers);
     Ok(request)
 }
 
@@ -193,7 +260,11 @@ pub(super) fn incoming(response: Response<Arriving>, held: Held) -> Answer {
     let (mut parts, body) = response.into_parts();
     request::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    let body = if body.is_end_stream() { full("") } else { Either::Right(Moving::new(body, Some(held))) };
+    let body = if body.is_end_stream() {
+        full("")
+    } else {
+        Either::Right(Moving::new(body, Some(held)))
+    };
     Response::from_parts(parts, body)
 }
 
@@ -207,7 +278,13 @@ struct Noted {
 
 impl Noted {
     fn of(visit: &Visit, request: &Request<Incoming>) -> Self {
-        let text = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok()).map(log::cut);
+        let text = |name: HeaderName| {
+            request
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .map(log::cut)
+        };
         Self {
             began: visit.app.clock.ticks(),
             method: request.method().clone(),
@@ -216,7 +293,13 @@ impl Noted {
         }
     }
 
-    fn write(self, visit: &Visit, uri: &Uri, (site, service): (Option<Arc<Site>>, Option<Service>), status: StatusCode) {
+    fn write(
+        self,
+        visit: &Visit,
+        uri: &Uri,
+        (site, service): (Option<Arc<Site>>, Option<Service>),
+        status: StatusCode,
+    ) {
         let app = &visit.app;
         let [user_agent, referer, client_info] = self.texts;
         let row = log::Row {

@@ -38,7 +38,13 @@ pub(super) struct Watched<S> {
 impl<S> Watched<S> {
     pub(super) fn new(stream: S) -> (Self, Ambiguous) {
         let ambiguous = Ambiguous::default();
-        (Self { stream, watch: Watch::new(ambiguous.clone()) }, ambiguous)
+        (
+            Self {
+                stream,
+                watch: Watch::new(ambiguous.clone()),
+            },
+            ambiguous,
+        )
     }
 }
 
@@ -67,7 +73,15 @@ struct Watch {
 impl Watch {
     fn new(ambiguous: Ambiguous) -> Self {
         let line = Vec::with_capacity(LINE_BYTES_MAX);
-        Self { at: At::Head, line, first_line: true, length: None, chunked: false, upgrade: false, ambiguous }
+        Self {
+            at: At::Head,
+            line,
+            first_line: true,
+            length: None,
+            chunked: false,
+            upgrade: false,
+            ambiguous,
+        }
     }
 
     fn see(&mut self, mut bytes: &[u8]) {
@@ -109,7 +123,10 @@ impl Watch {
             let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
             if name.eq_ignore_ascii_case(b"content-length") {
                 // What is no number hyper refuses. One so long that it is not all here is meant to be read in two ways.
-                self.length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).or(Some(0));
+                self.length = std::str::from_utf8(value)
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .or(Some(0));
                 self.chunked |= self.line.len() == LINE_BYTES_MAX;
             } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
                 self.chunked = true;
@@ -134,7 +151,11 @@ impl Watch {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let this = &mut *self;
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
@@ -144,11 +165,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
@@ -174,7 +203,9 @@ mod tests {
         let seen = [1, 2, 7, text.len()].map(|size| {
             let ambiguous = Ambiguous::default();
             let mut watch = Watch::new(ambiguous.clone());
-            text.as_bytes().chunks(size).for_each(|part| watch.see(part));
+            text.as_bytes()
+                .chunks(size)
+                .for_each(|part| watch.see(part));
             ambiguous.is_set()
         });
         assert!(seen.iter().all(|one| *one == seen[0]), "{text}");
@@ -202,9 +233,15 @@ mod tests {
         for text in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3),
             "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde".repeat(2),
-            format!("POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n{both}", both.len()),
+            format!(
+                "POST / HTTP/1.1\r\nContent-Length: {}\r\n\r\n{both}",
+                both.len()
+            ),
             format!("GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n{both}"),
-            format!("GET /?{} HTTP/1.1\r\nX-Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "a".repeat(500)),
+            format!(
+                "GET /?{} HTTP/1.1\r\nX-Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+                "a".repeat(500)
+            ),
         ] {
             assert!(!is_ambiguous(&text), "{text}");
         }

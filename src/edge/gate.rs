@@ -23,7 +23,14 @@ const PROJECTS_MAX: usize = 10_000;
 /// Longest key that is looked at. The longest there is has half as many.
 const KEY_BYTES_MAX: usize = 1024;
 /// Paths of `auth` that browsers are sent to, or others ask who know no key of the project.
-const OPEN: [&str; 6] = ["/authorize", "/callback", "/verify", "/sso/saml/acs", "/sso/saml/metadata", "/.well-known"];
+const OPEN: [&str; 6] = [
+    "/authorize",
+    "/callback",
+    "/verify",
+    "/sso/saml/acs",
+    "/sso/saml/metadata",
+    "/.well-known",
+];
 
 /// The keys of projects that were asked for lately.
 pub(super) struct Gate {
@@ -36,7 +43,11 @@ pub(super) struct Gate {
 
 impl Default for Gate {
     fn default() -> Self {
-        Self { accepted: Cache::new(PROJECTS_MAX), changes: AtomicU64::new(0), bell: Notify::new() }
+        Self {
+            accepted: Cache::new(PROJECTS_MAX),
+            changes: AtomicU64::new(0),
+            bell: Notify::new(),
+        }
     }
 }
 
@@ -74,7 +85,9 @@ impl Gate {
                 if !matches!(error, Error::Unavailable { .. }) {
                     tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
                 }
-                known.map(|(_, accepted)| accepted).ok_or(Refusal::KeysUnknown)
+                known
+                    .map(|(_, accepted)| accepted)
+                    .ok_or(Refusal::KeysUnknown)
             }
         }
     }
@@ -86,13 +99,23 @@ pub(super) fn checks_keys(app: &App, site: &Site) -> bool {
 }
 
 /// Lets a request pass that has a key of the project, or needs none.
-pub(super) async fn check(app: &App, site: &Site, service: Service, rest: &str, parts: &Parts) -> Result<(), Refusal> {
+pub(super) async fn check(
+    app: &App,
+    site: &Site,
+    service: Service,
+    rest: &str,
+    parts: &Parts,
+) -> Result<(), Refusal> {
     if !checks_keys(app, site) || !needs_key(service, rest, &parts.method) {
         return Ok(());
     }
     let key = presented(parts)?;
     let accepted = app.edge.gate.accepted(app, site).await?;
-    if accepted.has(&key) { Ok(()) } else { Err(Refusal::WrongKey) }
+    if accepted.has(&key) {
+        Ok(())
+    } else {
+        Err(Refusal::WrongKey)
+    }
 }
 
 /// Whether a request needs a key where keys are checked. Files may be public, functions decide for themselves, and browsers cannot send
@@ -104,7 +127,10 @@ pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     match service {
         Service::Storage | Service::Functions => false,
         Service::Rest | Service::Realtime => true,
-        Service::Auth => !OPEN.iter().any(|open| rest.strip_prefix(open).is_some_and(|more| more.is_empty() || more.starts_with('/'))),
+        Service::Auth => !OPEN.iter().any(|open| {
+            rest.strip_prefix(open)
+                .is_some_and(|more| more.is_empty() || more.starts_with('/'))
+        }),
     }
 }
 
@@ -114,17 +140,26 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(value), None) => value.to_str().map(|text| Some(text.to_owned())).map_err(|_| Refusal::WrongKey),
+            (Some(value), None) => value
+                .to_str()
+                .map(|text| Some(text.to_owned()))
+                .map_err(|_| Refusal::WrongKey),
             (Some(_), Some(_)) => Err(Refusal::WrongKey),
         }
     };
     let query = parts.uri.query().unwrap_or_default();
-    let parameter = || form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "apikey").map(|(_, key)| key.into_owned());
+    let parameter = || {
+        form_urlencoded::parse(query.as_bytes())
+            .find(|(name, _)| name == "apikey")
+            .map(|(_, key)| key.into_owned())
+    };
     let bearer = || -> Result<Option<String>, Refusal> {
         let text = header(hyper::header::AUTHORIZATION.as_str())?;
         Ok(text.and_then(|text| {
             let (scheme, token) = text.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then(|| token.trim().to_owned())
         }))
     };
     let key = match header("apikey")?.or_else(parameter) {
@@ -134,7 +169,11 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
     if key.is_empty() {
         return Err(Refusal::NoKey);
     }
-    if key.len() > KEY_BYTES_MAX { Err(Refusal::WrongKey) } else { Ok(key) }
+    if key.len() > KEY_BYTES_MAX {
+        Err(Refusal::WrongKey)
+    } else {
+        Ok(key)
+    }
 }
 
 #[cfg(test)]
@@ -164,16 +203,21 @@ mod tests {
             (Service::Auth, "/admin/users/verify", &get, false),
             (Service::Auth, "", &get, false),
         ] {
-            assert_eq!(needs_key(service, rest, method), !open, "{service} {rest} {method}");
+            assert_eq!(
+                needs_key(service, rest, method),
+                !open,
+                "{service} {rest} {method}"
+            );
         }
     }
 
     #[test]
     fn a_key_is_taken_from_where_clients_put_it() {
         let sent = |query: &str, headers: &[(&str, &str)]| {
-            let request = headers
-                .iter()
-                .fold(Request::builder().uri(format!("/rest/v1/{query}")), |request, (name, value)| request.header(*name, *value));
+            let request = headers.iter().fold(
+                Request::builder().uri(format!("/rest/v1/{query}")),
+                |request, (name, value)| request.header(*name, *value),
+            );
             presented(&request.body(()).unwrap().into_parts().0)
         };
         let bearer = ("authorization", "Bearer b");
@@ -187,10 +231,18 @@ mod tests {
             ("", &[], Err(Refusal::NoKey)),
             ("", &[("apikey", "")], Err(Refusal::NoKey)),
             ("", &[("authorization", "Basic YTpi")], Err(Refusal::NoKey)),
-            ("", &[("apikey", "a"), ("apikey", "b")], Err(Refusal::WrongKey)),
+            (
+                "",
+                &[("apikey", "a"), ("apikey", "b")],
+                Err(Refusal::WrongKey),
+            ),
             ("", &[("apikey", &"a".repeat(2000))], Err(Refusal::WrongKey)),
         ] {
-            assert_eq!(sent(query, headers).as_deref().map_err(|refusal| *refusal), expected, "{query} {headers:?}");
+            assert_eq!(
+                sent(query, headers).as_deref().map_err(|refusal| *refusal),
+                expected,
+                "{query} {headers:?}"
+            );
         }
     }
 }

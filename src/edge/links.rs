@@ -81,7 +81,10 @@ impl Idle {
 
     fn tidy(&mut self) {
         for links in self.of.values_mut() {
-            let old = links.iter().take_while(|(since, _)| since.elapsed() >= IDLE).count();
+            let old = links
+                .iter()
+                .take_while(|(since, _)| since.elapsed() >= IDLE)
+                .count();
             links.drain(..old);
         }
         self.of.retain(|_, links| !links.is_empty());
@@ -99,8 +102,14 @@ struct Link {
 
 impl Link {
     async fn new(service: &Authority) -> Result<Self, Error> {
-        let (sender, connection) = http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
-        Ok(Self { service: service.clone(), sender, connection, ended: false })
+        let (sender, connection) =
+            http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
+        Ok(Self {
+            service: service.clone(),
+            sender,
+            connection,
+            ended: false,
+        })
     }
 
     /// Reads and writes what can be.
@@ -117,7 +126,10 @@ impl Link {
         !self.ended && self.sender.is_ready()
     }
 
-    async fn exchange(&mut self, request: Request<Upload>) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+    async fn exchange(
+        &mut self,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
         let mut answered = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             self.drive(cx);
@@ -131,7 +143,10 @@ impl Link {
 async fn connect(service: &Authority) -> Result<TcpStream, Error> {
     let host = service.host().trim_start_matches('[').trim_end_matches(']');
     let connected = timeout(CONNECT, async {
-        let addresses: Vec<_> = lookup_host((host, service.port_u16().unwrap_or(80))).await?.take(ADDRESSES_MAX).collect();
+        let addresses: Vec<_> = lookup_host((host, service.port_u16().unwrap_or(80)))
+            .await?
+            .take(ADDRESSES_MAX)
+            .collect();
         let each = CONNECT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
@@ -151,11 +166,19 @@ async fn connect(service: &Authority) -> Result<TcpStream, Error> {
 impl Links {
     /// Keeps at most so many.
     pub(super) fn new(max: usize) -> Self {
-        Self(Mutex::new(Idle { of: HashMap::new(), count: 0, max }))
+        Self(Mutex::new(Idle {
+            of: HashMap::new(),
+            count: 0,
+            max,
+        }))
     }
 
     /// A service's answer. A request that a kept connection did not take goes over another one.
-    pub(super) async fn ask(self: &Arc<Self>, service: &Authority, mut request: Request<Upload>) -> Result<Response<Arriving>, Error> {
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        service: &Authority,
+        mut request: Request<Upload>,
+    ) -> Result<Response<Arriving>, Error> {
         loop {
             // Its own statement: the lock is not held while the connection is looked at.
             let kept = self.0.lock().take(service);
@@ -171,7 +194,13 @@ impl Links {
             match link.exchange(request).await {
                 Ok(response) => {
                     let (parts, body) = response.into_parts();
-                    return Ok(Response::from_parts(parts, Arriving { body, over: Some((link, self.clone())) }));
+                    return Ok(Response::from_parts(
+                        parts,
+                        Arriving {
+                            body,
+                            over: Some((link, self.clone())),
+                        },
+                    ));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(untouched) if !new => request = untouched,
@@ -182,8 +211,15 @@ impl Links {
     }
 
     /// A service's answer over a connection that may become something else.
-    pub(super) async fn ask_to_upgrade(service: &Authority, request: Request<Upload>) -> Result<Response<Incoming>, Error> {
-        let Link { mut sender, connection, .. } = Link::new(service).await?;
+    pub(super) async fn ask_to_upgrade(
+        service: &Authority,
+        request: Request<Upload>,
+    ) -> Result<Response<Incoming>, Error> {
+        let Link {
+            mut sender,
+            connection,
+            ..
+        } = Link::new(service).await?;
         tokio::spawn(connection.with_upgrades());
         Ok(sender.send_request(request).await?)
     }
@@ -234,7 +270,10 @@ impl Body for Arriving {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
         if polled.is_pending()

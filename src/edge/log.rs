@@ -43,7 +43,9 @@ pub type Log = Queue<Row, QUEUE_MAX>;
 
 /// As much of a text as is written down.
 pub(crate) fn cut(text: &str) -> String {
-    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default().to_owned()
+    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX))
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// A query without what lets somebody in.
@@ -55,7 +57,13 @@ pub(crate) fn without_secrets(query: &str) -> String {
             told.push('&');
         }
         match part.split_once('=') {
-            Some((name, _)) if SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) => told.extend([name, "=[redacted]"]),
+            Some((name, _))
+                if SECRETS
+                    .iter()
+                    .any(|secret| name.eq_ignore_ascii_case(secret)) =>
+            {
+                told.extend([name, "=[redacted]"])
+            }
             _ => told.push_str(part),
         }
     }
@@ -79,7 +87,10 @@ mod tests {
     #[test]
     fn what_lets_somebody_in_is_not_written_down() {
         let query = "apikey=sb_secret_x&select=*&Token=y&vsn=1.0.0&code";
-        assert_eq!(without_secrets(query), "apikey=[redacted]&select=*&Token=[redacted]&vsn=1.0.0&code");
+        assert_eq!(
+            without_secrets(query),
+            "apikey=[redacted]&select=*&Token=[redacted]&vsn=1.0.0&code"
+        );
         assert_eq!(cut(&"ä".repeat(1000)).len(), 1024);
     }
 }

@@ -95,7 +95,10 @@ pub struct Ports {
 
 impl Default for Ports {
     fn default() -> Self {
-        Self { http: 80, https: 443 }
+        Self {
+            http: 80,
+            https: 443,
+        }
     }
 }
 
@@ -183,8 +186,17 @@ pub struct Tally {
 }
 
 /// How a connection may begin, as the metrics have it.
-pub const OUTCOMES: [&str; 9] =
-    ["open", "challenge", "malformed", "no name", "unknown name", "no certificate", "handshake failed", "late", "full"];
+pub const OUTCOMES: [&str; 9] = [
+    "open",
+    "challenge",
+    "malformed",
+    "no name",
+    "unknown name",
+    "no certificate",
+    "handshake failed",
+    "late",
+    "full",
+];
 
 impl Tally {
     fn connection(&self, outcome: &str) {
@@ -194,7 +206,8 @@ impl Tally {
     }
 
     fn request(&self, service: Option<Service>, status: StatusCode) {
-        let counters = &self.requests[service.map_or(Service::ALL.len(), |service| service as usize)];
+        let counters =
+            &self.requests[service.map_or(Service::ALL.len(), |service| service as usize)];
         if let Some(counter) = counters.get(usize::from(status.as_u16() / 100).saturating_sub(1)) {
             counter.increment(1);
         }
@@ -240,10 +253,18 @@ pub enum ListenError {
 }
 
 /// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
-pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Result<JoinSet<()>, ListenError> {
+pub fn listen(
+    app: &App,
+    listeners: Listeners,
+    wildcard: Option<Wildcard>,
+) -> Result<JoinSet<()>, ListenError> {
     let Listeners { https, http, ask } = listeners;
     let tls = Arc::new(Tls::new(app, wildcard)?);
-    if let Some(port) = https.first().and_then(|listener| listener.local_addr().ok()).map(|address| address.port()) {
+    if let Some(port) = https
+        .first()
+        .and_then(|listener| listener.local_addr().ok())
+        .map(|address| address.port())
+    {
         // A second call, which no server makes, would leave the first port standing.
         let _ = app.edge.https_port.set(port);
     }
@@ -260,7 +281,9 @@ pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Re
             () = stopping(upkeep.clone()) => {}
         }
     });
-    let https = https.into_iter().map(|listener| (listener, Purpose::Https(tls.clone())));
+    let https = https
+        .into_iter()
+        .map(|listener| (listener, Purpose::Https(tls.clone())));
     let http = http.into_iter().map(|listener| (listener, Purpose::Http));
     let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
     for (listener, purpose) in https.chain(http).chain(ask) {
@@ -271,13 +294,27 @@ pub fn listen(app: &App, listeners: Listeners, wildcard: Option<Wildcard>) -> Re
 
 /// Takes connections until [`Edge::stop`], then sees the requests out.
 async fn run(app: App, listener: TcpListener, purpose: Purpose) {
-    let take = |connections: &mut JoinSet<()>, stream, peer| take(&app, connections, stream, peer, purpose.clone());
+    let take = |connections: &mut JoinSet<()>, stream, peer| {
+        take(&app, connections, stream, peer, purpose.clone())
+    };
     accepting::run(listener, app.edge.stopping(), ("services", DRAIN), take).await;
 }
 
 /// Begins with a connection, unless there are too many.
-fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, purpose: Purpose) {
-    let place = app.edge.connections.clone().try_acquire_owned().ok().zip(app.edge.addresses.take(bans::block(peer.ip())));
+fn take(
+    app: &App,
+    connections: &mut JoinSet<()>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    purpose: Purpose,
+) {
+    let place = app
+        .edge
+        .connections
+        .clone()
+        .try_acquire_owned()
+        .ok()
+        .zip(app.edge.addresses.take(bans::block(peer.ip())));
     let (Some(place), Some(lanes)) = (place, app.edge.lanes.get()) else {
         return app.metrics.edge().connection("full");
     };

@@ -100,29 +100,53 @@ impl Table {
         let domain = domain.to_ascii_lowercase();
         let mut table = HashMap::with_capacity(published.len());
         for one in published {
-            let site = |serving, certificate: Option<Arc<CertifiedKey>>, own_domain, hsts_secs: Option<i32>| Site {
+            let site = |serving,
+                        certificate: Option<Arc<CertifiedKey>>,
+                        own_domain,
+                        hsts_secs: Option<i32>| Site {
                 project: one.project,
                 reference: one.reference.clone(),
                 told: HeaderValue::from_str(one.reference.as_str()).ok(),
-                serving: if one.paused && serving == Serving::Yes { Serving::Paused } else { serving },
+                serving: if one.paused && serving == Serving::Yes {
+                    Serving::Paused
+                } else {
+                    serving
+                },
                 upstreams: overrides.get(&one.project).cloned(),
                 check_keys: key_checks.get(&one.project).copied(),
                 certificate,
                 own_domain,
-                hsts: hsts_secs.and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
+                hsts: hsts_secs
+                    .and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
             };
             let below = Arc::new(site(Serving::Yes, None, true, None));
             if let Some(name) = &one.vanity {
                 table.insert(format!("{name}.{domain}").into(), below.clone());
             }
             if let Some(hostname) = one.hostname {
-                let serving = if hostname.active { Serving::Yes } else { Serving::NotYet };
-                table.insert(hostname.host, Arc::new(site(serving, hostname.certificate, false, hostname.hsts_secs)));
+                let serving = if hostname.active {
+                    Serving::Yes
+                } else {
+                    Serving::NotYet
+                };
+                table.insert(
+                    hostname.host,
+                    Arc::new(site(
+                        serving,
+                        hostname.certificate,
+                        false,
+                        hostname.hsts_secs,
+                    )),
+                );
             }
             // Last: nothing takes the name of a project's reference.
             table.insert(format!("{}.{domain}", one.reference).into(), below);
         }
-        Self { sites: table, challenges, wildcard: None }
+        Self {
+            sites: table,
+            challenges,
+            wildcard: None,
+        }
     }
 }
 
@@ -221,7 +245,13 @@ impl Names {
             acme::challenges(app),
             wildcard::certificate(app)
         )?;
-        let table = Table::new(&app.settings.project_domain, published, &overrides, &key_checks, challenges);
+        let table = Table::new(
+            &app.settings.project_domain,
+            published,
+            &overrides,
+            &key_checks,
+            challenges,
+        );
         *self.table.write() = Arc::new(Table { wildcard, ..table });
         self.stalled.send_replace(false);
         self.read.send_replace(wanted);
@@ -247,7 +277,10 @@ pub(super) async fn run(app: App) {
         };
         // Whatever rang meanwhile is remembered by the bell.
         let rung = timeout(pause, names.bell.notified()).await.is_ok();
-        while rung && *names.read.borrow() >= names.wanted.load(Ordering::Acquire) && began.elapsed() < GATHER {
+        while rung
+            && *names.read.borrow() >= names.wanted.load(Ordering::Acquire)
+            && began.elapsed() < GATHER
+        {
             tokio::select! {
                 () = names.bell.notified() => {}
                 () = sleep_until(began + GATHER) => {}
@@ -261,13 +294,24 @@ mod tests {
     use super::*;
     use crate::domains::Hostname;
 
-    fn published(id: i64, letter: &str, vanity: Option<&str>, hostname: Option<(&str, bool)>, paused: bool) -> Published {
+    fn published(
+        id: i64,
+        letter: &str,
+        vanity: Option<&str>,
+        hostname: Option<(&str, bool)>,
+        paused: bool,
+    ) -> Published {
         Published {
             project: ProjectId(id),
             reference: letter.repeat(20).parse().unwrap(),
             paused,
             vanity: vanity.map(str::to_owned),
-            hostname: hostname.map(|(host, active)| Hostname { host: host.into(), active, certificate: None, hsts_secs: None }),
+            hostname: hostname.map(|(host, active)| Hostname {
+                host: host.into(),
+                active,
+                certificate: None,
+                hsts_secs: None,
+            }),
         }
     }
 
@@ -278,7 +322,13 @@ mod tests {
             published(2, "b", None, Some(("api.customer.test", true)), false),
             published(3, "c", None, Some(("new.customer.test", false)), true),
         ];
-        let table = Table::new("Example.Test", all, &HashMap::new(), &HashMap::new(), HashMap::new());
+        let table = Table::new(
+            "Example.Test",
+            all,
+            &HashMap::new(),
+            &HashMap::new(),
+            HashMap::new(),
+        );
         let at = |host: &str| table.get(host).map(|site| (site.project.0, site.serving));
         let (a, b, c) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
         assert_eq!(at(&format!("{a}.example.test")), Some((1, Serving::Yes)));
@@ -287,7 +337,13 @@ mod tests {
         assert_eq!(at("api.customer.test"), Some((2, Serving::Yes)));
         assert_eq!(at(&format!("{c}.example.test")), Some((3, Serving::Paused)));
         assert_eq!(at("new.customer.test"), Some((3, Serving::NotYet)));
-        for nobody in ["example.test", "shop", "x.shop.example.test", &a, "evil.test"] {
+        for nobody in [
+            "example.test",
+            "shop",
+            "x.shop.example.test",
+            &a,
+            "evil.test",
+        ] {
             assert_eq!(at(nobody), None, "{nobody}");
         }
     }
@@ -303,7 +359,9 @@ mod tests {
         names.change();
         assert!(!settled(&names));
         names.read.send_replace(2);
-        timeout(Duration::from_secs(1), names.caught_up()).await.unwrap();
+        timeout(Duration::from_secs(1), names.caught_up())
+            .await
+            .unwrap();
     }
 
     #[tokio::test]
@@ -316,8 +374,14 @@ mod tests {
             names.outdated.store(true, Ordering::Release);
             names.stalled.send_replace(true);
         });
-        assert!(found.is_none() && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+        assert!(
+            found.is_none() && begun.elapsed() < PATIENCE,
+            "{:?}",
+            begun.elapsed()
+        );
         names.change();
-        timeout(Duration::from_millis(20), names.caught_up()).await.unwrap_err();
+        timeout(Duration::from_millis(20), names.caught_up())
+            .await
+            .unwrap_err();
     }
 }

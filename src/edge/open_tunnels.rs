@@ -61,7 +61,11 @@ impl OpenTunnels {
     pub(super) fn add(&self, grant: Grant) -> OpenTunnel<'_> {
         let (number, grant) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::new(grant));
         self.tunnels.lock().insert(number, Arc::clone(&grant));
-        OpenTunnel { all: self, number, grant }
+        OpenTunnel {
+            all: self,
+            number,
+            grant,
+        }
     }
 }
 
@@ -69,18 +73,27 @@ impl Grant {
     /// The site that the name leads to, if it is still the project's and is served.
     fn site(&self, app: &App) -> Option<Arc<Site>> {
         let known = app.edge.names.known();
-        known.get(&self.name).filter(|site| site.project == self.project && site.serving == Serving::Yes).cloned()
+        known
+            .get(&self.name)
+            .filter(|site| site.project == self.project && site.serving == Serving::Yes)
+            .cloned()
     }
 
     /// Whether the WebSocket would be granted now.
     pub(super) async fn holds(&self, app: &App) -> bool {
-        let Some(site) = self.site(app) else { return false };
+        let Some(site) = self.site(app) else {
+            return false;
+        };
         if !self.needs_key || !gate::checks_keys(app, &site) {
             return true;
         }
         let Some(key) = &self.key else { return false };
         // Keys that cannot be read are taken to be as they were.
-        app.edge.gate.accepted(app, &site).await.map_or(true, |accepted| accepted.has(key.expose_secret()))
+        app.edge
+            .gate
+            .accepted(app, &site)
+            .await
+            .map_or(true, |accepted| accepted.has(key.expose_secret()))
     }
 }
 
@@ -100,7 +113,10 @@ pub(super) async fn run(app: App) {
 async fn end_ungranted(app: &App) {
     let mut by_project: HashMap<ProjectId, Vec<Arc<Grant>>> = HashMap::new();
     for grant in app.edge.open_tunnels.tunnels.lock().values() {
-        by_project.entry(grant.project).or_default().push(Arc::clone(grant));
+        by_project
+            .entry(grant.project)
+            .or_default()
+            .push(Arc::clone(grant));
     }
     let each = by_project.into_values().map(|grants| async move {
         // One after another: the first reads the project's keys for all.
@@ -110,5 +126,8 @@ async fn end_ungranted(app: &App) {
             }
         }
     });
-    stream::iter(each).buffer_unordered(PROJECTS_AT_ONCE).collect::<()>().await;
+    stream::iter(each)
+        .buffer_unordered(PROJECTS_AT_ONCE)
+        .collect::<()>()
+        .await;
 }

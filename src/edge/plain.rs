@@ -29,7 +29,10 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HTTPS: u16 = 443;
 
 /// Serves one connection: one request.
-pub(super) async fn serve<F: Future<Output = Response<Download>>>(stream: TcpStream, answer: impl Fn(Request<Incoming>) -> F) {
+pub(super) async fn serve<F: Future<Output = Response<Download>>>(
+    stream: TcpStream,
+    answer: impl Fn(Request<Incoming>) -> F,
+) {
     let service = service_fn(|request| {
         let answered = answer(request);
         async move { Ok::<_, Infallible>(answered.await) }
@@ -51,7 +54,9 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
     let (parts, _) = request.into_parts();
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
-    let Ok(host) = request::host(&parts) else { return response };
+    let Ok(host) = request::host(&parts) else {
+        return response;
+    };
     if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
         if let Some(text) = challenged(app, &host, token).await {
             *response.status_mut() = StatusCode::OK;
@@ -63,8 +68,15 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
         return response;
     }
     // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
-    let named_port = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).is_some_and(|host| host.contains(':'));
-    let port = app.edge.https_port().filter(|port| named_port && *port != HTTPS);
+    let named_port = parts
+        .headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .is_some_and(|host| host.contains(':'));
+    let port = app
+        .edge
+        .https_port()
+        .filter(|port| named_port && *port != HTTPS);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if let Ok(location) = HeaderValue::try_from(format!("https://{host}{port}{path}")) {
@@ -80,6 +92,11 @@ async fn challenged(app: &App, host: &str, token: &str) -> Option<String> {
     if token == probe {
         return Some(answer);
     }
-    let challenge = app.edge.names.challenge(host).await.filter(|challenge| challenge.token == token)?;
+    let challenge = app
+        .edge
+        .names
+        .challenge(host)
+        .await
+        .filter(|challenge| challenge.token == token)?;
     Some(challenge.key_authorization.clone())
 }

@@ -37,21 +37,37 @@ const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix
 pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, Refusal> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     // Most say it once, and as it is.
-    let as_it_is = hosts.next().is_some_and(|named| named == host) && hosts.next().is_none() && parts.uri.authority().is_none();
-    if as_it_is { Ok(true) } else { self::host(parts).map(|named| named == host) }
+    let as_it_is = hosts.next().is_some_and(|named| named == host)
+        && hosts.next().is_none()
+        && parts.uri.authority().is_none();
+    if as_it_is {
+        Ok(true)
+    } else {
+        self::host(parts).map(|named| named == host)
+    }
 }
 
 /// The host a request is for: lower case, without its port.
 pub(super) fn host(parts: &Parts) -> Result<SmolStr, Refusal> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let named = match (hosts.next(), hosts.next()) {
-        (named, None) => named.map(|named| named.to_str().ok().and_then(|text| text.parse().ok()).ok_or(Refusal::Malformed)).transpose()?,
+        (named, None) => named
+            .map(|named| {
+                named
+                    .to_str()
+                    .ok()
+                    .and_then(|text| text.parse().ok())
+                    .ok_or(Refusal::Malformed)
+            })
+            .transpose()?,
         _ => return Err(Refusal::Malformed),
     };
     let target = parts.uri.authority();
     // HTTP/2 needs no `Host`, and HTTP/1.1 no absolute target; where both are they say the same.
     let authority: &Authority = match (&named, target) {
-        (Some(named), Some(target)) if plain(named)? != plain(target)? => return Err(Refusal::Malformed),
+        (Some(named), Some(target)) if plain(named)? != plain(target)? => {
+            return Err(Refusal::Malformed);
+        }
         (None, Some(_)) if parts.version < Version::HTTP_2 => return Err(Refusal::Malformed),
         (named, target) => named.as_ref().or(target).ok_or(Refusal::Malformed)?,
     };
@@ -63,7 +79,11 @@ fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
     if host.is_empty() || authority.as_str().contains('@') {
         return Err(Refusal::Malformed);
     }
-    Ok(if host.bytes().any(|byte| byte.is_ascii_uppercase()) { host.to_ascii_lowercase().into() } else { host.into() })
+    Ok(if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        host.to_ascii_lowercase().into()
+    } else {
+        host.into()
+    })
 }
 
 /// Whether a request can be passed on at all.
@@ -73,7 +93,14 @@ pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
     }
     check_coding(parts)?;
     // One field is all that RFC 9110, 11.6.2 knows. Of two the edge could check the one and a service believe the other.
-    if parts.headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() || leaves_its_place(parts.uri.path()) {
+    if parts
+        .headers
+        .get_all(header::AUTHORIZATION)
+        .iter()
+        .nth(1)
+        .is_some()
+        || leaves_its_place(parts.uri.path())
+    {
         return Err(Refusal::Malformed);
     }
     Ok(())
@@ -84,9 +111,18 @@ fn check_coding(parts: &Parts) -> Result<(), Refusal> {
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
-        (Some(coding), None) if coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => {
+        (Some(coding), None)
+            if coding
+                .as_bytes()
+                .trim_ascii()
+                .eq_ignore_ascii_case(b"chunked") =>
+        {
             // HTTP/1.0 has no chunks: a proxy in between may have taken another end of the body.
-            if parts.version == Version::HTTP_11 { Ok(()) } else { Err(Refusal::Malformed) }
+            if parts.version == Version::HTTP_11 {
+                Ok(())
+            } else {
+                Err(Refusal::Malformed)
+            }
         }
         _ => Err(Refusal::TransferCoding),
     }
@@ -117,13 +153,20 @@ fn leaves_its_place(path: &str) -> bool {
 
 /// `.` or `..`, before any parameters, or a zero byte at which programs in C stop to read.
 fn is_dots(segment: &[u8]) -> bool {
-    let end = segment.iter().position(|byte| matches!(byte, b';' | 0)).unwrap_or(segment.len());
+    let end = segment
+        .iter()
+        .position(|byte| matches!(byte, b';' | 0))
+        .unwrap_or(segment.len());
     matches!(&segment[..end], b"." | b"..")
 }
 
 /// Each `%` with two hexadecimal digits as the byte it stands for.
 fn percent_decoded(text: &[u8]) -> Vec<u8> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((byte, mut after)) = rest.split_first() {
@@ -145,8 +188,14 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
 /// Whether a request asks for a WebSocket. Nothing else is upgraded to.
 pub(super) fn is_websocket(parts: &Parts) -> bool {
     let is = |name: &HeaderName, word: &str| {
-        let values = parts.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
+        let values = parts
+            .headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        values
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case(word))
     };
     parts.version == Version::HTTP_11
         && parts.method == Method::GET
@@ -157,8 +206,16 @@ pub(super) fn is_websocket(parts: &Parts) -> bool {
 /// Takes away what is of one connection only.
 pub(super) fn strip(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
-        let values: Vec<_> = headers.get_all(header::CONNECTION).iter().cloned().collect();
-        for named in values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')) {
+        let values: Vec<_> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .cloned()
+            .collect();
+        for named in values
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+        {
             headers.remove(named.trim());
         }
     }
@@ -177,7 +234,10 @@ impl Client {
     /// A client at this address, who asks for this host.
     pub(super) fn new(address: IpAddr, host: &str) -> Self {
         // Addresses and names of hosts are all ASCII.
-        Self { address: HeaderValue::try_from(address.to_string()).ok(), host: HeaderValue::from_str(host).ok() }
+        Self {
+            address: HeaderValue::try_from(address.to_string()).ok(),
+            host: HeaderValue::from_str(host).ok(),
+        }
     }
 }
 
@@ -200,7 +260,13 @@ fn is_foreign(name: &str, underscores: bool) -> bool {
         return false;
     }
     let read = name.replace('_', "-");
-    !underscores || read.starts_with(OURS_PREFIX) || OURS.iter().chain(&HOP_BY_HOP).any(|ours| ours.as_str() == read) || read == "host"
+    !underscores
+        || read.starts_with(OURS_PREFIX)
+        || OURS
+            .iter()
+            .chain(&HOP_BY_HOP)
+            .any(|ours| ours.as_str() == read)
+        || read == "host"
 }
 
 /// Makes one field of several `Cookie` fields, as HTTP/2 splits them (RFC 9113, 8.2.3). HTTP/1.1 allows only one.
@@ -208,7 +274,11 @@ fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
         return;
     }
-    let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let crumbs: Vec<&[u8]> = headers
+        .get_all(header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     // Bytes that are allowed in each value are allowed in all of them together.
     if let Ok(mut cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
         cookie.set_sensitive(true);
@@ -222,7 +292,11 @@ pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
     for name in &OURS {
         headers.remove(name);
     }
-    let foreign: Vec<HeaderName> = headers.keys().filter(|name| is_foreign(name.as_str(), told.underscores)).cloned().collect();
+    let foreign: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_foreign(name.as_str(), told.underscores))
+        .cloned()
+        .collect();
     for name in foreign {
         headers.remove(name);
     }
@@ -232,7 +306,12 @@ pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
     // The client's upstream address says it.
     headers.remove(header::HOST);
     let Client { address, host } = told.client;
-    for (name, value) in [(FORWARDED_FOR, address), (REAL_IP, address), (FORWARDED_HOST, host), (PROJECT_REF, told.project)] {
+    for (name, value) in [
+        (FORWARDED_FOR, address),
+        (REAL_IP, address),
+        (FORWARDED_HOST, host),
+        (PROJECT_REF, told.project),
+    ] {
         if let Some(value) = value {
             headers.insert(name, value.clone());
         }
@@ -248,8 +327,10 @@ mod tests {
     use super::*;
 
     fn parts(version: Version, uri: &str, headers: &[(&'static str, &str)]) -> Parts {
-        let request =
-            headers.iter().fold(Request::builder().version(version).uri(uri), |request, (name, value)| request.header(*name, *value));
+        let request = headers.iter().fold(
+            Request::builder().version(version).uri(uri),
+            |request, (name, value)| request.header(*name, *value),
+        );
         request.body(()).unwrap().into_parts().0
     }
 
@@ -258,30 +339,90 @@ mod tests {
         let (one, two) = (Version::HTTP_11, Version::HTTP_2);
         let cases = [
             (one, "/", vec![("host", "A.test:8443")], Ok("a.test")),
-            (one, "http://a.test/", vec![("host", "a.test")], Ok("a.test")),
+            (
+                one,
+                "http://a.test/",
+                vec![("host", "a.test")],
+                Ok("a.test"),
+            ),
             (two, "https://a.test/", vec![], Ok("a.test")),
-            (two, "https://a.test:1/", vec![("host", "a.test:1")], Ok("a.test")),
+            (
+                two,
+                "https://a.test:1/",
+                vec![("host", "a.test:1")],
+                Ok("a.test"),
+            ),
             (one, "/", vec![], Err(Refusal::Malformed)),
             (one, "/", vec![("host", "")], Err(Refusal::Malformed)),
-            (one, "/", vec![("host", "a.test"), ("host", "a.test")], Err(Refusal::Malformed)),
-            (one, "/", vec![("host", "u@a.test")], Err(Refusal::Malformed)),
-            (one, "/", vec![("host", "a.test, b.test")], Err(Refusal::Malformed)),
+            (
+                one,
+                "/",
+                vec![("host", "a.test"), ("host", "a.test")],
+                Err(Refusal::Malformed),
+            ),
+            (
+                one,
+                "/",
+                vec![("host", "u@a.test")],
+                Err(Refusal::Malformed),
+            ),
+            (
+                one,
+                "/",
+                vec![("host", "a.test, b.test")],
+                Err(Refusal::Malformed),
+            ),
             (one, "http://a.test/", vec![], Err(Refusal::Malformed)),
-            (one, "http://a.test/", vec![("host", "b.test")], Err(Refusal::Malformed)),
-            (two, "https://a.test/", vec![("host", "b.test")], Err(Refusal::Malformed)),
+            (
+                one,
+                "http://a.test/",
+                vec![("host", "b.test")],
+                Err(Refusal::Malformed),
+            ),
+            (
+                two,
+                "https://a.test/",
+                vec![("host", "b.test")],
+                Err(Refusal::Malformed),
+            ),
         ];
         for (version, uri, headers, expected) in cases {
             let parts = parts(version, uri, &headers);
-            assert_eq!(host(&parts).as_deref().map_err(|refusal| *refusal), expected, "{uri} {headers:?}");
-            assert_eq!(is_for(&parts, "a.test"), expected.map(|_| true), "{uri} {headers:?}");
-            assert_eq!(is_for(&parts, "b.test"), expected.map(|_| false), "{uri} {headers:?}");
+            assert_eq!(
+                host(&parts).as_deref().map_err(|refusal| *refusal),
+                expected,
+                "{uri} {headers:?}"
+            );
+            assert_eq!(
+                is_for(&parts, "a.test"),
+                expected.map(|_| true),
+                "{uri} {headers:?}"
+            );
+            assert_eq!(
+                is_for(&parts, "b.test"),
+                expected.map(|_| false),
+                "{uri} {headers:?}"
+            );
         }
     }
 
     #[test]
     fn paths_lead_where_they_say() {
-        for path in ["/rest/v1/a/../b", "/rest/v1/..", "/./a", "/rest/v1/%2e%2E/x", "/a/.%2e", "/a/%2e", "/a/%2e%2e%2fb", "/a%2F..%2Fb"] {
-            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
+        for path in [
+            "/rest/v1/a/../b",
+            "/rest/v1/..",
+            "/./a",
+            "/rest/v1/%2e%2E/x",
+            "/a/.%2e",
+            "/a/%2e",
+            "/a/%2e%2e%2fb",
+            "/a%2F..%2Fb",
+        ] {
+            assert_eq!(
+                check(&parts(Version::HTTP_11, path, &[])),
+                Err(Refusal::Malformed),
+                "{path}"
+            );
         }
         for path in [
             "/rest/v1/..;/x",
@@ -296,7 +437,11 @@ mod tests {
             "/rest/v1/%25%32%65.%2fx",
             "/rest/v1/..%00/x",
         ] {
-            assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Err(Refusal::Malformed), "{path}");
+            assert_eq!(
+                check(&parts(Version::HTTP_11, path, &[])),
+                Err(Refusal::Malformed),
+                "{path}"
+            );
         }
         for path in [
             "/rest/v1/a;b=c",
@@ -310,7 +455,13 @@ mod tests {
         ] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
         }
-        for path in ["/rest/v1/a", "/storage/v1/object/a..b/.well-known/...", "/a%2eb", "/a%2fb", "/a/%2e%2e%2e"] {
+        for path in [
+            "/rest/v1/a",
+            "/storage/v1/object/a..b/.well-known/...",
+            "/a%2eb",
+            "/a%2fb",
+            "/a/%2e%2e%2e",
+        ] {
             assert_eq!(check(&parts(Version::HTTP_11, path, &[])), Ok(()), "{path}");
         }
     }
@@ -321,16 +472,43 @@ mod tests {
             (Version::HTTP_11, &["chunked"][..], Ok(())),
             (Version::HTTP_11, &[" Chunked "], Ok(())),
             (Version::HTTP_10, &["chunked"], Err(Refusal::Malformed)),
-            (Version::HTTP_11, &["gzip, chunked"], Err(Refusal::TransferCoding)),
-            (Version::HTTP_11, &["gzip", "chunked"], Err(Refusal::TransferCoding)),
-            (Version::HTTP_11, &["chunked", "chunked"], Err(Refusal::TransferCoding)),
-            (Version::HTTP_11, &["chunked, chunked"], Err(Refusal::TransferCoding)),
-            (Version::HTTP_11, &["chunked;q=1"], Err(Refusal::TransferCoding)),
+            (
+                Version::HTTP_11,
+                &["gzip, chunked"],
+                Err(Refusal::TransferCoding),
+            ),
+            (
+                Version::HTTP_11,
+                &["gzip", "chunked"],
+                Err(Refusal::TransferCoding),
+            ),
+            (
+                Version::HTTP_11,
+                &["chunked", "chunked"],
+                Err(Refusal::TransferCoding),
+            ),
+            (
+                Version::HTTP_11,
+                &["chunked, chunked"],
+                Err(Refusal::TransferCoding),
+            ),
+            (
+                Version::HTTP_11,
+                &["chunked;q=1"],
+                Err(Refusal::TransferCoding),
+            ),
             (Version::HTTP_11, &[""], Err(Refusal::TransferCoding)),
             (Version::HTTP_11, &[], Ok(())),
         ] {
-            let headers: Vec<_> = codings.iter().map(|coding| ("transfer-encoding", *coding)).collect();
-            assert_eq!(check(&parts(version, "/", &headers)), expected, "{version:?} {codings:?}");
+            let headers: Vec<_> = codings
+                .iter()
+                .map(|coding| ("transfer-encoding", *coding))
+                .collect();
+            assert_eq!(
+                check(&parts(version, "/", &headers)),
+                expected,
+                "{version:?} {codings:?}"
+            );
         }
     }
 
@@ -339,44 +517,89 @@ mod tests {
         let (one, two) = (("authorization", "Bearer a"), ("Authorization", "Bearer b"));
         assert_eq!(check(&parts(Version::HTTP_2, "/", &[one])), Ok(()));
         for headers in [[one, two], [one, one]] {
-            assert_eq!(check(&parts(Version::HTTP_2, "/", &headers)), Err(Refusal::Malformed));
+            assert_eq!(
+                check(&parts(Version::HTTP_2, "/", &headers)),
+                Err(Refusal::Malformed)
+            );
         }
     }
 
     /// The fields that a service gets of those a client sent, without those of the edge, sorted.
     fn passed_on(sent: &[(&'static str, &str)], underscores: bool) -> Vec<String> {
         let mut headers = parts(Version::HTTP_11, "/", sent).headers;
-        let client = Client { address: None, host: None };
-        rewrite(&mut headers, &Told { client: &client, project: &None, prefix: "/rest/v1", underscores });
-        let all = headers.iter().filter(|(name, _)| !name.as_str().starts_with(OURS_PREFIX));
-        let mut all: Vec<_> = all.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        let client = Client {
+            address: None,
+            host: None,
+        };
+        rewrite(
+            &mut headers,
+            &Told {
+                client: &client,
+                project: &None,
+                prefix: "/rest/v1",
+                underscores,
+            },
+        );
+        let all = headers
+            .iter()
+            .filter(|(name, _)| !name.as_str().starts_with(OURS_PREFIX));
+        let mut all: Vec<_> = all
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
         all.sort_unstable();
         all
     }
 
     #[test]
     fn names_with_underscores_are_dropped_unless_the_operator_allows_them() {
-        let sent =
-            [("x_custom", "1"), ("x_forwarded_for", "1.2.3.4"), ("X-Forwarded_Proto", "http"), ("x_project_ref", "a"), ("x_real-ip", "b")];
-        let more = [("transfer_encoding", "chunked"), ("host_", "c"), ("apikey", "k")];
+        let sent = [
+            ("x_custom", "1"),
+            ("x_forwarded_for", "1.2.3.4"),
+            ("X-Forwarded_Proto", "http"),
+            ("x_project_ref", "a"),
+            ("x_real-ip", "b"),
+        ];
+        let more = [
+            ("transfer_encoding", "chunked"),
+            ("host_", "c"),
+            ("apikey", "k"),
+        ];
         let sent = [&sent[..], &more].concat();
         assert_eq!(passed_on(&sent, false), ["apikey: k"]);
-        assert_eq!(passed_on(&sent, true), ["apikey: k", "host_: c", "x_custom: 1"], "none that is read as one of the edge's");
+        assert_eq!(
+            passed_on(&sent, true),
+            ["apikey: k", "host_: c", "x_custom: 1"],
+            "none that is read as one of the edge's"
+        );
     }
 
     #[test]
     fn several_cookie_fields_become_one() {
-        assert_eq!(passed_on(&[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")], false), ["cookie: a=1; b=2; c=3; d=4"]);
+        assert_eq!(
+            passed_on(
+                &[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")],
+                false
+            ),
+            ["cookie: a=1; b=2; c=3; d=4"]
+        );
         assert_eq!(passed_on(&[("cookie", "a=1")], false), ["cookie: a=1"]);
     }
 
     #[test]
     fn a_websocket_is_asked_for_by_both_headers() {
-        let asks = |version, headers: &[(&'static str, &str)]| is_websocket(&parts(version, "https://a/", headers));
-        let (connection, upgrade) = (("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket"));
+        let asks = |version, headers: &[(&'static str, &str)]| {
+            is_websocket(&parts(version, "https://a/", headers))
+        };
+        let (connection, upgrade) = (
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+        );
         assert!(asks(Version::HTTP_11, &[connection, upgrade]));
         assert!(!asks(Version::HTTP_11, &[connection]) && !asks(Version::HTTP_11, &[upgrade]));
-        assert!(!asks(Version::HTTP_11, &[connection, ("upgrade", "h2c")]) && !asks(Version::HTTP_10, &[connection, upgrade]));
+        assert!(
+            !asks(Version::HTTP_11, &[connection, ("upgrade", "h2c")])
+                && !asks(Version::HTTP_10, &[connection, upgrade])
+        );
         assert!(!asks(Version::HTTP_2, &[connection, upgrade]));
     }
 
@@ -398,9 +621,23 @@ mod tests {
             ("host", "a.test"),
         ];
         let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
-        let (client, project) = (Client::new([192, 0, 2, 1].into(), "a.test"), Some(HeaderValue::from_static("abcdefghijklmnopqrst")));
-        rewrite(&mut headers, &Told { client: &client, project: &project, prefix: "/rest/v1", underscores: false });
-        let mut told: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        let (client, project) = (
+            Client::new([192, 0, 2, 1].into(), "a.test"),
+            Some(HeaderValue::from_static("abcdefghijklmnopqrst")),
+        );
+        rewrite(
+            &mut headers,
+            &Told {
+                client: &client,
+                project: &project,
+                prefix: "/rest/v1",
+                underscores: false,
+            },
+        );
+        let mut told: Vec<_> = headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
         told.sort_unstable();
         let expected = [
             ("apikey", "k"),

@@ -45,8 +45,12 @@ pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
 pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<ServerConfig>, Error> {
     let doing = "answering a challenge";
     let certificate = certificates::answer(host, &challenge.key_authorization)?;
-    let builder = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions().context(doing)?;
-    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
+    let builder = ServerConfig::builder_with_provider(tls::provider())
+        .with_safe_default_protocol_versions()
+        .context(doing)?;
+    let mut config = builder
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
     config.alpn_protocols = vec![ACME_ALPN.to_vec()];
     Ok(Arc::new(config))
 }
@@ -61,7 +65,10 @@ pub(super) struct Tls {
 impl Tls {
     pub(super) fn new(app: &App, wildcard: Option<Wildcard>) -> Result<Self, TlsError> {
         let has_wildcard = wildcard.is_some();
-        let certificates = Certificates { app: app.clone(), wildcard };
+        let certificates = Certificates {
+            app: app.clone(),
+            wildcard,
+        };
         let mut config = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -69,7 +76,10 @@ impl Tls {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // Sealed by a key that changes every few hours.
         config.ticketer = Ticketer::new()?;
-        Ok(Self { config: Arc::new(config), has_wildcard })
+        Ok(Self {
+            config: Arc::new(config),
+            has_wildcard,
+        })
     }
 }
 

@@ -41,7 +41,12 @@ use super::{
 const SILENCE: Duration = Duration::from_mins(5);
 
 /// Passes on the wish for a WebSocket. If the service grants it, what follows is passed on as it is.
-pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client: OnUpgrade) -> Result<Answer, Refusal> {
+pub(super) async fn open(
+    visit: &Visit,
+    passed: Passed<'_>,
+    parts: Parts,
+    client: OnUpgrade,
+) -> Result<Answer, Refusal> {
     let service = passed.service;
     let (capacity, now) = (&visit.app.edge.capacity, visit.app.clock.ticks());
     let held = capacity.request(passed.holder, now)?;
@@ -64,7 +69,10 @@ pub(super) async fn open(visit: &Visit, passed: Passed<'_>, parts: Parts, client
         super::answer::close(refused.headers_mut());
         return Ok(refused);
     }
-    let granted = response.headers().get(header::UPGRADE).is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let granted = response
+        .headers()
+        .get(header::UPGRADE)
+        .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
     if !granted {
         return Err(Refusal::Unreachable(service));
     }
@@ -103,7 +111,10 @@ fn mark(headers: &mut HeaderMap) {
 /// Until a side hangs up, or both have been silent for long.
 async fn carry(client: Upgraded, server: Upgraded) {
     let read = Arc::new(AtomicU64::new(0));
-    let [mut client, mut server] = [client, server].map(|side| Heard { stream: TokioIo::new(side), read: read.clone() });
+    let [mut client, mut server] = [client, server].map(|side| Heard {
+        stream: TokioIo::new(side),
+        read: read.clone(),
+    });
     let mut copying = std::pin::pin!(copy_bidirectional(&mut client, &mut server));
     let mut before = 0;
     while timeout(SILENCE, copying.as_mut()).await.is_err() {
@@ -122,16 +133,25 @@ struct Heard<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.read.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        self.read
+            .fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
         polled
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 

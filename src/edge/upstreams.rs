@@ -29,7 +29,13 @@ pub enum Service {
 
 impl Service {
     /// Every one of them; the place is the number.
-    pub const ALL: [Self; 5] = [Self::Rest, Self::Auth, Self::Storage, Self::Realtime, Self::Functions];
+    pub const ALL: [Self; 5] = [
+        Self::Rest,
+        Self::Auth,
+        Self::Storage,
+        Self::Realtime,
+        Self::Functions,
+    ];
 
     /// Its name in options and messages.
     pub const fn name(self) -> &'static str {
@@ -111,7 +117,10 @@ impl FromStr for Template {
         let tried = tried.filter(|_| text.len() <= BYTES_MAX).ok_or(Malformed(
             "an address such as http://127.0.0.1:3000 or http://{ref}.internal:3000/base, without user, query or fragment",
         ))?;
-        Ok(Self { text: text.into(), fixed: (!text.contains(REF)).then(|| tried.into()) })
+        Ok(Self {
+            text: text.into(),
+            fixed: (!text.contains(REF)).then(|| tried.into()),
+        })
     }
 }
 
@@ -124,7 +133,9 @@ impl fmt::Display for Template {
 impl Template {
     /// Where it leads for a project.
     pub fn fill(&self, project: &ProjectRef) -> Option<Arc<Upstream>> {
-        self.fixed.clone().or_else(|| Upstream::parse(&self.text.replace(REF, project.as_str())).map(Arc::new))
+        self.fixed
+            .clone()
+            .or_else(|| Upstream::parse(&self.text.replace(REF, project.as_str())).map(Arc::new))
     }
 }
 
@@ -132,10 +143,16 @@ impl Upstream {
     fn parse(text: &str) -> Option<Self> {
         // A fragment is dropped by the parser without a word.
         let uri: Uri = (!text.contains(['#', '{', '}', '@'])).then(|| text.parse().ok())??;
-        let authority = uri.authority().filter(|authority| !authority.host().is_empty())?;
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.host().is_empty())?;
         let plain = uri.scheme_str() == Some("http") && uri.query().is_none();
         let host = HeaderValue::from_str(authority.as_str()).ok()?;
-        plain.then(|| Self { authority: authority.clone(), host, base: uri.path().trim_end_matches('/').into() })
+        plain.then(|| Self {
+            authority: authority.clone(),
+            host,
+            base: uri.path().trim_end_matches('/').into(),
+        })
     }
 
     /// Its host and port.
@@ -150,8 +167,14 @@ impl Upstream {
 
     /// The path of `rest` there, with its query.
     pub fn path(&self, rest: &str, query: Option<&str>) -> Option<Uri> {
-        let rest = if rest.is_empty() && self.base.is_empty() { "/" } else { rest };
-        let mut text = String::with_capacity(self.base.len() + rest.len() + query.map_or(0, |query| query.len() + 1));
+        let rest = if rest.is_empty() && self.base.is_empty() {
+            "/"
+        } else {
+            rest
+        };
+        let mut text = String::with_capacity(
+            self.base.len() + rest.len() + query.map_or(0, |query| query.len() + 1),
+        );
         text.push_str(&self.base);
         text.push_str(rest);
         if let Some(query) = query {
@@ -191,8 +214,13 @@ impl FromStr for Named {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        let (service, template) = text.split_once('=').ok_or(Malformed("SERVICE=URL, such as rest=http://127.0.0.1:3000"))?;
-        Ok(Self { service: service.parse()?, template: template.parse()? })
+        let (service, template) = text
+            .split_once('=')
+            .ok_or(Malformed("SERVICE=URL, such as rest=http://127.0.0.1:3000"))?;
+        Ok(Self {
+            service: service.parse()?,
+            template: template.parse()?,
+        })
     }
 }
 
@@ -222,9 +250,18 @@ mod tests {
             ("//rest/v1", None),
             ("/REST/v1", None),
             ("/auth/v1/token", Some((Service::Auth, "/token"))),
-            ("/storage/v1/object/a", Some((Service::Storage, "/object/a"))),
-            ("/realtime/v1/websocket", Some((Service::Realtime, "/websocket"))),
-            ("/functions/v1/f/auth/v1", Some((Service::Functions, "/f/auth/v1"))),
+            (
+                "/storage/v1/object/a",
+                Some((Service::Storage, "/object/a")),
+            ),
+            (
+                "/realtime/v1/websocket",
+                Some((Service::Realtime, "/websocket")),
+            ),
+            (
+                "/functions/v1/f/auth/v1",
+                Some((Service::Functions, "/f/auth/v1")),
+            ),
         ];
         for (path, service) in cases {
             assert_eq!(Service::of_path(path), service, "{path}");
@@ -235,13 +272,33 @@ mod tests {
     fn a_template_is_filled_for_each_project() {
         let project: ProjectRef = SOME_REF.parse().unwrap();
         let at = |template: &str, rest: &str, query: Option<&str>| {
-            let upstream = template.parse::<Template>().unwrap().fill(&project).unwrap();
-            format!("http://{}{}", upstream.authority(), upstream.path(rest, query).unwrap())
+            let upstream = template
+                .parse::<Template>()
+                .unwrap()
+                .fill(&project)
+                .unwrap();
+            format!(
+                "http://{}{}",
+                upstream.authority(),
+                upstream.path(rest, query).unwrap()
+            )
         };
-        assert_eq!(at("http://127.0.0.1:3000", "/todos", Some("a=b")), "http://127.0.0.1:3000/todos?a=b");
-        assert_eq!(at("http://127.0.0.1:3000/", "", None), "http://127.0.0.1:3000/");
-        assert_eq!(at("http://[::1]:3000/base/", "", None), "http://[::1]:3000/base");
-        assert_eq!(at("http://{ref}.internal/{ref}", "/x", None), format!("http://{SOME_REF}.internal/{SOME_REF}/x"));
+        assert_eq!(
+            at("http://127.0.0.1:3000", "/todos", Some("a=b")),
+            "http://127.0.0.1:3000/todos?a=b"
+        );
+        assert_eq!(
+            at("http://127.0.0.1:3000/", "", None),
+            "http://127.0.0.1:3000/"
+        );
+        assert_eq!(
+            at("http://[::1]:3000/base/", "", None),
+            "http://[::1]:3000/base"
+        );
+        assert_eq!(
+            at("http://{ref}.internal/{ref}", "/x", None),
+            format!("http://{SOME_REF}.internal/{SOME_REF}/x")
+        );
     }
 
     #[test]
@@ -260,12 +317,23 @@ mod tests {
         ] {
             assert!(text.parse::<Template>().is_err(), "{text}");
         }
-        assert!(format!("http://a/{}", "b".repeat(500)).parse::<Template>().is_err());
+        assert!(
+            format!("http://a/{}", "b".repeat(500))
+                .parse::<Template>()
+                .is_err()
+        );
         for text in ["rest", "graphql=http://a", "rest=", "=http://a"] {
             assert!(text.parse::<Named>().is_err(), "{text}");
         }
-        let all: Upstreams = ["rest=http://a", "rest=http://b"].map(|text| text.parse::<Named>().unwrap()).into_iter().collect();
-        assert_eq!(all.get(Service::Rest).unwrap().to_string(), "http://b", "the last one holds");
+        let all: Upstreams = ["rest=http://a", "rest=http://b"]
+            .map(|text| text.parse::<Named>().unwrap())
+            .into_iter()
+            .collect();
+        assert_eq!(
+            all.get(Service::Rest).unwrap().to_string(),
+            "http://b",
+            "the last one holds"
+        );
         assert_eq!(all.get(Service::Auth), None);
     }
 }

@@ -17,7 +17,8 @@ impl Asked<'_> {
     /// Whether the query has `name` with any value but `false`. Of several, one is enough: the handler may read another
     /// of them than we do, and must not be given more than was asked for here.
     pub fn switched_on(&self, name: &str) -> bool {
-        form_urlencoded::parse(self.query.as_bytes()).any(|(key, value)| key == name && value != "false")
+        form_urlencoded::parse(self.query.as_bytes())
+            .any(|(key, value)| key == name && value != "false")
     }
 
     /// The part of the body that a case looks at. `None` if the handler could not read the body either.
@@ -40,7 +41,11 @@ pub struct Case {
 impl Case {
     /// What is needed by requests to which no case before applied.
     pub const fn otherwise(permissions: AnyOf) -> Self {
-        Self { when: "otherwise", applies: |_| true, permissions }
+        Self {
+            when: "otherwise",
+            applies: |_| true,
+            permissions,
+        }
     }
 }
 
@@ -71,7 +76,14 @@ mod tests {
     #[test]
     fn a_switch_is_on_when_anybody_could_read_it_so() {
         let asked = |query| Asked { query, body: b"" };
-        for query in ["reveal=true", "a=b&reveal=true", "reveal=false&reveal=true", "reveal", "reveal=1", "%72eveal=true"] {
+        for query in [
+            "reveal=true",
+            "a=b&reveal=true",
+            "reveal=false&reveal=true",
+            "reveal",
+            "reveal=1",
+            "%72eveal=true",
+        ] {
             assert!(asked(query).switched_on("reveal"), "{query}");
         }
         for query in ["", "reveal=false", "unreveal=true", "a=reveal=true"] {
@@ -81,11 +93,27 @@ mod tests {
 
     #[test]
     fn a_field_is_read_as_the_handler_reads_it_or_not_at_all() {
-        let flag = |body: &str| Asked { query: "", body: body.as_bytes() }.body::<Flag>().is_some_and(|flag| flag.read_only);
+        let flag = |body: &str| {
+            Asked {
+                query: "",
+                body: body.as_bytes(),
+            }
+            .body::<Flag>()
+            .is_some_and(|flag| flag.read_only)
+        };
         assert!(flag(r#"{"read_only":true}"#) && flag(r#"{"query":"select 1","read_only":true}"#));
-        for body in ["", "{}", r#"{"read_only":false}"#, r#"{"read_only":"true"}"#, r#"{"read_only":true}x"#] {
+        for body in [
+            "",
+            "{}",
+            r#"{"read_only":false}"#,
+            r#"{"read_only":"true"}"#,
+            r#"{"read_only":true}x"#,
+        ] {
             assert!(!flag(body), "{body}");
         }
-        assert!(!flag(r#"{"read_only":true,"read_only":false}"#), "of two fields the handler takes neither");
+        assert!(
+            !flag(r#"{"read_only":true,"read_only":false}"#),
+            "of two fields the handler takes neither"
+        );
     }
 }

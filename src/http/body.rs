@@ -39,7 +39,11 @@ impl Body {
 
     /// What `body` says, as it says it.
     pub fn new<B: HttpBody<Data = Bytes, Error: Into<Broken>> + Send + 'static>(body: B) -> Self {
-        if body.is_end_stream() { Self::empty() } else { Self::Arriving(body.map_err(Into::into).boxed_unsync()) }
+        if body.is_end_stream() {
+            Self::empty()
+        } else {
+            Self::Arriving(body.map_err(Into::into).boxed_unsync())
+        }
     }
 }
 
@@ -59,7 +63,10 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match &mut *self {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),

@@ -143,7 +143,8 @@ impl Access {
 
     /// The permissions this request needs.
     pub fn required(&self, asked: &Asked<'_>) -> AnyOf {
-        self.case(asked).map_or(self.permissions(), |case| case.permissions)
+        self.case(asked)
+            .map_or(self.permissions(), |case| case.permissions)
     }
 
     /// The case this request is in, if the operation tells any apart.
@@ -168,7 +169,13 @@ impl Access {
     #[must_use]
     pub const fn by_case(self, cases: &'static [Case]) -> Self {
         match self {
-            Self::Needs { permissions, oauth, .. } => Self::Needs { permissions, cases, oauth },
+            Self::Needs {
+                permissions, oauth, ..
+            } => Self::Needs {
+                permissions,
+                cases,
+                oauth,
+            },
             other => other,
         }
     }
@@ -184,12 +191,20 @@ impl Access {
 
 /// One permission group and a scope.
 pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -> Access {
-    Access::Needs { permissions: AnyOf(group), cases: &[], oauth: Some(scope) }
+    Access::Needs {
+        permissions: AnyOf(group),
+        cases: &[],
+        oauth: Some(scope),
+    }
 }
 
 /// Permissions, and not reachable through OAuth.
 pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
-    Access::Needs { permissions: AnyOf(group), cases: &[], oauth: None }
+    Access::Needs {
+        permissions: AnyOf(group),
+        cases: &[],
+        oauth: None,
+    }
 }
 
 /// The handler of an operation, with what its signature says.
@@ -243,20 +258,29 @@ impl Mounted {
     /// The same for an operation that changes something though what permits it only lets see.
     #[must_use]
     pub fn that_changes(self) -> Self {
-        Self { effect: Effect::Changes, ..self }
+        Self {
+            effect: Effect::Changes,
+            ..self
+        }
     }
 
     /// The same for an operation that changes nothing, whatever its method.
     #[must_use]
     pub fn that_only_sees(self) -> Self {
-        Self { effect: Effect::Sees, ..self }
+        Self {
+            effect: Effect::Sees,
+            ..self
+        }
     }
 
     /// The same for an operation that changes what is not in the control database, so not together with the log: it is announced
     /// there before.
     #[must_use]
     pub fn that_changes_elsewhere(self) -> Self {
-        Self { effect: Effect::ChangesElsewhere, ..self }
+        Self {
+            effect: Effect::ChangesElsewhere,
+            ..self
+        }
     }
 }
 

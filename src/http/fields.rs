@@ -25,8 +25,20 @@ const USER_ID: HeaderName = HeaderName::from_static("x-gotrue-id");
 /// The head of a usual answer, its values still empty. To copy it costs a quarter of inserting each field, for which its
 /// name is hashed.
 static BLANK: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let names = [header::CONTENT_TYPE, LIMIT, REMAINING, RESET, IETF_POLICY, IETF, REQUEST_ID, USER_ID];
-    names.into_iter().map(|name| (name, HeaderValue::from_static(""))).collect()
+    let names = [
+        header::CONTENT_TYPE,
+        LIMIT,
+        REMAINING,
+        RESET,
+        IETF_POLICY,
+        IETF,
+        REQUEST_ID,
+        USER_ID,
+    ];
+    names
+        .into_iter()
+        .map(|name| (name, HeaderValue::from_static("")))
+        .collect()
 });
 
 /// The same of the answer to a request that was one too many. A head that has no room for one more field is copied for it.
@@ -79,10 +91,23 @@ pub(super) fn write(head: &mut HeaderMap, told: &Told<'_>) {
         (LIMIT, pen.number(quota.limit)),
         (REMAINING, pen.number(quota.remaining)),
         (RESET, reset),
-        (IETF_POLICY, HeaderValue::from_maybe_shared(told.policy.field().clone()).ok()),
-        (IETF, pen.value(|line| put_standing(line, told.policy, told.quotas))),
+        (
+            IETF_POLICY,
+            HeaderValue::from_maybe_shared(told.policy.field().clone()).ok(),
+        ),
+        (
+            IETF,
+            pen.value(|line| put_standing(line, told.policy, told.quotas)),
+        ),
         (REQUEST_ID, told.request_id.written(&mut pen)),
-        (USER_ID, told.user.and_then(|user| pen.value(|line| line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes())))),
+        (
+            USER_ID,
+            told.user.and_then(|user| {
+                pen.value(|line| {
+                    line.put_slice(user.hyphenated().encode_lower(&mut [0; 36]).as_bytes())
+                })
+            }),
+        ),
     ];
     if is_copy(head) {
         // They stand in this order, behind the content type.
@@ -134,7 +159,11 @@ static DIGITS: [[u8; 3]; 256] = {
     let mut number = 0_u8;
     while number < u8::MAX {
         number += 1;
-        digits[number as usize] = [b'0' + number / 100, b'0' + number / 10 % 10, b'0' + number % 10];
+        digits[number as usize] = [
+            b'0' + number / 100,
+            b'0' + number / 10 % 10,
+            b'0' + number % 10,
+        ];
     }
     digits
 };
@@ -157,8 +186,14 @@ impl Pen {
     fn number(&mut self, number: u32) -> Option<HeaderValue> {
         match DIGITS.get(number as usize) {
             Some(digits) => {
-                let leading = if number < 10 { 2 } else { usize::from(number < 100) };
-                std::str::from_utf8(&digits[leading..]).map(HeaderValue::from_static).ok()
+                let leading = if number < 10 {
+                    2
+                } else {
+                    usize::from(number < 100)
+                };
+                std::str::from_utf8(&digits[leading..])
+                    .map(HeaderValue::from_static)
+                    .ok()
             }
             None => self.value(|line| put_number(line, number)),
         }
@@ -192,7 +227,9 @@ pub(super) enum RequestId {
 impl RequestId {
     /// The client's, if it sent one, or a new one.
     pub(super) fn of(headers: &HeaderMap, entropy: &Entropy) -> Self {
-        let fit = |id: &&HeaderValue| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+        let fit = |id: &&HeaderValue| {
+            (1..=128).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        };
         if let Some(sent) = headers.get(&REQUEST_ID).filter(fit) {
             return Self::Sent(sent.clone());
         }
@@ -226,11 +263,29 @@ mod tests {
     type Pairs = Vec<(String, String)>;
 
     /// What every answer tells, written into this head, in alphabetical order.
-    fn written_into(mut head: HeaderMap, windows: &[Window], quotas: &[Quota], refused: bool, user: Option<Uuid>) -> Pairs {
+    fn written_into(
+        mut head: HeaderMap,
+        windows: &[Window],
+        quotas: &[Quota],
+        refused: bool,
+        user: Option<Uuid>,
+    ) -> Pairs {
         let (policy, quotas) = (Policy::new(windows), Quotas::new(quotas.iter().copied()));
         let request_id = RequestId::Sent(HeaderValue::from_static("abc"));
-        write(&mut head, &Told { policy: &policy, quotas: &quotas, refused, user, request_id: &request_id });
-        let mut pairs: Pairs = head.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+        write(
+            &mut head,
+            &Told {
+                policy: &policy,
+                quotas: &quotas,
+                refused,
+                user,
+                request_id: &request_id,
+            },
+        );
+        let mut pairs: Pairs = head
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
         pairs.sort();
         pairs
     }
@@ -244,8 +299,21 @@ mod tests {
         let user = Some(Uuid::from_u128(1));
         let mut pairs = written_into(head(json), windows, quotas, refused, user);
         assert_eq!(written_into(begun, windows, quotas, refused, user), pairs);
-        let nobody: Pairs = pairs.iter().filter(|(name, _)| name != "x-gotrue-id").cloned().collect();
-        assert_eq!(written_into(head(HeaderValue::from_static("text/plain")), windows, quotas, refused, None), nobody);
+        let nobody: Pairs = pairs
+            .iter()
+            .filter(|(name, _)| name != "x-gotrue-id")
+            .cloned()
+            .collect();
+        assert_eq!(
+            written_into(
+                head(HeaderValue::from_static("text/plain")),
+                windows,
+                quotas,
+                refused,
+                None
+            ),
+            nobody
+        );
         pairs.retain(|(name, _)| name != "content-type");
         let mut with_etag = written_into(other, windows, quotas, refused, user);
         with_etag.retain(|(name, _)| name != "etag");
@@ -262,17 +330,29 @@ mod tests {
     }
 
     fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
-        Quota { limit, remaining, reset_secs }
+        Quota {
+            limit,
+            remaining,
+            reset_secs,
+        }
     }
 
     #[test]
     fn both_windows_are_in_the_fields_and_the_tighter_in_the_headers() {
-        let expect = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let expect = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(
             written(CONTEXT.windows, &[quota(10, 9, 60), quota(1, 0, 1)], false),
             expect(&[
                 ("ratelimit", "\"minute\";r=9;t=60, \"second\";r=0;t=1"),
-                ("ratelimit-policy", "\"minute\";q=10;w=60, \"second\";q=1;w=1"),
+                (
+                    "ratelimit-policy",
+                    "\"minute\";q=10;w=60, \"second\";q=1;w=1"
+                ),
                 ("x-ratelimit-limit", "1"),
                 ("x-ratelimit-remaining", "0"),
                 ("x-ratelimit-reset", "1"),

@@ -129,9 +129,20 @@ impl Call<'_> {
 
     /// A way to ask other operations as who asked this one.
     pub fn asking(&self) -> Result<Asking, Error> {
-        let api = self.arrival.asks.clone().ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
-        let on_behalf = self.caller.shared().map(|user| OnBehalf { user: user.clone(), peer: self.peer });
-        Ok(Asking { api, request_id: self.request_id.into(), on_behalf })
+        let api = self
+            .arrival
+            .asks
+            .clone()
+            .ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
+        let on_behalf = self.caller.shared().map(|user| OnBehalf {
+            user: user.clone(),
+            peer: self.peer,
+        });
+        Ok(Asking {
+            api,
+            request_id: self.request_id.into(),
+            on_behalf,
+        })
     }
 }
 
@@ -187,7 +198,10 @@ impl Input for RequestLine {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        Ok(Self { method: call.arrival.method.to_string(), path: call.uri().path().to_owned() })
+        Ok(Self {
+            method: call.arrival.method.to_string(),
+            path: call.uri().path().to_owned(),
+        })
     }
 }
 
@@ -222,9 +236,10 @@ impl Input for Organization {
         match call.subject {
             Subject::Organization(organization) => Ok(organization.clone()),
             // Only reached where the body should have named it.
-            Subject::Account | Subject::Project(_) => {
-                Err(Error::invalid("organization_slug", "Invalid input: expected the slug of an organization"))
-            }
+            Subject::Account | Subject::Project(_) => Err(Error::invalid(
+                "organization_slug",
+                "Invalid input: expected the slug of an organization",
+            )),
         }
     }
 }
@@ -260,8 +275,11 @@ impl Input for PathId {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("id").and_then(|id| Uuid::try_parse(id).ok());
-        id.map(Self).ok_or_else(|| Error::invalid("id", "expected a UUID"))
+        let id = call
+            .placeholder("id")
+            .and_then(|id| Uuid::try_parse(id).ok());
+        id.map(Self)
+            .ok_or_else(|| Error::invalid("id", "expected a UUID"))
     }
 }
 
@@ -270,7 +288,8 @@ impl Input for Arc<Recorder> {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.recorder().ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
+        call.recorder()
+            .ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
     }
 }
 
@@ -301,17 +320,30 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
 
 /// Refuses a body that says it is not JSON (RFC 9110 §15.5.16). One that does not say what it is, is read as JSON.
 fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
-    let all_json = headers.get_all(header::CONTENT_TYPE).iter().all(|line| line.to_str().is_ok_and(is_json));
-    if body.is_empty() || all_json { Ok(()) } else { Err(Error::UnsupportedMediaType { expected: "application/json" }) }
+    let all_json = headers
+        .get_all(header::CONTENT_TYPE)
+        .iter()
+        .all(|line| line.to_str().is_ok_and(is_json));
+    if body.is_empty() || all_json {
+        Ok(())
+    } else {
+        Err(Error::UnsupportedMediaType {
+            expected: "application/json",
+        })
+    }
 }
 
 /// Whether a media type is JSON in UTF-8: `application/json`, or `application/<name>+json` (RFC 6839 §3.1).
 fn is_json(media_type: &str) -> bool {
     let mut parts = media_type.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let is_json = essence.strip_prefix("application/").is_some_and(|name| name == "json" || name.ends_with("+json"));
+    let is_json = essence
+        .strip_prefix("application/")
+        .is_some_and(|name| name == "json" || name.ends_with("+json"));
     let in_utf8 = |parameter: &str| match parameter.split_once('=') {
-        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8"),
+        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
+            value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
+        }
         // Other parameters say nothing about how to read it.
         _ => true,
     };
@@ -336,13 +368,17 @@ pub(crate) fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T,
 
 /// Whether the document describes `T` as an object.
 fn is_object<T: JsonSchema>() -> bool {
-    schemars::schema_for!(T).get("type").is_some_and(|kind| kind == "object")
+    schemars::schema_for!(T)
+        .get("type")
+        .is_some_and(|kind| kind == "object")
 }
 
 /// Names the field a JSON error is about. Missing and unknown fields are named in the error's own text.
 fn invalid_json(path: &str, error: &serde_json::Error) -> Error {
     let text = error.to_string();
-    let problem = text.rsplit_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
+    let problem = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(problem, _)| problem);
     let quoted = || problem.split('`').nth(1).unwrap_or_default().to_owned();
     if problem.starts_with("missing field") {
         return Error::invalid(within(path, &quoted()), "Required");
@@ -350,7 +386,11 @@ fn invalid_json(path: &str, error: &serde_json::Error) -> Error {
     if problem.starts_with("unknown field") {
         return Error::invalid(within(path, &quoted()), "is not a field of this request");
     }
-    let field = if path == "." || path == "?" { "body".to_owned() } else { path.to_owned() };
+    let field = if path == "." || path == "?" {
+        "body".to_owned()
+    } else {
+        path.to_owned()
+    };
     Error::invalid(field, format!("Invalid input: {problem}"))
 }
 
@@ -378,15 +418,24 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
 
 fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Error> {
     let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
-    serde_path_to_error::deserialize::<_, T>(reader).map_err(|error: serde_path_to_error::Error<serde::de::value::Error>| {
-        let (path, problem) = (error.path().to_string(), error.inner().to_string());
-        let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
-        if problem.starts_with("missing field") {
-            Error::invalid(named, "Required")
-        } else {
-            Error::invalid(if path == "." { "query".to_owned() } else { path }, format!("Invalid input: {problem}"))
-        }
-    })
+    serde_path_to_error::deserialize::<_, T>(reader).map_err(
+        |error: serde_path_to_error::Error<serde::de::value::Error>| {
+            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
+            if problem.starts_with("missing field") {
+                Error::invalid(named, "Required")
+            } else {
+                Error::invalid(
+                    if path == "." {
+                        "query".to_owned()
+                    } else {
+                        path
+                    },
+                    format!("Invalid input: {problem}"),
+                )
+            }
+        },
+    )
 }
 
 /// The query parameters, of which some are lists: `a=1,2`, `a=1&a=2` and `a[]=1&a[]=2` are the same.
@@ -414,7 +463,9 @@ fn joined(query: &str) -> String {
         }
         joined.push_str(&value);
     }
-    form_urlencoded::Serializer::new(String::new()).extend_pairs(values).finish()
+    form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(values)
+        .finish()
 }
 
 /// Key of a request that must not be carried out twice: `Idempotency-Key`, 1 to 255 printable bytes.
@@ -425,14 +476,22 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 impl Input for IdempotencyKey {
     fn describe(described: &mut Described) {
-        described.header("Idempotency-Key", "Carries the request out once: the same key again answers the first outcome.");
+        described.header(
+            "Idempotency-Key",
+            "Carries the request out once: the same key again answers the first outcome.",
+        );
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let Some(value) = call.headers().get(IDEMPOTENCY_KEY) else { return Ok(Self(None)) };
+        let Some(value) = call.headers().get(IDEMPOTENCY_KEY) else {
+            return Ok(Self(None));
+        };
         match value.to_str() {
             Ok(key) if (1..=255).contains(&key.len()) => Ok(Self(Some(key.to_owned()))),
-            _ => Err(Error::invalid("Idempotency-Key", "expected 1 to 255 printable characters")),
+            _ => Err(Error::invalid(
+                "Idempotency-Key",
+                "expected 1 to 255 printable characters",
+            )),
         }
     }
 }
@@ -452,7 +511,9 @@ mod tests {
     fn message(json: &str) -> String {
         let mut reader = serde_json::Deserializer::from_str(json);
         let error = serde_path_to_error::deserialize::<_, Body>(&mut reader).unwrap_err();
-        invalid_json(&error.path().to_string(), error.inner()).message().into_owned()
+        invalid_json(&error.path().to_string(), error.inner())
+            .message()
+            .into_owned()
     }
 
     #[test]
@@ -501,9 +562,18 @@ mod tests {
     #[test]
     fn a_wrong_body_names_the_field() {
         assert_eq!(message("{}"), "name: Required");
-        assert_eq!(message(r#"{"name":"x","colour":1}"#), "colour: is not a field of this request");
-        assert_eq!(message(r#"{"name":7}"#), "name: Invalid input: invalid type: integer `7`, expected a string");
-        assert_eq!(message(r#"{"name":"x","size":300}"#), "size: Invalid input: invalid value: integer `300`, expected u8");
+        assert_eq!(
+            message(r#"{"name":"x","colour":1}"#),
+            "colour: is not a field of this request"
+        );
+        assert_eq!(
+            message(r#"{"name":7}"#),
+            "name: Invalid input: invalid type: integer `7`, expected a string"
+        );
+        assert_eq!(
+            message(r#"{"name":"x","size":300}"#),
+            "size: Invalid input: invalid value: integer `300`, expected u8"
+        );
         assert_eq!(message("nonsense"), "body: Invalid input: expected ident");
     }
 }

@@ -35,9 +35,10 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn of(endpoint: &Endpoint) -> Self {
         match endpoint.limit.key {
-            LimitKey::Path => {
-                place(endpoint, "ref").map(Self::Project).or_else(|| place(endpoint, "slug").map(Self::Organization)).unwrap_or(Self::None)
-            }
+            LimitKey::Path => place(endpoint, "ref")
+                .map(Self::Project)
+                .or_else(|| place(endpoint, "slug").map(Self::Organization))
+                .unwrap_or(Self::None),
             LimitKey::Uncounted => Self::Query,
             LimitKey::OrganizationInBody { .. } | LimitKey::Caller => Self::None,
         }
@@ -49,12 +50,22 @@ impl Named {
     pub(super) fn in_line(place: Place, path: &str, query: &str) -> Self {
         match place {
             Place::Project(place) => Self::project(segment(path, place).unwrap_or_default()),
-            Place::Organization(place) => Self::organization(segment(path, place).unwrap_or_default()),
+            Place::Organization(place) => {
+                Self::organization(segment(path, place).unwrap_or_default())
+            }
             Place::Query => {
                 let parsed: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-                let of = |wanted: &str| parsed.iter().find(|(name, _)| name == wanted).map(|(_, text)| &**text);
+                let of = |wanted: &str| {
+                    parsed
+                        .iter()
+                        .find(|(name, _)| name == wanted)
+                        .map(|(_, text)| &**text)
+                };
                 let organization = || of("slug").map(Self::organization);
-                of("ref").map(Self::project).or_else(organization).unwrap_or(Self::Account)
+                of("ref")
+                    .map(Self::project)
+                    .or_else(organization)
+                    .unwrap_or(Self::Account)
             }
             Place::None => Self::Account,
         }
@@ -72,7 +83,8 @@ impl Named {
     pub(super) fn in_body(fields: &[&str], body: &[u8]) -> Self {
         let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         let slug = fields.iter().find_map(|field| body.get(field)?.as_str());
-        slug.and_then(|slug| slug.parse().ok()).map_or(Self::Account, Self::Organization)
+        slug.and_then(|slug| slug.parse().ok())
+            .map_or(Self::Account, Self::Organization)
     }
 
     /// What is to be looked up, if it can be the name of anything.

@@ -30,7 +30,15 @@ pub struct Described {
 
 impl Described {
     fn new(schemas: SchemaGenerator) -> Self {
-        Self { schemas, names: Vec::new(), parameters: Vec::new(), body: None, form: false, reply: None, may_be_empty: false }
+        Self {
+            schemas,
+            names: Vec::new(),
+            parameters: Vec::new(),
+            body: None,
+            form: false,
+            reply: None,
+            may_be_empty: false,
+        }
     }
 
     /// The handler needs what `{placeholder}` names.
@@ -76,10 +84,17 @@ impl Described {
             transform.transform(&mut schema);
         }
         let schema = schema.to_value();
-        let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> = schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let required = required.contains(&name.as_str());
-            self.parameters.push(json!({"name": name, "in": "query", "required": required, "schema": property}));
+            self.parameters.push(
+                json!({"name": name, "in": "query", "required": required, "schema": property}),
+            );
         }
     }
 }
@@ -105,12 +120,18 @@ pub fn document(endpoints: &[&'static Endpoint], links: &Links) -> Value {
         (mounted.describe)(&mut described);
         let (item, rest) = operation(endpoint, mounted.built, described);
         schemas = rest;
-        for (spelling, path) in std::iter::once(&endpoint.path).chain(endpoint.aliases).enumerate() {
+        for (spelling, path) in std::iter::once(&endpoint.path)
+            .chain(endpoint.aliases)
+            .enumerate()
+        {
             let mut item = item.clone();
             if spelling > 0 {
                 item["operationId"] = format!("{}-alias-{spelling}", endpoint.id).into();
-                item["description"] =
-                    format!("The same operation as `{}`: one handler, one permission, one counter.", endpoint.path).into();
+                item["description"] = format!(
+                    "The same operation as `{}`: one handler, one permission, one counter.",
+                    endpoint.path
+                )
+                .into();
             }
             let methods = paths.entry(*path).or_insert_with(|| json!({}));
             methods[endpoint.method.name().to_lowercase()] = item;
@@ -145,7 +166,9 @@ pub fn document(endpoints: &[&'static Endpoint], links: &Links) -> Value {
 fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, SchemaGenerator) {
     let path_parameter = |name| {
         let schema = match name {
-            "ref" => json!({"type": "string", "minLength": 20, "maxLength": 20, "pattern": "^[a-z]+$"}),
+            "ref" => {
+                json!({"type": "string", "minLength": 20, "maxLength": 20, "pattern": "^[a-z]+$"})
+            }
             "slug" => json!({"type": "string", "pattern": r"^[\w-]+$"}),
             _ => json!({"type": "string"}),
         };
@@ -165,18 +188,38 @@ fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, 
         item["security"] = json!([{"bearer": []}]);
     }
     if !endpoint.access.permissions().0.is_empty() {
-        item["x-permissions"] = endpoint.access.permissions().0.iter().map(|g| g.iter().map(|p| p.name()).collect::<Vec<_>>()).collect();
+        item["x-permissions"] = endpoint
+            .access
+            .permissions()
+            .0
+            .iter()
+            .map(|g| g.iter().map(|p| p.name()).collect::<Vec<_>>())
+            .collect();
     }
     if !endpoint.access.cases().is_empty() {
-        let names = |groups: AnyOf| groups.0.iter().map(|group| group.iter().map(|p| p.name()).collect()).collect::<Vec<Vec<_>>>();
-        let cases = endpoint.access.cases().iter().map(|case| json!({"when": case.when, "permissions": names(case.permissions)}));
+        let names = |groups: AnyOf| {
+            groups
+                .0
+                .iter()
+                .map(|group| group.iter().map(|p| p.name()).collect())
+                .collect::<Vec<Vec<_>>>()
+        };
+        let cases = endpoint
+            .access
+            .cases()
+            .iter()
+            .map(|case| json!({"when": case.when, "permissions": names(case.permissions)}));
         item["x-permissions-by-case"] = cases.collect();
     }
     if let Some(scope) = endpoint.access.oauth() {
         item["x-oauth-scope"] = scope.name().into();
     }
     if let Some(body) = described.body {
-        let kind = if described.form { "application/x-www-form-urlencoded" } else { "application/json" };
+        let kind = if described.form {
+            "application/x-www-form-urlencoded"
+        } else {
+            "application/json"
+        };
         item["requestBody"] = json!({"required": true, "content": {kind: {"schema": body}}});
     }
     (item, described.schemas)
@@ -191,7 +234,11 @@ fn responses(
     let mut responses = Map::new();
     match reply {
         Some((status, Some(schema))) => {
-            let description = if may_be_empty { "Done; the body is empty unless the request asks for one" } else { "Done" };
+            let description = if may_be_empty {
+                "Done; the body is empty unless the request asks for one"
+            } else {
+                "Done"
+            };
             let mut response = json!({"description": description, "content": {"application/json": {"schema": schema}}});
             if may_be_empty {
                 response["x-may-be-empty"] = true.into();
@@ -199,14 +246,19 @@ fn responses(
             responses.insert(status.as_str().into(), response);
         }
         Some((status, None)) => {
-            responses.insert(status.as_str().into(), json!({"description": "Done; the body is empty"}));
+            responses.insert(
+                status.as_str().into(),
+                json!({"description": "Done; the body is empty"}),
+            );
         }
         None => {}
     }
-    let message =
-        json!({"application/json": {"schema": {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}}});
+    let message = json!({"application/json": {"schema": {"type": "object", "required": ["message"], "properties": {"message": {"type": "string"}}}}});
     let mut error = |status: &str, description: &str| {
-        responses.insert(status.into(), json!({"description": description, "content": message}));
+        responses.insert(
+            status.into(),
+            json!({"description": description, "content": message}),
+        );
     };
     if endpoint.access != Access::Public {
         error("401", "No live token");
@@ -228,7 +280,11 @@ struct WithoutUnsigned;
 
 impl Transform for WithoutUnsigned {
     fn transform(&mut self, schema: &mut schemars::Schema) {
-        if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+        if schema
+            .get("format")
+            .and_then(Value::as_str)
+            .is_some_and(|format| format.starts_with("uint"))
+        {
             schema.remove("format");
         }
         transform_subschemas(self, schema);

@@ -110,10 +110,17 @@ impl Output for Onward {
 
     fn respond(self) -> Response {
         let mut response = empty(StatusCode::SEE_OTHER);
-        for (name, value) in [(header::REFERRER_POLICY, "no-referrer"), (header::CACHE_CONTROL, "no-store")] {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        for (name, value) in [
+            (header::REFERRER_POLICY, "no-referrer"),
+            (header::CACHE_CONTROL, "no-store"),
+        ] {
+            response
+                .headers_mut()
+                .insert(name, HeaderValue::from_static(value));
         }
-        response.headers_mut().extend(HeaderValue::try_from(self.0).map(|to| (header::LOCATION, to)));
+        response
+            .headers_mut()
+            .extend(HeaderValue::try_from(self.0).map(|to| (header::LOCATION, to)));
         response
     }
 }
@@ -128,8 +135,12 @@ impl<T: Output> Output for Unkept<T> {
 
     fn respond(self) -> Response {
         let mut response = self.0.respond();
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response.headers_mut().insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
+        response
+            .headers_mut()
+            .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+            .headers_mut()
+            .insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
         response
     }
 }
@@ -143,7 +154,9 @@ pub struct Written<T> {
 impl<T: Serialize> Written<T> {
     /// Writes `value`.
     pub fn new(value: &T) -> Result<Self, Error> {
-        Ok(Self::from(Bytes::from(serde_json::to_vec(value).context("writing an answer")?)))
+        Ok(Self::from(Bytes::from(
+            serde_json::to_vec(value).context("writing an answer")?,
+        )))
     }
 
     /// The bytes, to be answered again.
@@ -154,7 +167,10 @@ impl<T: Serialize> Written<T> {
 
 impl<T> From<Bytes> for Written<T> {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, of: PhantomData }
+        Self {
+            bytes,
+            of: PhantomData,
+        }
     }
 }
 
@@ -173,12 +189,15 @@ pub struct Rows(pub Bytes);
 
 impl Output for Rows {
     fn describe(described: &mut Described) {
-        described.reply_schema::<Vec<serde_json::Map<String, serde_json::Value>>>(StatusCode::CREATED);
+        described
+            .reply_schema::<Vec<serde_json::Map<String, serde_json::Value>>>(StatusCode::CREATED);
     }
 
     fn respond(self) -> Response {
         let mut response = with_type(StatusCode::CREATED, "application/json", self.0);
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        response
+            .headers_mut()
+            .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         response
     }
 }
@@ -204,11 +223,20 @@ pub(crate) fn empty(status: StatusCode) -> Response {
 }
 
 /// A response of a given content type.
-pub(crate) fn with_type(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+pub(crate) fn with_type(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Body>,
+) -> Response {
     under(fields::head, status, content_type, body)
 }
 
-fn under(head: Head, status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+fn under(
+    head: Head,
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Body>,
+) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     *response.headers_mut() = head(HeaderValue::from_static(content_type));
@@ -229,7 +257,11 @@ pub(super) fn json_under(head: Head, status: StatusCode, value: &impl Serialize)
         Ok(body) => under(head, status, JSON, body),
         Err(error) => {
             tracing::error!(%error, "an answer could not be serialised");
-            with_type(StatusCode::INTERNAL_SERVER_ERROR, JSON, r#"{"message":"Internal Server Error"}"#)
+            with_type(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                JSON,
+                r#"{"message":"Internal Server Error"}"#,
+            )
         }
     }
 }

@@ -50,22 +50,41 @@ pub async fn rehearse(
     user: Arc<User>,
     request: Imagined<'_>,
 ) -> Result<Option<Rehearsal>, Error> {
-    let Some(endpoint) = router::find(endpoints, request.method, request.path) else { return Ok(None) };
+    let Some(endpoint) = router::find(endpoints, request.method, request.path) else {
+        return Ok(None);
+    };
     let named = match endpoint.limit.key {
         LimitKey::OrganizationInBody { fields } => Named::in_body(fields, request.body),
-        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => Named::in_line(Place::of(endpoint), request.path, request.query),
+        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => {
+            Named::in_line(Place::of(endpoint), request.path, request.query)
+        }
     };
     let standing = if matches!(named, Named::Account) {
         Standing::Account
     } else if let Some(reference) = named.reference() {
-        let known = app.directory.own_cached(&user, &reference, app.clock.ticks());
-        let own = if known.is_some() { known } else { app.directory.own(&user, &reference).await? };
+        let known = app
+            .directory
+            .own_cached(&user, &reference, app.clock.ticks());
+        let own = if known.is_some() {
+            known
+        } else {
+            app.directory.own(&user, &reference).await?
+        };
         own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
     } else {
         Standing::Stranger
     };
-    let asked = Asked { query: request.query, body: request.body };
+    let asked = Asked {
+        query: request.query,
+        body: request.body,
+    };
     let outcome = decide(&Caller::User(user), &endpoint.access, &asked, standing);
     let case = endpoint.access.case(&asked).map(|case| case.when);
-    Ok(Some(Rehearsal { endpoint, case, required: endpoint.access.required(&asked), standing, outcome }))
+    Ok(Some(Rehearsal {
+        endpoint,
+        case,
+        required: endpoint.access.required(&asked),
+        standing,
+        outcome,
+    }))
 }

@@ -31,22 +31,40 @@ pub(super) fn within(error: Error) -> Response {
 /// The answer to a program.
 pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     log(error, refused);
-    let head = if matches!(error, Error::LimitReached) { fields::refused } else { fields::head };
-    let body = body(error, refused.uri.path().starts_with("/v2/"), refused.request_id);
+    let head = if matches!(error, Error::LimitReached) {
+        fields::refused
+    } else {
+        fields::head
+    };
+    let body = body(
+        error,
+        refused.uri.path().starts_with("/v2/"),
+        refused.request_id,
+    );
     let mut response = output::json_under(head, status(error), &body);
     if let Some(challenge) = refused.challenge {
-        let challenge = HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        let challenge =
+            HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, challenge);
     }
     match error {
         Error::Oauth(fault) => {
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+                .headers_mut()
+                .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             if fault.error == "invalid_client" {
-                response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic realm=\"OAuth client\""));
+                response.headers_mut().insert(
+                    header::WWW_AUTHENTICATE,
+                    HeaderValue::from_static("Basic realm=\"OAuth client\""),
+                );
             }
         }
         Error::Unavailable { retry, .. } => {
-            response.headers_mut().insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
         }
         _ => {}
     }
@@ -66,13 +84,21 @@ struct Body<'a> {
 }
 
 fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
-    let mut body = Body { message: error.message(), error: None, error_description: None, event: None };
+    let mut body = Body {
+        message: error.message(),
+        error: None,
+        error_description: None,
+        event: None,
+    };
     match error {
         Error::Forbidden(Denial::Permissions(missing)) => {
             let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
             body.error = Some(json!({ "missing_permissions": missing }));
         }
-        Error::Oauth(fault) => (body.error, body.error_description) = (Some(fault.error.into()), Some(fault.description.as_ref())),
+        Error::Oauth(fault) => {
+            (body.error, body.error_description) =
+                (Some(fault.error.into()), Some(fault.description.as_ref()))
+        }
         Error::Internal(_) => body.event = Some(request_id),
         _ => {}
     }
@@ -96,17 +122,26 @@ mod tests {
 
     #[test]
     fn v1_and_v2_bodies() {
-        assert_eq!(body(&Error::NotFound, false, "r"), json!({"message": "Not Found"}));
+        assert_eq!(
+            body(&Error::NotFound, false, "r"),
+            json!({"message": "Not Found"})
+        );
         assert_eq!(
             body(&Error::NotFound, true, "r"),
             json!({"message": "Not Found", "error": {"code": "not_found", "message": "Not Found"}})
         );
-        let missing = Error::Forbidden(Denial::Permissions(vec![Permission::DatabaseRead, Permission::DatabaseWrite]));
+        let missing = Error::Forbidden(Denial::Permissions(vec![
+            Permission::DatabaseRead,
+            Permission::DatabaseWrite,
+        ]));
         assert_eq!(
             body(&missing, false, "r"),
             json!({"message": "Missing required permission(s): database_read, database_write", "error": {"missing_permissions": ["database_read", "database_write"]}})
         );
         let failed: Result<(), _> = Err("secret").context("x");
-        assert_eq!(body(&failed.unwrap_err(), false, "abc"), json!({"message": "Internal Server Error", "errorEventId": "abc"}));
+        assert_eq!(
+            body(&failed.unwrap_err(), false, "abc"),
+            json!({"message": "Internal Server Error", "errorEventId": "abc"})
+        );
     }
 }

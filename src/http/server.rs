@@ -48,22 +48,34 @@ const STREAMS_MAX: u32 = 100;
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// What answers the requests of one connection.
-pub trait Service: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static {}
+pub trait Service:
+    HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static
+{
+}
 
-impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static> Service for S {}
+impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static>
+    Service for S
+{
+}
 
 /// An answer to every request, from the function that gives it.
 ///
 /// What needs not wait is answered within the call. What the request held is free then when the connection looks for more to
 /// read, which it does right after, and is read into again.
-pub fn answering<F: Future<Output = Response> + Send + 'static>(answer: impl Fn(Request<Incoming>) -> F + Send + 'static) -> impl Service {
+pub fn answering<F: Future<Output = Response> + Send + 'static>(
+    answer: impl Fn(Request<Incoming>) -> F + Send + 'static,
+) -> impl Service {
     // Where a request is worked on, for the next one.
     let place = Cell::new(None::<Pin<Box<Option<F>>>>);
     hyper::service::service_fn(move |request| {
         let mut working = place.take().unwrap_or_else(|| Box::pin(None));
         working.set(Some(answer(request)));
         // If it has to wait, whoever will be woken asks again at once.
-        match working.as_mut().as_pin_mut().and_then(FutureExt::now_or_never) {
+        match working
+            .as_mut()
+            .as_pin_mut()
+            .and_then(FutureExt::now_or_never)
+        {
             Some(response) => {
                 working.set(None);
                 place.set(Some(working));
@@ -79,7 +91,12 @@ pub fn answering<F: Future<Output = Response> + Send + 'static>(answer: impl Fn(
 
 /// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
 /// all places are taken is turned away.
-pub async fn serve<S: Service>(listener: TcpListener, tls: Option<Arc<ServerConfig>>, service: impl Fn(SocketAddr) -> S, stop: Stop) {
+pub async fn serve<S: Service>(
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    service: impl Fn(SocketAddr) -> S,
+    stop: Stop,
+) {
     let tls = tls.map(TlsAcceptor::from);
     let begin = |stream: TcpStream, peer| {
         // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
@@ -95,18 +112,30 @@ where
     L: Listen<Stream = UnixStream>,
     S: Service,
 {
-    take("requests of the operator", listener, &stop, |stream, peer| first(stream, service(peer), stop.clone())).await;
+    take(
+        "requests of the operator",
+        listener,
+        &stop,
+        |stream, peer| first(stream, service(peer), stop.clone()),
+    )
+    .await;
 }
 
 /// Begins with everybody who comes while there are places.
-async fn take<L, F>(what: &'static str, listener: L, stop: &Stop, begin: impl Fn(L::Stream, L::Peer) -> F)
-where
+async fn take<L, F>(
+    what: &'static str,
+    listener: L,
+    stop: &Stop,
+    begin: impl Fn(L::Stream, L::Peer) -> F,
+) where
     L: Listen,
     F: Future<Output = ()> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        let Ok(place) = places.clone().try_acquire_owned() else { return };
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            return;
+        };
         let connection = begin(stream, peer);
         connections.spawn(async move {
             connection.await;
@@ -118,14 +147,24 @@ where
 
 /// HTTP/1, or with TLS what the client asks for.
 async fn greet(stream: Wire, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
-    let Some(tls) = tls else { return first(stream, service, stop).await };
+    let Some(tls) = tls else {
+        return first(stream, service, stop).await;
+    };
     // Who does not speak TLS, or takes its time, learns nothing.
-    let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else {
+        return;
+    };
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX);
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX);
         // What a client does wrong ends its connection, and is nobody else's concern.
-        let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
+        let _ = accepting::see_out(
+            builder.serve_connection(TokioIo::new(stream), service),
+            stop.asked(),
+        )
+        .await;
     } else {
         first(stream, service, stop).await;
     }
@@ -136,9 +175,15 @@ where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
-    builder.timer(accepting::ConnectionTimer::default()).header_read_timeout(HEADERS_TIMEOUT);
+    builder
+        .timer(accepting::ConnectionTimer::default())
+        .header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
-    let _ = accepting::see_out(builder.serve_connection(TokioIo::new(stream), service), stop.asked()).await;
+    let _ = accepting::see_out(
+        builder.serve_connection(TokioIo::new(stream), service),
+        stop.asked(),
+    )
+    .await;
 }
 
 #[cfg(test)]
@@ -159,7 +204,8 @@ mod tests {
         let service = move |_| {
             let (begun, may) = (says.clone(), waits.clone());
             answering(move |request| {
-                let (path, begun, may) = (request.uri().path().to_owned(), begun.clone(), may.clone());
+                let (path, begun, may) =
+                    (request.uri().path().to_owned(), begun.clone(), may.clone());
                 async move {
                     if path.starts_with("/later") {
                         begun.notify_one();
@@ -172,7 +218,10 @@ mod tests {
         let server = tokio::spawn(serve(listener, None, service, stop.clone()));
         let mut client = TcpStream::connect(address).await.unwrap();
         for path in ["/now", "/later", "/now", "/later/again", "/later", "/now"] {
-            client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+            client
+                .write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes())
+                .await
+                .unwrap();
             if path.starts_with("/later") {
                 begun.notified().await;
                 may.notify_one();

@@ -40,7 +40,9 @@ impl FromStr for ClientHeader {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        text.parse().map(Self).map_err(|_| Malformed("the name of a header"))
+        text.parse()
+            .map(Self)
+            .map_err(|_| Malformed("the name of a header"))
     }
 }
 
@@ -64,11 +66,23 @@ pub struct Peer {
 impl Peer {
     /// Where the client reaches this server, as it spells that: scheme, name and port.
     pub fn origin(self, uri: &Uri, headers: &HeaderMap) -> String {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-        let host = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
+        let host = uri
+            .authority()
+            .map(axum::http::uri::Authority::as_str)
+            .or(host)
+            .unwrap_or_default();
         // What goes into links and header fields is nothing but a name and a port.
-        let plain = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']'));
-        format!("{}://{}", if self.https { "https" } else { "http" }, if plain { host } else { "" })
+        let plain = host.bytes().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']')
+        });
+        format!(
+            "{}://{}",
+            if self.https { "https" } else { "http" },
+            if plain { host } else { "" }
+        )
     }
 }
 
@@ -80,17 +94,29 @@ impl Transport {
     pub fn peer(&self, socket: IpAddr, headers: &HeaderMap) -> Peer {
         let socket = socket.to_canonical();
         if !self.trusts(socket) {
-            return Peer { address: socket, secure: self.tls || socket.is_loopback(), https: self.tls };
+            return Peer {
+                address: socket,
+                secure: self.tls || socket.is_loopback(),
+                https: self.tls,
+            };
         }
         let (address, proto) = self.client_behind(socket, headers);
         let proto = proto.or_else(|| headers.get(FORWARDED_PROTO)?.to_str().ok());
         let https = self.tls || proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
-        Peer { address, secure: https, https }
+        Peer {
+            address,
+            secure: https,
+            https,
+        }
     }
 
     /// Refuses a request that crossed a network in the clear (specification §5.1).
     pub fn require_secure(peer: Peer) -> Result<(), Error> {
-        if peer.secure { Ok(()) } else { Err(Error::Forbidden(Denial::InsecureTransport)) }
+        if peer.secure {
+            Ok(())
+        } else {
+            Err(Error::Forbidden(Denial::InsecureTransport))
+        }
     }
 
     /// Right-most hop that is not itself a trusted proxy, and its protocol where the header tells; stops at the first hop
@@ -98,14 +124,26 @@ impl Transport {
     ///
     /// Hops are cut at commas from the right, quoted or not: no address has one, and what a client wrote further left,
     /// such as a quotation mark it never closes, then cannot swallow what proxies wrote after it.
-    fn client_behind<'a>(&self, socket: IpAddr, headers: &'a HeaderMap) -> (IpAddr, Option<&'a str>) {
-        let read = if self.client_header.0 == header::FORWARDED { forwarded } else { bare };
+    fn client_behind<'a>(
+        &self,
+        socket: IpAddr,
+        headers: &'a HeaderMap,
+    ) -> (IpAddr, Option<&'a str>) {
+        let read = if self.client_header.0 == header::FORWARDED {
+            forwarded
+        } else {
+            bare
+        };
         let (mut last, mut last_proto) = (socket, None);
         let mut lines: Vec<_> = headers.get_all(&self.client_header.0).iter().collect();
         while let Some(line) = lines.pop() {
-            let Ok(line) = line.to_str() else { return (last, last_proto) };
+            let Ok(line) = line.to_str() else {
+                return (last, last_proto);
+            };
             for hop in line.rsplit(',') {
-                let Some((address, proto)) = read(hop.trim()) else { return (last, last_proto) };
+                let Some((address, proto)) = read(hop.trim()) else {
+                    return (last, last_proto);
+                };
                 if !self.trusts(address) {
                     return (address, proto);
                 }
@@ -116,7 +154,9 @@ impl Transport {
     }
 
     fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|net| net.contains(&address))
+        self.trusted_proxies
+            .iter()
+            .any(|net| net.contains(&address))
     }
 }
 
@@ -131,17 +171,27 @@ fn bare(hop: &str) -> Option<Hop<'_>> {
 /// who was there.
 fn forwarded(hop: &str) -> Option<Hop<'_>> {
     let parameter = |wanted: &str| {
-        let mut pairs = hop.split(';').filter_map(|pair| pair.trim().split_once('='));
-        pairs.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.trim_matches('"'))
+        let mut pairs = hop
+            .split(';')
+            .filter_map(|pair| pair.trim().split_once('='));
+        pairs
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.trim_matches('"'))
     };
     parse_address(parameter("for")?).map(|address| (address, parameter("proto")))
 }
 
 /// An address as proxies write it: bare, or with a port, or an IPv6 one in brackets.
 fn parse_address(text: &str) -> Option<IpAddr> {
-    let bare = text.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(text, |(inside, _)| inside);
-    let address =
-        bare.parse().ok().or_else(|| bare.rsplit_once(':').and_then(|(host, _)| host.parse::<Ipv4Addr>().ok()).map(IpAddr::V4))?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+        .map_or(text, |(inside, _)| inside);
+    let address = bare.parse().ok().or_else(|| {
+        bare.rsplit_once(':')
+            .and_then(|(host, _)| host.parse::<Ipv4Addr>().ok())
+            .map(IpAddr::V4)
+    })?;
     Some(IpAddr::to_canonical(&address))
 }
 
@@ -150,7 +200,11 @@ mod tests {
     use super::*;
 
     fn trusting(header: &str) -> Transport {
-        Transport { tls: false, trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], client_header: header.parse().unwrap() }
+        Transport {
+            tls: false,
+            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+            client_header: header.parse().unwrap(),
+        }
     }
 
     fn peer(socket: &str, forwarded: &[&str], proto: Option<&str>) -> Peer {
@@ -178,7 +232,11 @@ mod tests {
             ("10.0.0.1", vec![], "10.0.0.1"),
         ];
         for (socket, forwarded, address) in cases {
-            assert_eq!(peer(socket, &forwarded, None).address, address.parse::<IpAddr>().unwrap(), "{socket} {forwarded:?}");
+            assert_eq!(
+                peer(socket, &forwarded, None).address,
+                address.parse::<IpAddr>().unwrap(),
+                "{socket} {forwarded:?}"
+            );
         }
     }
 
@@ -187,14 +245,38 @@ mod tests {
         let cases = [
             (vec!["for=1.1.1.1"], "1.1.1.1", false),
             (vec!["for=1.1.1.1;proto=https"], "1.1.1.1", true),
-            (vec!["For=\"1.1.1.1:4711\";Proto=HTTPS;by=10.0.0.1"], "1.1.1.1", true),
-            (vec!["for=\"[2001:db8:cafe::17]:4711\";proto=\"https\""], "2001:db8:cafe::17", true),
-            (vec!["for=6.6.6.6;proto=https, for=1.1.1.1;proto=http, for=10.0.0.7;proto=https"], "1.1.1.1", false),
-            (vec!["for=6.6.6.6", "for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (
+                vec!["For=\"1.1.1.1:4711\";Proto=HTTPS;by=10.0.0.1"],
+                "1.1.1.1",
+                true,
+            ),
+            (
+                vec!["for=\"[2001:db8:cafe::17]:4711\";proto=\"https\""],
+                "2001:db8:cafe::17",
+                true,
+            ),
+            (
+                vec!["for=6.6.6.6;proto=https, for=1.1.1.1;proto=http, for=10.0.0.7;proto=https"],
+                "1.1.1.1",
+                false,
+            ),
+            (
+                vec!["for=6.6.6.6", "for=1.1.1.1;proto=https"],
+                "1.1.1.1",
+                true,
+            ),
             (vec!["by=10.0.0.9;proto=https"], "10.0.0.1", false),
             (vec!["for=1.1.1.1, for=unknown"], "10.0.0.1", false),
-            (vec!["for=1.1.1.1, for=_hidden, for=10.0.0.7;proto=https"], "10.0.0.7", true),
-            (vec!["for=\"6.6.6.6, for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (
+                vec!["for=1.1.1.1, for=_hidden, for=10.0.0.7;proto=https"],
+                "10.0.0.7",
+                true,
+            ),
+            (
+                vec!["for=\"6.6.6.6, for=1.1.1.1;proto=https"],
+                "1.1.1.1",
+                true,
+            ),
             (vec![""], "10.0.0.1", false),
             (vec![], "10.0.0.1", false),
         ];
@@ -204,23 +286,42 @@ mod tests {
                 headers.append(header::FORWARDED, line.parse().unwrap());
             }
             let peer = trusting("Forwarded").peer("10.0.0.1".parse().unwrap(), &headers);
-            assert_eq!(peer, Peer { address: address.parse().unwrap(), secure, https: secure }, "{lines:?}");
+            assert_eq!(
+                peer,
+                Peer {
+                    address: address.parse().unwrap(),
+                    secure,
+                    https: secure
+                },
+                "{lines:?}"
+            );
         }
     }
 
     #[test]
     fn only_the_configured_header_is_believed() {
         let mut headers = HeaderMap::new();
-        for (name, value) in [("x-forwarded-for", "6.6.6.1"), ("forwarded", "for=6.6.6.2"), ("cf-connecting-ip", "6.6.6.3")] {
+        for (name, value) in [
+            ("x-forwarded-for", "6.6.6.1"),
+            ("forwarded", "for=6.6.6.2"),
+            ("cf-connecting-ip", "6.6.6.3"),
+        ] {
             headers.insert(HeaderName::from_static(name), value.parse().unwrap());
         }
-        for (header, address) in
-            [("x-forwarded-for", "6.6.6.1"), ("forwarded", "6.6.6.2"), ("CF-Connecting-IP", "6.6.6.3"), ("x-real-ip", "10.0.0.1")]
-        {
+        for (header, address) in [
+            ("x-forwarded-for", "6.6.6.1"),
+            ("forwarded", "6.6.6.2"),
+            ("CF-Connecting-IP", "6.6.6.3"),
+            ("x-real-ip", "10.0.0.1"),
+        ] {
             let peer = trusting(header).peer("10.0.0.1".parse().unwrap(), &headers);
             assert_eq!(peer.address, address.parse::<IpAddr>().unwrap(), "{header}");
             let stranger = trusting(header).peer("203.0.113.9".parse().unwrap(), &headers);
-            assert_eq!(stranger.address, "203.0.113.9".parse::<IpAddr>().unwrap(), "{header} of a stranger");
+            assert_eq!(
+                stranger.address,
+                "203.0.113.9".parse::<IpAddr>().unwrap(),
+                "{header} of a stranger"
+            );
         }
     }
 
@@ -231,6 +332,9 @@ mod tests {
         assert!(peer("10.0.0.1", &["1.1.1.1"], Some("https")).secure);
         assert!(!peer("10.0.0.1", &["1.1.1.1"], Some("http")).secure);
         assert!(!peer("10.0.0.1", &["1.1.1.1"], None).secure);
-        assert!(!peer("203.0.113.9", &[], Some("https")).secure, "a stranger's header is not believed");
+        assert!(
+            !peer("203.0.113.9", &[], Some("https")).secure,
+            "a stranger's header is not believed"
+        );
     }
 }

@@ -22,7 +22,10 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs, pat_only},
+    http::{
+        Access, Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs,
+        pat_only,
+    },
     ids::ProjectRef,
     jit,
     limits::{STANDARD, STANDARD_BY_CALLER},
@@ -31,7 +34,9 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE, &INVITE, &ACCEPT, &REVOKE];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE, &INVITE, &ACCEPT, &REVOKE,
+];
 
 /// Longest name of a role.
 const ROLE_BYTES_MAX: usize = 63;
@@ -66,8 +71,15 @@ struct StateResponse {
 }
 
 async fn get_state(project: Project, app: App) -> Result<Json<StateResponse>, Error> {
-    let state = if jit::is_enabled(&app, &project).await? { State::Enabled } else { State::Disabled };
-    Ok(Json(StateResponse { state, applied_successfully: jit::is_applied(&app, &project).await? }))
+    let state = if jit::is_enabled(&app, &project).await? {
+        State::Enabled
+    } else {
+        State::Disabled
+    };
+    Ok(Json(StateResponse {
+        state,
+        applied_successfully: jit::is_applied(&app, &project).await?,
+    }))
 }
 
 static SET_STATE: Endpoint = Endpoint {
@@ -97,7 +109,10 @@ async fn set_state(
     jit::enable(&app, &project, state == State::Enabled, &audit).await?;
     // What was asked for stands either way, and is carried out as soon as the server can be reached.
     let applied_successfully = jit::until_ended(&app, &project).await.is_ok();
-    Ok(Json(StateResponse { state, applied_successfully }))
+    Ok(Json(StateResponse {
+        state,
+        applied_successfully,
+    }))
 }
 
 /// A role that a member may be.
@@ -137,22 +152,53 @@ impl RoleGrant {
     fn check(self, app: &App) -> Result<Grant, Error> {
         let role = self.role;
         // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
-        if !(1..=ROLE_BYTES_MAX).contains(&role.len()) || role.contains('\0') || role.starts_with("pg_") || role.starts_with(LOGIN_PREFIX) {
-            return Err(Error::invalid("role", "Invalid input: expected the name of a role that can be given to members"));
+        if !(1..=ROLE_BYTES_MAX).contains(&role.len())
+            || role.contains('\0')
+            || role.starts_with("pg_")
+            || role.starts_with(LOGIN_PREFIX)
+        {
+            return Err(Error::invalid(
+                "role",
+                "Invalid input: expected the name of a role that can be given to members",
+            ));
         }
         let expires_at = self.expires_at.map(|seconds| {
-            #[expect(clippy::cast_possible_truncation, reason = "what is out of range saturates, and is refused")]
-            let at = seconds.as_f64().and_then(|seconds| DateTime::from_timestamp(seconds as i64, 0));
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "what is out of range saturates, and is refused"
+            )]
+            let at = seconds
+                .as_f64()
+                .and_then(|seconds| DateTime::from_timestamp(seconds as i64, 0));
             at.filter(|at| *at > app.clock.now() && at.timestamp() < SECONDS_MAX)
-                .ok_or_else(|| Error::invalid("expires_at", "Invalid input: expected a time to come, in seconds since 1970"))
+                .ok_or_else(|| {
+                    Error::invalid(
+                        "expires_at",
+                        "Invalid input: expected a time to come, in seconds since 1970",
+                    )
+                })
         });
-        let Networks { allowed_cidrs: v4, allowed_cidrs_v6: v6 } = self.allowed_networks.unwrap_or_default();
+        let Networks {
+            allowed_cidrs: v4,
+            allowed_cidrs_v6: v6,
+        } = self.allowed_networks.unwrap_or_default();
         if v4.len() + v6.len() > NETWORKS_MAX {
-            return Err(Error::invalid("allowed_networks", format!("Invalid input: expected at most {NETWORKS_MAX}")));
+            return Err(Error::invalid(
+                "allowed_networks",
+                format!("Invalid input: expected at most {NETWORKS_MAX}"),
+            ));
         }
-        let networks = v4.iter().map(|network| network.check(false)).chain(v6.iter().map(|network| network.check(true)));
+        let networks = v4
+            .iter()
+            .map(|network| network.check(false))
+            .chain(v6.iter().map(|network| network.check(true)));
         let branches_only = self.branches_only.unwrap_or(false);
-        Ok(Grant { role, expires_at: expires_at.transpose()?, networks: networks.collect::<Result<_, _>>()?, branches_only })
+        Ok(Grant {
+            role,
+            expires_at: expires_at.transpose()?,
+            networks: networks.collect::<Result<_, _>>()?,
+            branches_only,
+        })
     }
 }
 
@@ -161,22 +207,41 @@ const SECONDS_MAX: i64 = 32_503_680_000;
 
 impl Network {
     fn check(&self, v6: bool) -> Result<IpNet, Error> {
-        let network = self.cidr.parse::<IpNet>().ok().filter(|network| matches!(network, IpNet::V6(_)) == v6);
-        let expected = if v6 { "an IPv6 network such as 2001:db8::/32" } else { "an IPv4 network such as 192.0.2.0/24" };
-        network.map(|network| network.trunc()).ok_or_else(|| Error::invalid("cidr", format!("Invalid input: expected {expected}")))
+        let network = self
+            .cidr
+            .parse::<IpNet>()
+            .ok()
+            .filter(|network| matches!(network, IpNet::V6(_)) == v6);
+        let expected = if v6 {
+            "an IPv6 network such as 2001:db8::/32"
+        } else {
+            "an IPv4 network such as 192.0.2.0/24"
+        };
+        network
+            .map(|network| network.trunc())
+            .ok_or_else(|| Error::invalid("cidr", format!("Invalid input: expected {expected}")))
     }
 }
 
 impl From<Grant> for RoleGrant {
     fn from(grant: Grant) -> Self {
-        let shown = |network: IpNet| Network { cidr: network.to_string() };
-        let (v6, v4): (Vec<IpNet>, Vec<IpNet>) = grant.networks.into_iter().partition(|network| matches!(network, IpNet::V6(_)));
-        let networks =
-            Networks { allowed_cidrs: v4.into_iter().map(shown).collect(), allowed_cidrs_v6: v6.into_iter().map(shown).collect() };
+        let shown = |network: IpNet| Network {
+            cidr: network.to_string(),
+        };
+        let (v6, v4): (Vec<IpNet>, Vec<IpNet>) = grant
+            .networks
+            .into_iter()
+            .partition(|network| matches!(network, IpNet::V6(_)));
+        let networks = Networks {
+            allowed_cidrs: v4.into_iter().map(shown).collect(),
+            allowed_cidrs_v6: v6.into_iter().map(shown).collect(),
+        };
         Self {
             role: grant.role,
             expires_at: grant.expires_at.map(|at| at.timestamp().into()),
-            allowed_networks: (!networks.allowed_cidrs.is_empty() || !networks.allowed_cidrs_v6.is_empty()).then_some(networks),
+            allowed_networks: (!networks.allowed_cidrs.is_empty()
+                || !networks.allowed_cidrs_v6.is_empty())
+            .then_some(networks),
             branches_only: grant.branches_only.then_some(true),
         }
     }
@@ -203,7 +268,10 @@ struct AccessResponse {
 
 async fn get_own(project: Project, user: User, app: App) -> Result<Json<AccessResponse>, Error> {
     let grants = grants::of_member(&app, &project, user.id).await?;
-    Ok(Json(AccessResponse { user_id: user.gotrue_id, user_roles: shown(grants) }))
+    Ok(Json(AccessResponse {
+        user_id: user.gotrue_id,
+        user_roles: shown(grants),
+    }))
 }
 
 static LIST: Endpoint = Endpoint {
@@ -238,22 +306,40 @@ struct Item {
 }
 
 async fn list(project: Project, app: App) -> Result<Json<ListResponse>, Error> {
-    let item = |Granted { user, email, grants }| Item {
+    let item = |Granted {
+                    user,
+                    email,
+                    grants,
+                }| Item {
         user_id: Some(user),
         primary_email: email,
         invite_id: None,
         expires_at: None,
         user_roles: shown(grants),
     };
-    let invited = |Invitation { id, email, grants, expires_at }| Item {
+    let invited = |Invitation {
+                       id,
+                       email,
+                       grants,
+                       expires_at,
+                   }| Item {
         user_id: None,
         primary_email: email,
         invite_id: Some(id),
         expires_at: Some(timestamp(expires_at)),
         user_roles: shown(grants),
     };
-    let (granted, open) = (grants::list(&app, &project).await?, invitations::open(&app, &project).await?);
-    Ok(Json(ListResponse { items: granted.into_iter().map(item).chain(open.into_iter().map(invited)).collect() }))
+    let (granted, open) = (
+        grants::list(&app, &project).await?,
+        invitations::open(&app, &project).await?,
+    );
+    Ok(Json(ListResponse {
+        items: granted
+            .into_iter()
+            .map(item)
+            .chain(open.into_iter().map(invited))
+            .collect(),
+    }))
 }
 
 static SET: Endpoint = Endpoint {
@@ -265,7 +351,9 @@ static SET: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::DatabaseJitWrite]]),
     limit: &STANDARD,
-    handler: || mount(set).sample(r#"{"user_id": "00000000-0000-0000-0000-000000000000", "roles": [{"role": "supabase_read_only_user"}]}"#),
+    handler: || {
+        mount(set).sample(r#"{"user_id": "00000000-0000-0000-0000-000000000000", "roles": [{"role": "supabase_read_only_user"}]}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -277,25 +365,51 @@ struct SetRequest {
     roles: Vec<RoleGrant>,
 }
 
-async fn set(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<SetRequest>) -> Result<Json<AccessResponse>, Error> {
+async fn set(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<SetRequest>,
+) -> Result<Json<AccessResponse>, Error> {
     let grants = checked(&app, request.roles)?;
     let user = members::by_id(&app.db, project.organization, request.user_id).await;
     let user = user.map_err(|error| match error {
-        Error::NotFound => Error::invalid("user_id", "Invalid input: expected a member of the project's organization"),
+        Error::NotFound => Error::invalid(
+            "user_id",
+            "Invalid input: expected a member of the project's organization",
+        ),
         other => other,
     })?;
     grants::set(&app, &project, user, &grants, &audit).await?;
     jit::until_ended(&app, &project).await?;
-    Ok(Json(AccessResponse { user_id: request.user_id, user_roles: shown(grants) }))
+    Ok(Json(AccessResponse {
+        user_id: request.user_id,
+        user_roles: shown(grants),
+    }))
 }
 
 fn checked(app: &App, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
     if roles.len() > ROLES_MAX {
-        return Err(Error::invalid("roles", format!("Invalid input: expected at most {ROLES_MAX}")));
+        return Err(Error::invalid(
+            "roles",
+            format!("Invalid input: expected at most {ROLES_MAX}"),
+        ));
     }
-    let grants = roles.into_iter().map(|role| role.check(app)).collect::<Result<Vec<_>, _>>()?;
-    if grants.iter().map(|grant| &grant.role).collect::<BTreeSet<_>>().len() < grants.len() {
-        return Err(Error::invalid("roles", "Invalid input: a role is named twice"));
+    let grants = roles
+        .into_iter()
+        .map(|role| role.check(app))
+        .collect::<Result<Vec<_>, _>>()?;
+    if grants
+        .iter()
+        .map(|grant| &grant.role)
+        .collect::<BTreeSet<_>>()
+        .len()
+        < grants.len()
+    {
+        return Err(Error::invalid(
+            "roles",
+            "Invalid input: a role is named twice",
+        ));
     }
     Ok(grants)
 }
@@ -324,11 +438,18 @@ impl Input for Member {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").unwrap_or_default();
-        id.parse().map(Self).map_err(|_| Error::invalid("user_id", "Invalid input: expected a UUID"))
+        id.parse()
+            .map(Self)
+            .map_err(|_| Error::invalid("user_id", "Invalid input: expected a UUID"))
     }
 }
 
-async fn remove(project: Project, Member(user): Member, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+async fn remove(
+    project: Project,
+    Member(user): Member,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
     grants::remove(&app, &project, user, &audit).await?;
     jit::until_ended(&app, &project).await?;
     Ok(Done)
@@ -343,7 +464,11 @@ static AUTHORIZE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseJitRead]], S::DatabaseRead),
     limit: &STANDARD,
-    handler: || mount(authorize).that_changes().sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#),
+    handler: || {
+        mount(authorize)
+            .that_changes()
+            .sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -386,13 +511,21 @@ async fn authorize(
 ) -> Result<Json<AuthorizeResponse>, Error> {
     let opened = jit::open(&app, &project, &user, &role, rhost, &audit).await?;
     let login = LoginResponse::new(&app, &opened);
-    Ok(Json(AuthorizeResponse { user_id: user.gotrue_id, user_role: opened.grant.into(), login }))
+    Ok(Json(AuthorizeResponse {
+        user_id: user.gotrue_id,
+        user_role: opened.grant.into(),
+        login,
+    }))
 }
 
 impl LoginResponse {
     fn new(app: &App, opened: &Opened) -> Self {
         let ttl_seconds = (opened.until - app.clock.now()).num_seconds();
-        Self { role: opened.name.clone(), password: opened.password.expose_secret().to_owned(), ttl_seconds }
+        Self {
+            role: opened.name.clone(),
+            password: opened.password.expose_secret().to_owned(),
+            ttl_seconds,
+        }
     }
 }
 
@@ -405,7 +538,11 @@ static INVITE: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::DatabaseJitWrite]]),
     limit: &STANDARD,
-    handler: || mount(invite).sample(r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#),
+    handler: || {
+        mount(invite).sample(
+            r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#,
+        )
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -439,7 +576,10 @@ async fn invite(
     accounts::local_part(&request.email)?;
     let grants = checked(&app, request.roles)?;
     if grants.is_empty() {
-        return Err(Error::invalid("roles", "Invalid input: expected at least one"));
+        return Err(Error::invalid(
+            "roles",
+            "Invalid input: expected at least one",
+        ));
     }
     let (made, secret) = invitations::invite(&app, &project, request.email, grants, &audit).await?;
     // One that this one takes the place of may have been accepted.
@@ -462,7 +602,9 @@ static ACCEPT: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD_BY_CALLER,
-    handler: || mount(accept).sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#),
+    handler: || {
+        mount(accept).sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#)
+    },
 };
 
 #[derive(Deserialize, JsonSchema)]
@@ -493,9 +635,19 @@ async fn accept(
 ) -> Result<Json<AcceptResponse>, Error> {
     let shows = (request.email.as_str(), &SecretString::from(request.token));
     let opened = invitations::accept(&app, &project, &user, shows, &audit).await?;
-    let logins = opened.iter().map(|opened| LoginResponse::new(&app, opened)).collect();
-    let user_roles = opened.into_iter().map(|opened| opened.grant.into()).collect();
-    Ok(Json(AcceptResponse { user_id: user.gotrue_id, user_roles, logins }))
+    let logins = opened
+        .iter()
+        .map(|opened| LoginResponse::new(&app, opened))
+        .collect();
+    let user_roles = opened
+        .into_iter()
+        .map(|opened| opened.grant.into())
+        .collect();
+    Ok(Json(AcceptResponse {
+        user_id: user.gotrue_id,
+        user_roles,
+        logins,
+    }))
 }
 
 /// `{ref}` of the path, of a project that the caller need not belong to.
@@ -505,7 +657,11 @@ impl Input for Reference {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("ref").unwrap_or_default().parse().map(Self).map_err(|_| Error::NotFound)
+        call.placeholder("ref")
+            .unwrap_or_default()
+            .parse()
+            .map(Self)
+            .map_err(|_| Error::NotFound)
     }
 }
 
@@ -529,11 +685,18 @@ impl Input for Invite {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("invite_id").unwrap_or_default();
-        id.parse().map(Self).map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
+        id.parse()
+            .map(Self)
+            .map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
     }
 }
 
-async fn revoke(project: Project, Invite(id): Invite, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+async fn revoke(
+    project: Project,
+    Invite(id): Invite,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
     invitations::revoke(&app, &project, id, &audit).await?;
     jit::until_ended(&app, &project).await?;
     Ok(Done)

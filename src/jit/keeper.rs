@@ -39,7 +39,10 @@ pub struct Keeper {
 
 impl Default for Keeper {
     fn default() -> Self {
-        Self { wake: Notify::new(), changes: channel(0).0 }
+        Self {
+            wake: Notify::new(),
+            changes: channel(0).0,
+        }
     }
 }
 
@@ -98,13 +101,27 @@ async fn pass(app: &App) -> Result<Option<Duration>, Error> {
     if worked > 0 {
         app.jit.tell();
     }
-    let next = logins(app, None).await?.iter().map(|login| login.next(now)).min();
+    let next = logins(app, None)
+        .await?
+        .iter()
+        .map(|login| login.next(now))
+        .min();
     // Up to the millisecond: a pass a moment too early would find nothing.
-    Ok(next.map(|next| (next - app.clock.now() + TimeDelta::milliseconds(1)).to_std().unwrap_or_default().min(LOOK)))
+    Ok(next.map(|next| {
+        (next - app.clock.now() + TimeDelta::milliseconds(1))
+            .to_std()
+            .unwrap_or_default()
+            .min(LOOK)
+    }))
 }
 
 /// Ends what is over in a server that was just started, before it is announced. What is to be opened follows when it is.
-pub async fn shut(app: &App, project: ProjectId, reference: &ProjectRef, admin: &Client) -> Result<(), Error> {
+pub async fn shut(
+    app: &App,
+    project: ProjectId,
+    reference: &ProjectRef,
+    admin: &Client,
+) -> Result<(), Error> {
     let logins = logins(app, Some(project)).await?;
     end_over(app, reference, admin, &logins).await
 }
@@ -114,7 +131,10 @@ async fn settle_server(app: &App, project: &ProjectRef, logins: &[Login]) -> Res
     let outcome = async {
         let admin = server::connect(app, project).await?;
         end_over(app, project, &admin, logins).await?;
-        for login in logins.iter().filter(|login| login.is_wrong(now) && !login.is_over(now)) {
+        for login in logins
+            .iter()
+            .filter(|login| login.is_wrong(now) && !login.is_over(now))
+        {
             let outcome = server::open(&admin, login).await?;
             note_open(app, login, outcome).await?;
         }
@@ -127,7 +147,12 @@ async fn settle_server(app: &App, project: &ProjectRef, logins: &[Login]) -> Res
     outcome
 }
 
-async fn end_over(app: &App, project: &ProjectRef, admin: &Client, logins: &[Login]) -> Result<(), Error> {
+async fn end_over(
+    app: &App,
+    project: &ProjectRef,
+    admin: &Client,
+    logins: &[Login],
+) -> Result<(), Error> {
     let now = app.clock.now();
     for login in logins.iter().filter(|login| login.is_over(now)) {
         server::end(&app.clusters, project, admin, &login.name).await?;
@@ -144,7 +169,11 @@ async fn end_over(app: &App, project: &ProjectRef, admin: &Client, logins: &[Log
 
 /// A login that was asked for since the list was read.
 async fn is_known(app: &App, name: &str) -> Result<bool, Error> {
-    let rows = app.db.query("select 1 from jit_logins where name = $1", &[&name]).await.context("reading a login")?;
+    let rows = app
+        .db
+        .query("select 1 from jit_logins where name = $1", &[&name])
+        .await
+        .context("reading a login")?;
     Ok(!rows.is_empty())
 }
 
@@ -154,12 +183,20 @@ async fn note_open(app: &App, login: &Login, outcome: Outcome) -> Result<(), Err
         Outcome::Refused(why) => Some(why),
     };
     let sql = "update jit_logins set stale = false, verifier = null, refusal = $3, attempts = 0 where id = $1 and generation = $2";
-    app.db.query(sql, &[&login.id, &login.generation, &refusal]).await.context("noting a login").map(drop)
+    app.db
+        .query(sql, &[&login.id, &login.generation, &refusal])
+        .await
+        .context("noting a login")
+        .map(drop)
 }
 
 async fn note_end(app: &App, login: &Login) -> Result<(), Error> {
     let sql = "delete from jit_logins where id = $1 and generation = $2";
-    app.db.query(sql, &[&login.id, &login.generation]).await.context("noting the end of a login").map(drop)
+    app.db
+        .query(sql, &[&login.id, &login.generation])
+        .await
+        .context("noting the end of a login")
+        .map(drop)
 }
 
 /// The next attempt is due after 1, 2, 4 … 60 seconds.
@@ -168,7 +205,13 @@ async fn postpone(app: &App, logins: &[Login], now: DateTime<Utc>) -> Result<(),
         let attempts = login.attempts.saturating_add(1);
         let pause = TimeDelta::seconds((1_i64 << attempts.clamp(1, 7) >> 1).min(BACKOFF_SECS_MAX));
         let sql = "update jit_logins set attempts = $3, not_before = $4 where id = $1 and generation = $2";
-        app.db.query(sql, &[&login.id, &login.generation, &attempts, &(now + pause)]).await.context("putting off a login")?;
+        app.db
+            .query(
+                sql,
+                &[&login.id, &login.generation, &attempts, &(now + pause)],
+            )
+            .await
+            .context("putting off a login")?;
     }
     Ok(())
 }

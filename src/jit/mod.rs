@@ -76,7 +76,10 @@ struct Standing {
 impl Standing {
     /// When it is over; a time that is past if it is.
     fn until(&self) -> DateTime<Utc> {
-        let admitted = self.invited || self.role.is_some_and(|role| role.holds(Permission::DatabaseJitRead));
+        let admitted = self.invited
+            || self
+                .role
+                .is_some_and(|role| role.holds(Permission::DatabaseJitRead));
         if self.enabled && self.granted && admitted {
             self.expires_at.unwrap_or(DateTime::<Utc>::MAX_UTC)
         } else {
@@ -87,12 +90,18 @@ impl Standing {
 
 impl Login {
     fn read(row: &Row) -> Result<Self, Error> {
-        let role = |name: Option<&str>| name.map(|name| name.parse::<Role>().context("reading a member's role")).transpose();
+        let role = |name: Option<&str>| {
+            name.map(|name| name.parse::<Role>().context("reading a member's role"))
+                .transpose()
+        };
         let (in_organization, on_project) = (role(row.get(15))?, role(row.get(16))?);
         Ok(Self {
             id: row.get(0),
             project: ProjectId(row.get(1)),
-            reference: row.get::<_, &str>(2).parse().context("reading a project's ref")?,
+            reference: row
+                .get::<_, &str>(2)
+                .parse()
+                .context("reading a project's ref")?,
             role: row.get(3),
             name: row.get(4),
             until: row.get(5),
@@ -133,7 +142,11 @@ impl Login {
 
     /// When it is next to be looked at.
     fn next(&self, now: DateTime<Utc>) -> DateTime<Utc> {
-        if self.is_wrong(now) { self.not_before } else { self.ends() }
+        if self.is_wrong(now) {
+            self.not_before
+        } else {
+            self.ends()
+        }
     }
 }
 
@@ -149,29 +162,56 @@ async fn logins(app: &App, project: Option<ProjectId>) -> Result<Vec<Login>, Err
                where case when $2::bigint is null then p.node = $1 and p.status = 'ACTIVE_HEALTHY' else p.id = $2 end \
                order by l.id limit $3";
     let project = project.map(|project| project.0);
-    let rows = app.db.query(sql, &[&app.settings.node, &project, &LOGINS_MAX]).await.context("reading logins")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node, &project, &LOGINS_MAX])
+        .await
+        .context("reading logins")?;
     rows.iter().map(Login::read).collect()
 }
 
 /// Whether members can be let in at all.
 pub async fn is_enabled(app: &App, project: &Project) -> Result<bool, Error> {
     let sql = "select enabled from jit_settings where project_id = $1";
-    let rows = app.db.query(sql, &[&project.id.0]).await.context("reading whether access is enabled")?;
+    let rows = app
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("reading whether access is enabled")?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 /// Switches it on, or off, which ends every login.
-pub async fn enable(app: &App, project: &Project, enabled: bool, audit: &Recorder) -> Result<(), Error> {
+pub async fn enable(
+    app: &App,
+    project: &Project,
+    enabled: bool,
+    audit: &Recorder,
+) -> Result<(), Error> {
     let doing = "switching access to a database";
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "select enabled from jit_settings where project_id = $1";
-    let before = transaction.query_opt(sql, &[&project.id.0]).await.context(doing)?.is_some_and(|row| row.get(0));
+    let before = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context(doing)?
+        .is_some_and(|row| row.get(0));
     let sql = "insert into jit_settings (project_id, enabled) values ($1, $2) on conflict (project_id) do update set enabled = $2";
-    transaction.execute(sql, &[&project.id.0, &enabled]).await.context(doing)?;
+    transaction
+        .execute(sql, &[&project.id.0, &enabled])
+        .await
+        .context(doing)?;
     let told = |enabled: bool| Some(json!({"enabled": enabled}));
-    audit.write_in(&transaction, 200, (told(before), told(enabled)), app.clock.now()).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (told(before), told(enabled)),
+            app.clock.now(),
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
     app.jit.wake();
     Ok(())
@@ -194,14 +234,23 @@ pub struct Opened {
 ///
 /// Errors: [`Error::Rejected`] if it is switched off, or the role cannot be given; [`Error::Forbidden`] without a grant;
 /// [`Error::DatabaseUnreachable`].
-pub async fn open(app: &App, project: &Project, user: &User, role: &str, from: IpAddr, audit: &Recorder) -> Result<Opened, Error> {
+pub async fn open(
+    app: &App,
+    project: &Project,
+    user: &User,
+    role: &str,
+    from: IpAddr,
+    audit: &Recorder,
+) -> Result<Opened, Error> {
     // Waits for a project that is just starting.
     projects::target(app, project).await?;
     if !is_enabled(app, project).await? {
         return Err(switched_off());
     }
     let grants = grants::of_member(app, project, user.id).await?;
-    let grant = grants.into_iter().find(|grant| grant.role == role && !grant.branches_only && grant.admits(from));
+    let grant = grants
+        .into_iter()
+        .find(|grant| grant.role == role && !grant.branches_only && grant.admits(from));
     let grant = grant.ok_or(Error::Forbidden(Denial::Role))?;
     let_in(app, project, user, grant, audit).await
 }
@@ -211,9 +260,17 @@ fn switched_off() -> Error {
 }
 
 /// Opens the login of one grant.
-async fn let_in(app: &App, project: &Project, user: &User, grant: Grant, audit: &Recorder) -> Result<Opened, Error> {
+async fn let_in(
+    app: &App,
+    project: &Project,
+    user: &User,
+    grant: Grant,
+    audit: &Recorder,
+) -> Result<Opened, Error> {
     let now = app.clock.now();
-    let until = grant.expires_at.map_or(now + LIFE, |expiry| expiry.min(now + LIFE));
+    let until = grant
+        .expires_at
+        .map_or(now + LIFE, |expiry| expiry.min(now + LIFE));
     let password = SecretString::from(hex::encode(app.entropy.bytes::<20>()));
     let verifier = projects::verifier(password.clone()).await?;
     let (id, generation, name) = ask(app, project, user, &grant, (until, &verifier), audit).await?;
@@ -222,7 +279,12 @@ async fn let_in(app: &App, project: &Project, user: &User, grant: Grant, audit: 
         Ok(opened) => opened?,
         Err(_) => return Err(Error::DatabaseUnreachable),
     }
-    Ok(Opened { grant, name, password, until })
+    Ok(Opened {
+        grant,
+        name,
+        password,
+        until,
+    })
 }
 
 /// Writes down which login is wanted, and returns its row, the number of the wish, and its name.
@@ -240,15 +302,43 @@ async fn ask(
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "select username from users where id = $1";
-    let row = transaction.query_opt(sql, &[&user.id.0]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(sql, &[&user.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
     let name = login_name(row.get(0), &app.entropy.letters(8));
     let sql = "insert into jit_logins (project_id, user_id, role, name, until, verifier, not_before) values ($1, $2, $3, $4, $5, $6, $7) \
                on conflict on constraint jit_logins_member_key do update set until = excluded.until, verifier = excluded.verifier, stale = true, \
                refusal = null, generation = jit_logins.generation + 1, attempts = 0, not_before = excluded.not_before \
                returning id, generation, name";
-    let row = transaction.query_one(sql, &[&project.id.0, &user.id.0, &grant.role, &name, &until, &verifier, &now]).await.context(doing)?;
+    let row = transaction
+        .query_one(
+            sql,
+            &[
+                &project.id.0,
+                &user.id.0,
+                &grant.role,
+                &name,
+                &until,
+                &verifier,
+                &now,
+            ],
+        )
+        .await
+        .context(doing)?;
     let (id, generation, name) = (row.get(0), row.get(1), row.get::<_, String>(2));
-    audit.write_in(&transaction, 200, (None, Some(json!({"role": grant.role, "login": name, "until": until}))), now).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (
+                None,
+                Some(json!({"role": grant.role, "login": name, "until": until})),
+            ),
+            now,
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
     Ok((id, generation, name))
 }
@@ -259,9 +349,14 @@ async fn opened(app: &App, project: &Project, id: i64, generation: i64) -> Resul
     loop {
         changes.borrow_and_update();
         let now = app.clock.now();
-        let login = logins(app, Some(project.id)).await?.into_iter().find(|login| login.id == id);
+        let login = logins(app, Some(project.id))
+            .await?
+            .into_iter()
+            .find(|login| login.id == id);
         // Asked for once more meanwhile: whoever did so has the password that holds.
-        let login = login.filter(|login| login.generation == generation).ok_or(Error::Forbidden(Denial::Role))?;
+        let login = login
+            .filter(|login| login.generation == generation)
+            .ok_or(Error::Forbidden(Denial::Role))?;
         match login.refusal.clone() {
             Some(refusal) => return Err(Error::Rejected(refusal.into())),
             None if login.is_over(now) => return Err(Error::Forbidden(Denial::Role)),
@@ -280,19 +375,32 @@ pub async fn until_ended(app: &App, project: &Project) -> Result<(), Error> {
         loop {
             changes.borrow_and_update();
             let now = app.clock.now();
-            if logins(app, Some(project.id)).await?.iter().all(|login| !login.is_over(now)) || !runs(app, project).await? {
+            if logins(app, Some(project.id))
+                .await?
+                .iter()
+                .all(|login| !login.is_over(now))
+                || !runs(app, project).await?
+            {
                 return Ok(());
             }
-            changes.changed().await.context("waiting for the end of a login")?;
+            changes
+                .changed()
+                .await
+                .context("waiting for the end of a login")?;
         }
     };
-    tokio::time::timeout(WAIT, ended).await.unwrap_or(Err(Error::DatabaseUnreachable))
+    tokio::time::timeout(WAIT, ended)
+        .await
+        .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
 /// Whether every login that is over is gone, and every other one open.
 pub async fn is_applied(app: &App, project: &Project) -> Result<bool, Error> {
     let now = app.clock.now();
-    Ok(logins(app, Some(project.id)).await?.iter().all(|login| !login.is_wrong(now)))
+    Ok(logins(app, Some(project.id))
+        .await?
+        .iter()
+        .all(|login| !login.is_wrong(now)))
 }
 
 async fn runs(app: &App, project: &Project) -> Result<bool, Error> {
@@ -307,7 +415,10 @@ pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result
         "delete from jit_grants where project_id = $1",
         "delete from jit_settings where project_id = $1",
     ] {
-        transaction.execute(sql, &[&project.0]).await.context("forgetting access to a project's database")?;
+        transaction
+            .execute(sql, &[&project.0])
+            .await
+            .context("forgetting access to a project's database")?;
     }
     Ok(())
 }
@@ -315,12 +426,23 @@ pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result
 /// Who holds this lock changes what is granted on a project that is there.
 async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Error> {
     let sql = "select from projects where id = $1 and desired <> 'removed' for update";
-    transaction.query_opt(sql, &[&project.id.0]).await.context("locking a project")?.map(drop).ok_or_else(projects::removed)
+    transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("locking a project")?
+        .map(drop)
+        .ok_or_else(projects::removed)
 }
 
 /// A name that tells people who it is, and is nobody else's.
 fn login_name(username: &str, letters: &str) -> String {
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '_' };
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() {
+            letter.to_ascii_lowercase()
+        } else {
+            '_'
+        }
+    };
     let member: String = username.chars().take(NAME_MAX).map(plain).collect();
     format!("{LOGIN_PREFIX}{member}_{letters}")
 }
@@ -335,20 +457,53 @@ mod tests {
 
     #[test]
     fn access_needs_the_switch_a_grant_and_a_role() {
-        let all = Standing { enabled: true, granted: true, expires_at: Some(at(100)), role: Some(Role::ReadOnly), invited: false };
+        let all = Standing {
+            enabled: true,
+            granted: true,
+            expires_at: Some(at(100)),
+            role: Some(Role::ReadOnly),
+            invited: false,
+        };
         assert_eq!(all.until(), at(100));
-        assert_eq!(Standing { expires_at: None, ..all }.until(), DateTime::<Utc>::MAX_UTC);
+        assert_eq!(
+            Standing {
+                expires_at: None,
+                ..all
+            }
+            .until(),
+            DateTime::<Utc>::MAX_UTC
+        );
         for lacking in [
-            Standing { enabled: false, ..all },
-            Standing { granted: false, ..all },
+            Standing {
+                enabled: false,
+                ..all
+            },
+            Standing {
+                granted: false,
+                ..all
+            },
             Standing { role: None, ..all },
-            Standing { role: Some(Role::Member), ..all },
+            Standing {
+                role: Some(Role::Member),
+                ..all
+            },
         ] {
             assert_eq!(lacking.until(), DateTime::<Utc>::MIN_UTC, "{lacking:?}");
         }
-        let guest = Standing { role: None, invited: true, ..all };
+        let guest = Standing {
+            role: None,
+            invited: true,
+            ..all
+        };
         assert_eq!(guest.until(), at(100));
-        assert_eq!(Standing { enabled: false, ..guest }.until(), DateTime::<Utc>::MIN_UTC);
+        assert_eq!(
+            Standing {
+                enabled: false,
+                ..guest
+            }
+            .until(),
+            DateTime::<Utc>::MIN_UTC
+        );
     }
 
     #[test]
@@ -366,7 +521,13 @@ mod tests {
             generation: 0,
             attempts: 0,
             not_before: at(5),
-            standing: Standing { enabled: true, granted: true, expires_at: Some(at(grant)), role: Some(Role::Owner), invited: false },
+            standing: Standing {
+                enabled: true,
+                granted: true,
+                expires_at: Some(at(grant)),
+                role: Some(Role::Owner),
+                invited: false,
+            },
         };
         for (until, grant) in [(10, 20), (20, 10)] {
             let login = login(until, grant);
@@ -374,13 +535,19 @@ mod tests {
             assert_eq!((login.next(at(9)), login.next(at(10))), (at(10), at(5)));
             assert!(!login.is_due(at(9)) && login.is_due(at(10)));
         }
-        let stale = Login { stale: true, ..login(10, 20) };
+        let stale = Login {
+            stale: true,
+            ..login(10, 20)
+        };
         assert!(!stale.is_due(at(4)) && stale.is_due(at(5)), "put off");
     }
 
     #[test]
     fn names_of_logins_fit_and_are_plain() {
-        assert_eq!(login_name("Olga Ö.", "abcdefgh"), "gantry_jit_olga____abcdefgh");
+        assert_eq!(
+            login_name("Olga Ö.", "abcdefgh"),
+            "gantry_jit_olga____abcdefgh"
+        );
         assert!(login_name(&"x".repeat(300), "abcdefgh").len() < 64);
     }
 }

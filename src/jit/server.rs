@@ -38,20 +38,49 @@ pub(super) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
     let sql = "select not rolsuper and rolname not like 'pg\\_%' and (rolname = any($2) or pg_has_role($3, oid, 'member')) \
                from pg_roles where rolname = $1";
     let own: &[&str] = &[OWNER, READER];
-    match admin.query_opt(sql, &[&login.role, &own, &OWNER]).await.context(doing)?.map(|row| row.get::<_, bool>(0)) {
-        None => return Ok(Outcome::Refused(format!("There is no role {} in this database", login.role))),
-        Some(false) => return Ok(Outcome::Refused(format!("The role {} cannot be given to members", login.role))),
+    match admin
+        .query_opt(sql, &[&login.role, &own, &OWNER])
+        .await
+        .context(doing)?
+        .map(|row| row.get::<_, bool>(0))
+    {
+        None => {
+            return Ok(Outcome::Refused(format!(
+                "There is no role {} in this database",
+                login.role
+            )));
+        }
+        Some(false) => {
+            return Ok(Outcome::Refused(format!(
+                "The role {} cannot be given to members",
+                login.role
+            )));
+        }
         Some(true) => {}
     }
     // A message of its own: PostgreSQL decides on logging a message before it runs any of it.
     admin.batch_execute(QUIET).await.context(doing)?;
-    let (name, role, group) = (escape_identifier(&login.name), escape_identifier(&login.role), escape_identifier(GROUP));
+    let (name, role, group) = (
+        escape_identifier(&login.name),
+        escape_identifier(&login.role),
+        escape_identifier(GROUP),
+    );
     let make = |name: &str| {
-        let exists = format!("select from pg_roles where rolname = {}", escape_literal(name));
-        let make = escape_literal(&format!("create role {} nologin noinherit", escape_identifier(name)));
+        let exists = format!(
+            "select from pg_roles where rolname = {}",
+            escape_literal(name)
+        );
+        let make = escape_literal(&format!(
+            "create role {} nologin noinherit",
+            escape_identifier(name)
+        ));
         format!("if not exists ({exists}) then execute {make}; end if;")
     };
-    let password = login.verifier.as_deref().map(|verifier| format!("password {}", escape_literal(verifier))).unwrap_or_default();
+    let password = login
+        .verifier
+        .as_deref()
+        .map(|verifier| format!("password {}", escape_literal(verifier)))
+        .unwrap_or_default();
     let until = escape_literal(&login.until.to_rfc3339());
     let statements = format!(
         "begin; do {}; grant {group}, {role} to {name}; alter role {name} set role = {role};
@@ -63,9 +92,19 @@ pub(super) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
 }
 
 /// Lets nobody in as this role any more, ends the sessions of those who are, and removes it. Can be repeated.
-pub(super) async fn end(clusters: &Embedded, project: &ProjectRef, admin: &Client, name: &str) -> Result<(), Error> {
+pub(super) async fn end(
+    clusters: &Embedded,
+    project: &ProjectRef,
+    admin: &Client,
+    name: &str,
+) -> Result<(), Error> {
     let doing = "ending a login";
-    if admin.query_opt("select from pg_roles where rolname = $1", &[&name]).await.context(doing)?.is_none() {
+    if admin
+        .query_opt("select from pg_roles where rolname = $1", &[&name])
+        .await
+        .context(doing)?
+        .is_none()
+    {
         return Ok(());
     }
     let role = escape_identifier(name);
@@ -86,15 +125,25 @@ pub(super) async fn end(clusters: &Embedded, project: &ProjectRef, admin: &Clien
 /// Logins in the server.
 pub(super) async fn list(admin: &Client) -> Result<Vec<String>, Error> {
     let sql = "select rolname::text from pg_roles where starts_with(rolname, $1) and not rolsuper order by 1 limit $2";
-    let rows = admin.query(sql, &[&LOGIN_PREFIX, &LIST_MAX]).await.context("listing logins")?;
+    let rows = admin
+        .query(sql, &[&LOGIN_PREFIX, &LIST_MAX])
+        .await
+        .context("listing logins")?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
     // Waits up to a second for each.
-    let sql = "select count(pg_terminate_backend(pid, 1000)) from pg_stat_activity where usename = $1";
+    let sql =
+        "select count(pg_terminate_backend(pid, 1000)) from pg_stat_activity where usename = $1";
     for _ in 0..LOOKS {
-        if admin.query_one(sql, &[&name]).await.context("ending sessions")?.get::<_, i64>(0) == 0 {
+        if admin
+            .query_one(sql, &[&name])
+            .await
+            .context("ending sessions")?
+            .get::<_, i64>(0)
+            == 0
+        {
             return Ok(());
         }
     }
@@ -102,7 +151,12 @@ async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
 }
 
 /// What was made in the role's own name goes to the owner, and what was granted to it is taken back.
-async fn remove(clusters: &Embedded, project: &ProjectRef, admin: &Client, name: &str) -> Result<(), Error> {
+async fn remove(
+    clusters: &Embedded,
+    project: &ProjectRef,
+    admin: &Client,
+    name: &str,
+) -> Result<(), Error> {
     let doing = "removing a login";
     let role = escape_identifier(name);
     let drop = format!("drop role if exists {role}");
@@ -112,8 +166,14 @@ async fn remove(clusters: &Embedded, project: &ProjectRef, admin: &Client, name:
     }
     let sql = "select datname::text from pg_database where datallowconn order by 1 limit $1";
     for row in admin.query(sql, &[&LIST_MAX]).await.context(doing)? {
-        let there = clusters.admin_in(project, row.get(0)).await.context(doing)?;
-        let empty = format!("reassign owned by {role} to {}; drop owned by {role}", escape_identifier(OWNER));
+        let there = clusters
+            .admin_in(project, row.get(0))
+            .await
+            .context(doing)?;
+        let empty = format!(
+            "reassign owned by {role} to {}; drop owned by {role}",
+            escape_identifier(OWNER)
+        );
         there.batch_execute(&empty).await.context(doing)?;
     }
     admin.batch_execute(&drop).await.context(doing)
@@ -121,5 +181,8 @@ async fn remove(clusters: &Embedded, project: &ProjectRef, admin: &Client, name:
 
 /// A superuser's session in the project's server.
 pub(super) async fn connect(app: &App, project: &ProjectRef) -> Result<Client, Error> {
-    app.clusters.admin(project).await.context("connecting to a cluster")
+    app.clusters
+        .admin(project)
+        .await
+        .context("connecting to a cluster")
 }

@@ -17,7 +17,15 @@ use crate::{
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET_LEGACY, &SET_LEGACY, &GET, &UPDATE, &DELETE];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &LIST,
+    &CREATE,
+    &GET_LEGACY,
+    &SET_LEGACY,
+    &GET,
+    &UPDATE,
+    &DELETE,
+];
 
 fn revealed(asked: &Asked<'_>) -> bool {
     asked.switched_on("reveal")
@@ -25,13 +33,21 @@ fn revealed(asked: &Asked<'_>) -> bool {
 
 /// Without `reveal` keys are answered with their secret parts blotted out.
 const READ: &[Case] = &[
-    Case { when: "`reveal=true`", applies: revealed, permissions: AnyOf(&[&[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]]) },
+    Case {
+        when: "`reveal=true`",
+        applies: revealed,
+        permissions: AnyOf(&[&[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]]),
+    },
     Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysRead]])),
 ];
 
 /// Who changes or removes a key that somebody else made does not thereby see it.
 const WRITE: &[Case] = &[
-    Case { when: "`reveal=true`", applies: revealed, permissions: AnyOf(&[&[P::ApiGatewayKeysWrite, P::ApiGatewayKeysSecretRead]]) },
+    Case {
+        when: "`reveal=true`",
+        applies: revealed,
+        permissions: AnyOf(&[&[P::ApiGatewayKeysWrite, P::ApiGatewayKeysSecretRead]]),
+    },
     Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysWrite]])),
 ];
 
@@ -49,12 +65,23 @@ static LIST: Endpoint = Endpoint {
     method: Verb::Get,
     path: "/v1/projects/{ref}/api-keys",
     aliases: &[],
-    access: needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(READ),
+    access: needs(
+        &[
+            &[P::ApiGatewayKeysRead],
+            &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead],
+        ],
+        S::SecretsRead,
+    )
+    .by_case(READ),
     limit: &STANDARD,
     handler: || mount(list),
 };
 
-async fn list(project: Project, app: App, Query(query): Query<Reveal>) -> Result<Json<Vec<ApiKey>>, Error> {
+async fn list(
+    project: Project,
+    app: App,
+    Query(query): Query<Reveal>,
+) -> Result<Json<Vec<ApiKey>>, Error> {
     Ok(Json(keys::list(&app, &project, query.reveal).await?))
 }
 
@@ -89,9 +116,28 @@ async fn create(
     Query(query): Query<Reveal>,
     Json(request): Json<CreateRequest>,
 ) -> Result<Created<ApiKey>, Error> {
-    let CreateRequest { kind, name, description, secret_jwt_template: template } = request;
+    let CreateRequest {
+        kind,
+        name,
+        description,
+        secret_jwt_template: template,
+    } = request;
     check(Some(&name), description.as_deref(), template.as_ref())?;
-    Ok(Created(keys::create(&app, &project, NewKey { kind, name, description, template }, query.reveal, &audit).await?))
+    Ok(Created(
+        keys::create(
+            &app,
+            &project,
+            NewKey {
+                kind,
+                name,
+                description,
+                template,
+            },
+            query.reveal,
+            &audit,
+        )
+        .await?,
+    ))
 }
 
 /// Characters of a description at most.
@@ -99,20 +145,36 @@ const DESCRIPTION_MAX: usize = 1024;
 /// Bytes of a template at most, as JSON: it becomes a header.
 const TEMPLATE_BYTES_MAX: usize = 4096;
 
-fn check(name: Option<&str>, description: Option<&str>, template: Option<&Template>) -> Result<(), Error> {
+fn check(
+    name: Option<&str>,
+    description: Option<&str>,
+    template: Option<&Template>,
+) -> Result<(), Error> {
     let plain = |b: u8| b.is_ascii_lowercase() || b == b'_';
     let named = |name: &str| {
-        (4..=64).contains(&name.len()) && name.bytes().next().is_some_and(plain) && name.bytes().all(|b| plain(b) || b.is_ascii_digit())
+        (4..=64).contains(&name.len())
+            && name.bytes().next().is_some_and(plain)
+            && name.bytes().all(|b| plain(b) || b.is_ascii_digit())
     };
     if !name.is_none_or(named) {
-        return Err(Error::invalid("name", "expected 4 to 64 lowercase letters, digits and _, and no digit first"));
+        return Err(Error::invalid(
+            "name",
+            "expected 4 to 64 lowercase letters, digits and _, and no digit first",
+        ));
     }
     if description.is_some_and(|text| text.chars().count() > DESCRIPTION_MAX) {
-        return Err(Error::invalid("description", "expected at most 1024 characters"));
+        return Err(Error::invalid(
+            "description",
+            "expected at most 1024 characters",
+        ));
     }
-    let size = |template: &Template| serde_json::to_vec(template).map_or(usize::MAX, |json| json.len());
+    let size =
+        |template: &Template| serde_json::to_vec(template).map_or(usize::MAX, |json| json.len());
     if template.is_some_and(|template| size(template) > TEMPLATE_BYTES_MAX) {
-        return Err(Error::invalid("secret_jwt_template", "expected at most 4096 bytes of JSON"));
+        return Err(Error::invalid(
+            "secret_jwt_template",
+            "expected at most 4096 bytes of JSON",
+        ));
     }
     Ok(())
 }
@@ -124,12 +186,24 @@ static GET: Endpoint = Endpoint {
     method: Verb::Get,
     path: "/v1/projects/{ref}/api-keys/{id}",
     aliases: &[],
-    access: needs(&[&[P::ApiGatewayKeysRead], &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead]], S::SecretsRead).by_case(READ),
+    access: needs(
+        &[
+            &[P::ApiGatewayKeysRead],
+            &[P::ApiGatewayKeysRead, P::ApiGatewayKeysSecretRead],
+        ],
+        S::SecretsRead,
+    )
+    .by_case(READ),
     limit: &STANDARD,
     handler: || mount(get),
 };
 
-async fn get(project: Project, PathId(id): PathId, app: App, Query(query): Query<Reveal>) -> Result<Json<ApiKey>, Error> {
+async fn get(
+    project: Project,
+    PathId(id): PathId,
+    app: App,
+    Query(query): Query<Reveal>,
+) -> Result<Json<ApiKey>, Error> {
     Ok(Json(keys::get(&app, &project, id, query.reveal).await?))
 }
 
@@ -147,7 +221,10 @@ static UPDATE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateApiKeyBody")]
-#[expect(clippy::option_option, reason = "not said and said to be null are two things")]
+#[expect(
+    clippy::option_option,
+    reason = "not said and said to be null are two things"
+)]
 struct UpdateRequest {
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
     name: Option<String>,
@@ -160,8 +237,13 @@ struct UpdateRequest {
 }
 
 /// A field that is there, even if it is null.
-#[expect(clippy::option_option, reason = "not said and said to be null are two things")]
-fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+#[expect(
+    clippy::option_option,
+    reason = "not said and said to be null are two things"
+)]
+fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -173,10 +255,32 @@ async fn update(
     Query(query): Query<Reveal>,
     Json(request): Json<UpdateRequest>,
 ) -> Result<Json<ApiKey>, Error> {
-    let UpdateRequest { name, description, secret_jwt_template: template } = request;
+    let UpdateRequest {
+        name,
+        description,
+        secret_jwt_template: template,
+    } = request;
     let text = description.as_ref().and_then(Option::as_deref);
-    check(name.as_deref(), text, template.as_ref().and_then(Option::as_ref))?;
-    Ok(Json(keys::update(&app, &project, id, Change { name, description, template }, query.reveal, &audit).await?))
+    check(
+        name.as_deref(),
+        text,
+        template.as_ref().and_then(Option::as_ref),
+    )?;
+    Ok(Json(
+        keys::update(
+            &app,
+            &project,
+            id,
+            Change {
+                name,
+                description,
+                template,
+            },
+            query.reveal,
+            &audit,
+        )
+        .await?,
+    ))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -210,11 +314,31 @@ async fn delete(
     audit: Arc<Recorder>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<ApiKey>, Error> {
-    let DeleteQuery { reveal, was_compromised, reason } = query;
-    if reason.as_ref().is_some_and(|reason| reason.chars().count() > DESCRIPTION_MAX) {
+    let DeleteQuery {
+        reveal,
+        was_compromised,
+        reason,
+    } = query;
+    if reason
+        .as_ref()
+        .is_some_and(|reason| reason.chars().count() > DESCRIPTION_MAX)
+    {
         return Err(Error::invalid("reason", "expected at most 1024 characters"));
     }
-    Ok(Json(keys::remove(&app, &project, id, Removal { was_compromised, reason }, reveal, &audit).await?))
+    Ok(Json(
+        keys::remove(
+            &app,
+            &project,
+            id,
+            Removal {
+                was_compromised,
+                reason,
+            },
+            reveal,
+            &audit,
+        )
+        .await?,
+    ))
 }
 
 /// Whether legacy keys are accepted.
@@ -237,7 +361,9 @@ static GET_LEGACY: Endpoint = Endpoint {
 };
 
 async fn get_legacy(project: Project, app: App) -> Result<Json<LegacyKeys>, Error> {
-    Ok(Json(LegacyKeys { enabled: keys::legacy_enabled(&app, &project).await? }))
+    Ok(Json(LegacyKeys {
+        enabled: keys::legacy_enabled(&app, &project).await?,
+    }))
 }
 
 static SET_LEGACY: Endpoint = Endpoint {
@@ -258,7 +384,14 @@ struct SetLegacy {
     enabled: bool,
 }
 
-async fn set_legacy(project: Project, app: App, audit: Arc<Recorder>, Query(query): Query<SetLegacy>) -> Result<Json<LegacyKeys>, Error> {
+async fn set_legacy(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Query(query): Query<SetLegacy>,
+) -> Result<Json<LegacyKeys>, Error> {
     keys::enable_legacy(&app, &project, query.enabled, &audit).await?;
-    Ok(Json(LegacyKeys { enabled: query.enabled }))
+    Ok(Json(LegacyKeys {
+        enabled: query.enabled,
+    }))
 }

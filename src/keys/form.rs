@@ -48,14 +48,21 @@ impl Kind {
 
     /// A new key: the stem, 128 random bits, `_` and a checksum of all that.
     pub(super) fn mint(self, entropy: &Entropy) -> SecretString {
-        let text = format!("{}{}", self.stem(), URL_SAFE_NO_PAD.encode(entropy.bytes::<16>()));
+        let text = format!(
+            "{}{}",
+            self.stem(),
+            URL_SAFE_NO_PAD.encode(entropy.bytes::<16>())
+        );
         let checksum = URL_SAFE_NO_PAD.encode(Sha256::digest(text.as_bytes()));
         SecretString::from(format!("{text}_{}", &checksum[..CHECKSUM_CHARS]))
     }
 
     /// The beginning of a key, by which people tell theirs apart.
     pub(super) fn prefix(self, key: &SecretString) -> String {
-        key.expose_secret().chars().take(self.stem().len() + PREFIX_CHARS).collect()
+        key.expose_secret()
+            .chars()
+            .take(self.stem().len() + PREFIX_CHARS)
+            .collect()
     }
 
     /// The key as somebody sees it who did not ask for it, or may not have it.
@@ -85,11 +92,21 @@ impl Legacy {
     }
 
     /// The key: a JSON web token (HS256), the same whenever it is signed.
-    pub(super) fn sign(self, project: &ProjectRef, jwt_secret: &SecretString, since: DateTime<Utc>) -> SecretString {
+    pub(super) fn sign(
+        self,
+        project: &ProjectRef,
+        jwt_secret: &SecretString,
+        since: DateTime<Utc>,
+    ) -> SecretString {
         let (iat, exp) = (since.timestamp(), (since + LEGACY_LIFE).timestamp());
         // Nothing here needs escaping: a ref is letters.
-        let claims = format!(r#"{{"iss":"supabase","ref":"{project}","role":"{}","iat":{iat},"exp":{exp}}}"#, self.role());
-        let signed = [r#"{"alg":"HS256","typ":"JWT"}"#, &claims].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+        let claims = format!(
+            r#"{{"iss":"supabase","ref":"{project}","role":"{}","iat":{iat},"exp":{exp}}}"#,
+            self.role()
+        );
+        let signed = [r#"{"alg":"HS256","typ":"JWT"}"#, &claims]
+            .map(|part| URL_SAFE_NO_PAD.encode(part))
+            .join(".");
         let key = hmac::Key::new(hmac::HMAC_SHA256, jwt_secret.expose_secret().as_bytes());
         let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes()));
         SecretString::from(format!("{signed}.{signature}"))
@@ -115,12 +132,18 @@ mod tests {
 
     #[test]
     fn a_minted_key_has_its_form_and_its_checksum() {
-        for (kind, stem) in [(Kind::Publishable, "sb_publishable_"), (Kind::Secret, "sb_secret_")] {
+        for (kind, stem) in [
+            (Kind::Publishable, "sb_publishable_"),
+            (Kind::Secret, "sb_secret_"),
+        ] {
             let key = kind.mint(&Entropy::seeded(1));
             let text = key.expose_secret();
             let (random, checksum) = text.strip_prefix(stem).unwrap().split_at(22);
             assert_eq!((random.len(), checksum.len()), (22, 9), "{text}");
-            assert_eq!(checksum[1..], URL_SAFE_NO_PAD.encode(Sha256::digest(&text[..stem.len() + 22]))[..8]);
+            assert_eq!(
+                checksum[1..],
+                URL_SAFE_NO_PAD.encode(Sha256::digest(&text[..stem.len() + 22]))[..8]
+            );
             assert_ne!(kind.mint(&Entropy::seeded(2)).expose_secret(), text);
             assert_eq!(kind.prefix(&key), text[..stem.len() + 5]);
         }
@@ -129,14 +152,20 @@ mod tests {
     #[test]
     fn only_what_is_no_secret_is_shown_to_everybody() {
         let entropy = Entropy::seeded(1);
-        let (open, secret) = (Kind::Publishable.mint(&entropy), Kind::Secret.mint(&entropy));
+        let (open, secret) = (
+            Kind::Publishable.mint(&entropy),
+            Kind::Secret.mint(&entropy),
+        );
         assert_eq!(Kind::Publishable.shown(&open, false), open.expose_secret());
         assert_eq!(Kind::Secret.shown(&secret, true), secret.expose_secret());
         let blotted = Kind::Secret.shown(&secret, false);
         assert_eq!(blotted, format!("{}{BLOT}", &secret.expose_secret()[..15]));
         assert_eq!(Legacy::Anon.shown(&secret, false), secret.expose_secret());
         assert_eq!(
-            (Legacy::ServiceRole.shown(&secret, false), &*Legacy::ServiceRole.shown(&secret, true)),
+            (
+                Legacy::ServiceRole.shown(&secret, false),
+                &*Legacy::ServiceRole.shown(&secret, true)
+            ),
             (BLOT.to_owned(), secret.expose_secret())
         );
     }
@@ -144,7 +173,10 @@ mod tests {
     /// Made with another implementation (Python's `hmac`), so that what verifies tokens elsewhere verifies ours.
     #[test]
     fn a_legacy_key_is_a_token_that_others_verify() {
-        let (project, secret) = ("abcdefghijklmnopqrst".parse().unwrap(), SecretString::from("0123456789abcdef0123456789abcdef"));
+        let (project, secret) = (
+            "abcdefghijklmnopqrst".parse().unwrap(),
+            SecretString::from("0123456789abcdef0123456789abcdef"),
+        );
         let since = DateTime::from_timestamp(1_700_000_000, 999_000_000).unwrap();
         let key = Legacy::Anon.sign(&project, &secret, since);
         let expected = [
@@ -154,6 +186,11 @@ mod tests {
             "g46jgI07sR0c606Rw3By1tpPCrtp4KeUPwFlimbmNsM",
         ];
         assert_eq!(key.expose_secret().split('.').collect::<Vec<_>>(), expected);
-        assert_ne!(Legacy::ServiceRole.sign(&project, &secret, since).expose_secret(), key.expose_secret());
+        assert_ne!(
+            Legacy::ServiceRole
+                .sign(&project, &secret, since)
+                .expose_secret(),
+            key.expose_secret()
+        );
     }
 }

@@ -64,45 +64,69 @@ struct WindowStanding {
     reset: u32,
 }
 
-async fn standing(user: User, subject: Subject, app: App, Query(of): Query<Of>) -> Result<Json<Vec<Standing>>, Error> {
+async fn standing(
+    user: User,
+    subject: Subject,
+    app: App,
+    Query(of): Query<Of>,
+) -> Result<Json<Vec<Standing>>, Error> {
     if of.reference.is_some() && of.slug.is_some() {
         return Err(Error::invalid("slug", "cannot be given together with ref"));
     }
     let (scope, organization) = match &subject {
         Subject::Account => (Scope::User, None),
-        Subject::Organization(organization) => (Scope::Organization(organization.id), Some(organization.id)),
+        Subject::Organization(organization) => {
+            (Scope::Organization(organization.id), Some(organization.id))
+        }
         Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
     };
     let application = user.approval.as_ref().map(|approval| approval.client_id);
-    let place = Place { organization, application };
+    let place = Place {
+        organization,
+        application,
+    };
     let found: Vec<(&Endpoint, Key, Policy)> = (0..)
         .zip(endpoints::all())
         .filter(|(_, endpoint)| can_count(endpoint, scope))
         .map(|(operation, endpoint)| {
-            let key = Key { identifier: user.identifier(), scope, operation };
+            let key = Key {
+                identifier: user.identifier(),
+                scope,
+                operation,
+            };
             (*endpoint, key, app.limits.policy(operation, place))
         })
         .collect();
-    let keys: Vec<_> = found.iter().map(|(_, key, policy)| (*key, policy.windows())).collect();
+    let keys: Vec<_> = found
+        .iter()
+        .map(|(_, key, policy)| (*key, policy.windows()))
+        .collect();
     let quotas = app.limits.peek(&keys, app.clock.ticks()).await;
-    let standing = found.iter().zip(quotas).map(|((endpoint, _, policy), quotas)| {
-        let binding = quotas.binding();
-        let windows = policy.windows().iter().zip(quotas.as_slice()).map(|(window, quota)| WindowStanding {
-            requests: window.requests,
-            seconds: window.secs,
-            remaining: quota.remaining,
-            reset: quota.reset_secs,
+    let standing = found
+        .iter()
+        .zip(quotas)
+        .map(|((endpoint, _, policy), quotas)| {
+            let binding = quotas.binding();
+            let windows = policy
+                .windows()
+                .iter()
+                .zip(quotas.as_slice())
+                .map(|(window, quota)| WindowStanding {
+                    requests: window.requests,
+                    seconds: window.secs,
+                    remaining: quota.remaining,
+                    reset: quota.reset_secs,
+                });
+            Standing {
+                operation: endpoint.id,
+                method: endpoint.method.name(),
+                path: endpoint.path,
+                limit: binding.limit,
+                remaining: binding.remaining,
+                reset: binding.reset_secs,
+                windows: windows.collect(),
+            }
         });
-        Standing {
-            operation: endpoint.id,
-            method: endpoint.method.name(),
-            path: endpoint.path,
-            limit: binding.limit,
-            remaining: binding.remaining,
-            reset: binding.reset_secs,
-            windows: windows.collect(),
-        }
-    });
     Ok(Json(standing.collect()))
 }
 

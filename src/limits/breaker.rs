@@ -31,7 +31,12 @@ impl Breaker {
     pub(super) fn lets_through(&self, now: Ticks) -> bool {
         let retry = self.retry.load(Ordering::Acquire);
         // Whoever moves the mark is the one to try.
-        retry == 0 || (now >= retry && self.retry.compare_exchange(retry, now + PAUSE, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+        retry == 0
+            || (now >= retry
+                && self
+                    .retry
+                    .compare_exchange(retry, now + PAUSE, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok())
     }
 
     pub(super) fn succeeded(&self) -> Turn {
@@ -39,12 +44,23 @@ impl Breaker {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
-        if self.retry.load(Ordering::Acquire) != 0 && self.retry.swap(0, Ordering::AcqRel) != 0 { Turn::Closed } else { Turn::Stayed }
+        if self.retry.load(Ordering::Acquire) != 0 && self.retry.swap(0, Ordering::AcqRel) != 0 {
+            Turn::Closed
+        } else {
+            Turn::Stayed
+        }
     }
 
     pub(super) fn failed(&self, now: Ticks) -> Turn {
-        let failures = self.failures.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        let opens = failures >= FAILURES_MAX && self.retry.compare_exchange(0, now + PAUSE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let failures = self
+            .failures
+            .fetch_add(1, Ordering::AcqRel)
+            .saturating_add(1);
+        let opens = failures >= FAILURES_MAX
+            && self
+                .retry
+                .compare_exchange(0, now + PAUSE, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
         if opens { Turn::Opened } else { Turn::Stayed }
     }
 }

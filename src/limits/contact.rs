@@ -62,7 +62,9 @@ pub(super) enum Alone {
 impl Contact {
     /// How long a request waits for the store.
     pub(super) fn wait(&self, deadline: Duration) -> Duration {
-        (self.0.lock().latency * WAIT_TIMES).max(deadline).min(WAIT_MAX.max(deadline))
+        (self.0.lock().latency * WAIT_TIMES)
+            .max(deadline)
+            .min(WAIT_MAX.max(deadline))
     }
 
     /// The store answered a request that was sent at `sent`, after `took`.
@@ -138,18 +140,27 @@ impl Known {
 
     fn beside(&self, windows: &[Window], now: Ticks) -> Option<Alone> {
         let longest = longest(windows);
-        let is_lost = self.lost.is_some_and(|lost| now < lost + SILENCE_MAX + longest);
+        let is_lost = self
+            .lost
+            .is_some_and(|lost| now < lost + SILENCE_MAX + longest);
         // The store that lost its counters also lost the processes that it had heard of: the first to be heard again looks
         // like the only one, while others counted in the window.
-        let had_others = self.crowded.is_some_and(|crowded| now < crowded + SILENCE_MAX + longest);
+        let had_others = self
+            .crowded
+            .is_some_and(|crowded| now < crowded + SILENCE_MAX + longest);
         if is_lost && (self.processes > 1 || had_others) {
             return Some(Alone::Nothing);
         }
         if self.processes == 1 {
-            return self.alone.filter(|alone| now < alone + longest).map(|_| Alone::Everything);
+            return self
+                .alone
+                .filter(|alone| now < alone + longest)
+                .map(|_| Alone::Everything);
         }
         // Only after so long a silence may any process have begun to admit requests by itself.
-        let (_, back) = self.gap.filter(|(last, back)| last + SILENCE_MAX + longest <= *back)?;
+        let (_, back) = self
+            .gap
+            .filter(|(last, back)| last + SILENCE_MAX + longest <= *back)?;
         let share = (now < back + longest).then(|| self.share(windows))?;
         (share != Alone::Nothing).then_some(share)
     }
@@ -158,15 +169,29 @@ impl Known {
     fn share(&self, windows: &[Window]) -> Alone {
         let mut shares = [Window::default(); WINDOWS_MAX];
         for (share, window) in shares.iter_mut().zip(windows) {
-            *share = Window { requests: window.requests / self.processes.max(1), ..*window };
+            *share = Window {
+                requests: window.requests / self.processes.max(1),
+                ..*window
+            };
         }
-        let admits = shares.iter().zip(windows).all(|(share, _)| share.requests > 0);
-        if admits { Alone::Share(shares) } else { Alone::Nothing }
+        let admits = shares
+            .iter()
+            .zip(windows)
+            .all(|(share, _)| share.requests > 0);
+        if admits {
+            Alone::Share(shares)
+        } else {
+            Alone::Nothing
+        }
     }
 }
 
 fn longest(windows: &[Window]) -> Ticks {
-    windows.iter().map(|window| window.millis()).max().unwrap_or_default()
+    windows
+        .iter()
+        .map(|window| window.millis())
+        .max()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -177,7 +202,10 @@ mod tests {
     const QUICK: Duration = Duration::from_millis(2);
 
     fn beat(others: u32) -> Beat {
-        Beat { others, counters: "a".into() }
+        Beat {
+            others,
+            counters: "a".into(),
+        }
     }
 
     fn share(requests: u32) -> Alone {
@@ -199,20 +227,35 @@ mod tests {
             contact.heard(sent, QUICK);
         }
         assert_eq!(contact.wait(deadline), deadline, "quick again");
-        assert_eq!(contact.wait(Duration::from_secs(10)), Duration::from_secs(10), "the operator wants more");
+        assert_eq!(
+            contact.wait(Duration::from_secs(10)),
+            Duration::from_secs(10),
+            "the operator wants more"
+        );
     }
 
     #[test]
     fn without_the_store_nothing_is_admitted_before_it_told_who_counts() {
-        assert_eq!(Contact::default().without(STANDARD.windows, 1_000_000), Alone::Nothing);
+        assert_eq!(
+            Contact::default().without(STANDARD.windows, 1_000_000),
+            Alone::Nothing
+        );
     }
 
     #[test]
     fn a_process_that_is_the_only_one_goes_on_from_what_it_knows() {
         let contact = Contact::default();
         contact.beaten(beat(0), 1_000, QUICK);
-        assert_eq!(contact.without(STANDARD.windows, 2_000), Alone::KnownWindows, "one before it may have counted");
-        assert_eq!(contact.without(STANDARD.windows, 61_000), Alone::Everything, "all its windows are over");
+        assert_eq!(
+            contact.without(STANDARD.windows, 2_000),
+            Alone::KnownWindows,
+            "one before it may have counted"
+        );
+        assert_eq!(
+            contact.without(STANDARD.windows, 61_000),
+            Alone::Everything,
+            "all its windows are over"
+        );
     }
 
     #[test]
@@ -230,7 +273,11 @@ mod tests {
         contact.beaten(beat(2), 1_000, QUICK);
         assert_eq!(contact.without(STANDARD.windows, 63_999), Alone::Nothing);
         assert_eq!(contact.without(STANDARD.windows, 64_000), share(40));
-        assert_eq!(contact.without(CONTEXT.windows, 64_000), Alone::Nothing, "one a second cannot be shared");
+        assert_eq!(
+            contact.without(CONTEXT.windows, 64_000),
+            Alone::Nothing,
+            "one a second cannot be shared"
+        );
     }
 
     #[test]
@@ -239,40 +286,83 @@ mod tests {
         contact.beaten(beat(1), 1_000, QUICK);
         contact.beaten(beat(1), 70_000, QUICK);
         assert_eq!(contact.beside(STANDARD.windows, 70_001), Some(share(60)));
-        assert_eq!(contact.beside(&[per(120, 180)], 70_001), None, "no process can have admitted by itself yet");
-        assert_eq!(contact.beside(CONTEXT.windows, 70_001), None, "no process could");
+        assert_eq!(
+            contact.beside(&[per(120, 180)], 70_001),
+            None,
+            "no process can have admitted by itself yet"
+        );
+        assert_eq!(
+            contact.beside(CONTEXT.windows, 70_001),
+            None,
+            "no process could"
+        );
         assert_eq!(contact.beside(STANDARD.windows, 130_000), None);
     }
 
     #[test]
-    fn the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one() {
+    fn the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one()
+    {
         let contact = Contact::default();
         contact.beaten(beat(1), 1_000, QUICK);
-        let lost = |others| Beat { others, counters: "b".into() };
+        let lost = |others| Beat {
+            others,
+            counters: "b".into(),
+        };
         contact.beaten(lost(0), 2_000, QUICK);
-        assert_eq!(contact.beside(STANDARD.windows, 2_001), Some(Alone::Nothing));
+        assert_eq!(
+            contact.beside(STANDARD.windows, 2_001),
+            Some(Alone::Nothing)
+        );
         contact.beaten(lost(1), 3_000, QUICK);
-        assert_eq!(contact.beside(STANDARD.windows, 3_001), Some(Alone::Nothing));
+        assert_eq!(
+            contact.beside(STANDARD.windows, 3_001),
+            Some(Alone::Nothing)
+        );
         assert_eq!(contact.beside(STANDARD.windows, 64_000), None);
 
         let only = Contact::default();
         only.beaten(beat(0), 1_000, QUICK);
         only.beaten(lost(0), 2_000, QUICK);
-        assert_eq!(only.beside(STANDARD.windows, 2_001), Some(Alone::Everything), "it knows what it admitted itself");
+        assert_eq!(
+            only.beside(STANDARD.windows, 2_001),
+            Some(Alone::Everything),
+            "it knows what it admitted itself"
+        );
     }
 
     #[test]
     fn a_store_that_lost_its_counters_admits_nothing_until_their_windows_are_over() {
         let contact = Contact::default();
         contact.beaten(beat(1), 1_000, QUICK);
-        contact.beaten(Beat { others: 1, counters: "b".into() }, 2_000, QUICK);
-        assert_eq!(contact.beside(STANDARD.windows, 2_001), Some(Alone::Nothing));
+        contact.beaten(
+            Beat {
+                others: 1,
+                counters: "b".into(),
+            },
+            2_000,
+            QUICK,
+        );
+        assert_eq!(
+            contact.beside(STANDARD.windows, 2_001),
+            Some(Alone::Nothing)
+        );
         assert_eq!(contact.beside(STANDARD.windows, 64_000), None);
 
         let contact = Contact::default();
         contact.beaten(beat(0), 1_000, QUICK);
-        contact.beaten(Beat { others: 0, counters: "b".into() }, 2_000, QUICK);
-        assert_eq!(contact.beside(STANDARD.windows, 2_001), Some(Alone::Everything), "this process knows them all");
+        contact.beaten(
+            Beat {
+                others: 0,
+                counters: "b".into(),
+            },
+            2_000,
+            QUICK,
+        );
+        assert_eq!(
+            contact.beside(STANDARD.windows, 2_001),
+            Some(Alone::Everything),
+            "this process knows them all"
+        );
         assert_eq!(contact.beside(STANDARD.windows, 62_000), None);
     }
 
@@ -281,7 +371,10 @@ mod tests {
     fn shares_add_up_to_no_more_than_the_limit() {
         for processes in 1..200_u32 {
             for requests in [1, 10, 30, 120, 1_000_000] {
-                let known = Known { processes, ..Known::default() };
+                let known = Known {
+                    processes,
+                    ..Known::default()
+                };
                 if let Alone::Share([share, _]) = known.share(&[per(requests, 60)]) {
                     assert!(share.requests * processes <= requests);
                     assert!(share.requests > 0);

@@ -43,7 +43,10 @@ struct Refusal {
 
 impl Default for Denied {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::default(),
+        }
     }
 }
 
@@ -51,22 +54,44 @@ impl Denied {
     /// The refusal of `key` that still holds at `now`.
     pub(super) fn get(&self, key: Key, windows: &[Window], now: Ticks) -> Option<Verdict> {
         let (hash, shard) = self.shard(key);
-        let refusal = shard.lock().refusals.find(hash, |(k, _)| *k == key).map(|(_, refusal)| *refusal)?;
-        (refusal.until > now && refusal.windows == padded(windows)).then(|| refusal.verdict(windows, now))
+        let refusal = shard
+            .lock()
+            .refusals
+            .find(hash, |(k, _)| *k == key)
+            .map(|(_, refusal)| *refusal)?;
+        (refusal.until > now && refusal.windows == padded(windows))
+            .then(|| refusal.verdict(windows, now))
     }
 
     /// Remembers that the store, asked at `sent`, refused. What is left counts from then: never too long.
     pub(super) fn remember(&self, key: Key, windows: &[Window], answer: &Answer, sent: Ticks) {
         let ends = answer.left.map(|left| sent + left);
-        let full = windows.iter().zip(answer.used).zip(ends).filter(|((window, used), _)| *used >= window.requests);
-        let Some(until) = full.map(|(_, ends)| ends).max().filter(|until| *until > sent) else { return };
-        let refusal = Refusal { windows: padded(windows), used: answer.used, ends, until };
+        let full = windows
+            .iter()
+            .zip(answer.used)
+            .zip(ends)
+            .filter(|((window, used), _)| *used >= window.requests);
+        let Some(until) = full
+            .map(|(_, ends)| ends)
+            .max()
+            .filter(|until| *until > sent)
+        else {
+            return;
+        };
+        let refusal = Refusal {
+            windows: padded(windows),
+            used: answer.used,
+            ends,
+            until,
+        };
         let (hash, shard) = self.shard(key);
         let mut shard = shard.lock();
         if let Some((_, known)) = shard.refusals.find_mut(hash, |(k, _)| *k == key) {
             *known = refusal;
         } else if shard.has_room(sent) {
-            shard.refusals.insert_unique(hash, (key, refusal), |(k, _)| self.hasher.hash_one(k));
+            shard
+                .refusals
+                .insert_unique(hash, (key, refusal), |(k, _)| self.hasher.hash_one(k));
         }
     }
 
@@ -93,14 +118,22 @@ impl Refusal {
             .iter()
             .zip(self.used)
             .zip(self.ends)
-            .map(|((window, used), ends)| if ends > now { Quota::used(*window, used, ends - now) } else { Quota::whole(*window) });
+            .map(|((window, used), ends)| {
+                if ends > now {
+                    Quota::used(*window, used, ends - now)
+                } else {
+                    Quota::whole(*window)
+                }
+            });
         Verdict::here(false, Quotas::new(quotas))
     }
 }
 
 fn padded(windows: &[Window]) -> [Window; WINDOWS_MAX] {
     let mut list = [Window::default(); WINDOWS_MAX];
-    list.iter_mut().zip(windows).for_each(|(place, window)| *place = *window);
+    list.iter_mut()
+        .zip(windows)
+        .for_each(|(place, window)| *place = *window);
     list
 }
 
@@ -113,30 +146,76 @@ mod tests {
     };
 
     fn key(user: i64) -> Key {
-        Key { identifier: Identifier::User(UserId(user)), scope: Scope::User, operation: 0 }
+        Key {
+            identifier: Identifier::User(UserId(user)),
+            scope: Scope::User,
+            operation: 0,
+        }
     }
 
     #[test]
     fn a_refusal_holds_until_the_last_window_that_refused_ends() {
         let denied = Denied::default();
         let windows = CONTEXT.windows;
-        denied.remember(key(1), windows, &Answer { admitted: false, used: [10, 1], left: [30_000, 400] }, 1_000);
-        let at = |now| denied.get(key(1), windows, now).map(|verdict| verdict.quotas.as_slice().to_vec());
-        let quota = |limit, remaining, reset_secs| Quota { limit, remaining, reset_secs };
+        denied.remember(
+            key(1),
+            windows,
+            &Answer {
+                admitted: false,
+                used: [10, 1],
+                left: [30_000, 400],
+            },
+            1_000,
+        );
+        let at = |now| {
+            denied
+                .get(key(1), windows, now)
+                .map(|verdict| verdict.quotas.as_slice().to_vec())
+        };
+        let quota = |limit, remaining, reset_secs| Quota {
+            limit,
+            remaining,
+            reset_secs,
+        };
         assert_eq!(at(1_001), Some(vec![quota(10, 0, 30), quota(1, 0, 1)]));
-        assert_eq!(at(1_400), Some(vec![quota(10, 0, 30), quota(1, 1, 1)]), "the second is over, the minute is not");
+        assert_eq!(
+            at(1_400),
+            Some(vec![quota(10, 0, 30), quota(1, 1, 1)]),
+            "the second is over, the minute is not"
+        );
         assert_eq!(at(30_999), Some(vec![quota(10, 0, 1), quota(1, 1, 1)]));
         assert_eq!(at(31_000), None);
 
-        denied.remember(key(2), windows, &Answer { admitted: false, used: [3, 1], left: [30_000, 400] }, 1_000);
+        denied.remember(
+            key(2),
+            windows,
+            &Answer {
+                admitted: false,
+                used: [3, 1],
+                left: [30_000, 400],
+            },
+            1_000,
+        );
         assert!(denied.get(key(2), windows, 1_399).is_some());
-        assert!(denied.get(key(2), windows, 1_400).is_none(), "only the second refused");
+        assert!(
+            denied.get(key(2), windows, 1_400).is_none(),
+            "only the second refused"
+        );
     }
 
     #[test]
     fn another_limit_is_another_question() {
         let denied = Denied::default();
-        denied.remember(key(1), &[per(10, 60)], &Answer { admitted: false, used: [10, 0], left: [30_000, 0] }, 0);
+        denied.remember(
+            key(1),
+            &[per(10, 60)],
+            &Answer {
+                admitted: false,
+                used: [10, 0],
+                left: [30_000, 0],
+            },
+            0,
+        );
         assert!(denied.get(key(1), &[per(10, 60)], 1).is_some());
         assert!(denied.get(key(1), &[per(500, 60)], 1).is_none());
     }
@@ -144,11 +223,21 @@ mod tests {
     #[test]
     fn it_is_bounded_and_gives_up_what_is_over() {
         let denied = Denied::default();
-        let refused = |left| Answer { admitted: false, used: [10, 0], left: [left, 0] };
+        let refused = |left| Answer {
+            admitted: false,
+            used: [10, 0],
+            left: [left, 0],
+        };
         for user in 0..300_000 {
             denied.remember(key(user), &[per(10, 60)], &refused(30_000), 0);
         }
-        let held = || denied.shards.iter().map(|shard| shard.lock().refusals.len()).sum::<usize>();
+        let held = || {
+            denied
+                .shards
+                .iter()
+                .map(|shard| shard.lock().refusals.len())
+                .sum::<usize>()
+        };
         assert_eq!(held(), SHARDS * ENTRIES_MAX);
         denied.remember(key(-1), &[per(10, 60)], &refused(30_000), 30_000);
         assert!(denied.get(key(-1), &[per(10, 60)], 30_001).is_some());

@@ -8,7 +8,8 @@ use std::{
 use futures_util::future::{BoxFuture, Either};
 
 use super::{
-    Identifier, Journal, Key, LOOK_UPS, Limit, Memory, Place, Policies, Policy, Quotas, Scope, Shared, Verdict, Window, overrides::Changed,
+    Identifier, Journal, Key, LOOK_UPS, Limit, Memory, Place, Policies, Policy, Quotas, Scope,
+    Shared, Verdict, Window, overrides::Changed,
 };
 use crate::clock::Ticks;
 
@@ -26,7 +27,11 @@ pub struct Limits {
 
 impl Limits {
     /// For operations of these ids and limits, numbered in this order; in `memory` unless `shared` is given and answers.
-    pub fn new(operations: impl Iterator<Item = (&'static str, &'static Limit)>, memory: Memory, shared: Option<Shared>) -> Self {
+    pub fn new(
+        operations: impl Iterator<Item = (&'static str, &'static Limit)>,
+        memory: Memory,
+        shared: Option<Shared>,
+    ) -> Self {
         Self {
             memory: Arc::new(memory),
             journal: OnceLock::new(),
@@ -43,7 +48,13 @@ impl Limits {
             (None, None) => Either::Left(ready(self.memory.take(key, windows, now))),
             (None, Some(journal)) => Either::Left(ready(journal.take(key, windows, now))),
             // Boxed, so that who counts in memory does not carry the future of a statement around.
-            (Some(shared), _) => Either::Right(Box::pin(shared.take(&self.memory, self.policies.id(key.operation), key, windows, now))),
+            (Some(shared), _) => Either::Right(Box::pin(shared.take(
+                &self.memory,
+                self.policies.id(key.operation),
+                key,
+                windows,
+                now,
+            ))),
         }
     }
 
@@ -51,7 +62,11 @@ impl Limits {
     /// In this process alone: the look-up is a query of this process, and asking a store costs as much.
     pub fn take_look_up(&self, identifier: Identifier, now: Ticks) -> Result<(), (Policy, Quotas)> {
         let verdict = self.memory.take(look_ups(identifier), LOOK_UPS, now);
-        if verdict.admitted { Ok(()) } else { Err((Policy::new(LOOK_UPS), verdict.quotas)) }
+        if verdict.admitted {
+            Ok(())
+        } else {
+            Err((Policy::new(LOOK_UPS), verdict.quotas))
+        }
     }
 
     /// Gives back the look-up that was taken at `taken`: the name is the caller's own.
@@ -62,12 +77,17 @@ impl Limits {
     /// Where each key stands, without counting anything.
     pub async fn peek(&self, keys: &[(Key, &[Window])], now: Ticks) -> Vec<Quotas> {
         if let Some(shared) = &self.shared {
-            let keys: Vec<_> = keys.iter().map(|(key, windows)| (self.policies.id(key.operation), *key, *windows)).collect();
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|(key, windows)| (self.policies.id(key.operation), *key, *windows))
+                .collect();
             if let Some(quotas) = shared.peek(&keys).await {
                 return quotas;
             }
         }
-        keys.iter().map(|(key, windows)| self.memory.peek(*key, windows, now)).collect()
+        keys.iter()
+            .map(|(key, windows)| self.memory.peek(*key, windows, now))
+            .collect()
     }
 
     /// What applies to `operation` here: its own limit, or the operator's override.
@@ -104,5 +124,9 @@ impl Limits {
 
 /// Counts the look-ups of an identifier, for all operations together.
 fn look_ups(identifier: Identifier) -> Key {
-    Key { identifier, scope: Scope::LookUps, operation: u16::MAX }
+    Key {
+        identifier,
+        scope: Scope::LookUps,
+        operation: u16::MAX,
+    }
 }

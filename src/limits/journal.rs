@@ -74,7 +74,12 @@ struct Saving {
 impl Journal {
     /// Keeps `memory` in the snapshot at `path` and a new log beside it. What was read from there before is in both.
     pub fn open(memory: Arc<Memory>, clock: Clock, path: PathBuf) -> io::Result<Self> {
-        let number = logs(&path)?.into_iter().map(|(number, _)| number).max().unwrap_or(0) + 1;
+        let number = logs(&path)?
+            .into_iter()
+            .map(|(number, _)| number)
+            .max()
+            .unwrap_or(0)
+            + 1;
         let log = Log::create(&path, number, &memory.seed(), &clock)?;
         let journal = Self {
             memory,
@@ -92,7 +97,8 @@ impl Journal {
 
     /// Counts one request, and writes the allotment it begins, if it begins one, before it is admitted.
     pub(super) fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
-        self.memory.take_allotted(key, windows, now, |cells| self.write(cells, now))
+        self.memory
+            .take_allotted(key, windows, now, |cells| self.write(cells, now))
     }
 
     fn write(&self, cells: &[Cell], now: Ticks) {
@@ -106,7 +112,11 @@ impl Journal {
         if at < CROWDED && at + bytes.len() as u64 >= CROWDED {
             self.crowded.notify_one();
         }
-        let written = if at < BYTES_MAX { log.file.write_all_at(bytes, at) } else { Err(io::ErrorKind::StorageFull.into()) };
+        let written = if at < BYTES_MAX {
+            log.file.write_all_at(bytes, at)
+        } else {
+            Err(io::ErrorKind::StorageFull.into())
+        };
         // Once until a snapshot is written: a full disk must not fill the log, too.
         if let Err(error) = written
             && !self.failed.swap(true, Ordering::Relaxed)
@@ -155,7 +165,10 @@ impl Journal {
     }
 
     fn remove_before(&self, number: u64) -> io::Result<()> {
-        logs(&self.path)?.into_iter().filter(|(older, _)| *older < number).try_for_each(|(_, file)| fs::remove_file(file))
+        logs(&self.path)?
+            .into_iter()
+            .filter(|(older, _)| *older < number)
+            .try_for_each(|(_, file)| fs::remove_file(file))
     }
 }
 
@@ -163,7 +176,12 @@ impl Log {
     fn create(path: &Path, number: u64, seed: &Seed, clock: &Clock) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".log.{number}"));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(name)?;
         let mut header = [0; RECORD];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&crc32c::crc32c(seed).to_le_bytes());
@@ -172,13 +190,19 @@ impl Log {
         let tag = crc32c::crc32c(&header[..28]);
         header[28..].copy_from_slice(&tag.to_le_bytes());
         file.write_all_at(&header, 0)?;
-        Ok(Self { file, number, tag, written: AtomicU64::new(RECORD as u64) })
+        Ok(Self {
+            file,
+            number,
+            tag,
+            written: AtomicU64::new(RECORD as u64),
+        })
     }
 
     fn record(&self, cell: &Cell, now: Ticks) -> [u8; RECORD] {
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&cell.name.to_le_bytes());
-        record[8..16].copy_from_slice(&(cell.left << USED_BITS | u64::from(cell.used)).to_le_bytes());
+        record[8..16]
+            .copy_from_slice(&(cell.left << USED_BITS | u64::from(cell.used)).to_le_bytes());
         let kind = kind_byte(cell.kind) << 1 | cell.window & 1;
         record[16..24].copy_from_slice(&(now << 8 | u64::from(kind)).to_le_bytes());
         record[24..28].copy_from_slice(&self.tag.to_le_bytes());
@@ -191,9 +215,16 @@ impl Log {
 /// Every allotment of the logs beside the snapshot at `path`, whose names have this seed, with what is left of its window
 /// at the wall clock's `now` in milliseconds. A log that cannot be read is reported.
 pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<Cell> {
-    let found = logs(path).and_then(|logs| logs.into_iter().map(|(_, file)| fs::read(file)).collect::<io::Result<Vec<_>>>());
+    let found = logs(path).and_then(|logs| {
+        logs.into_iter()
+            .map(|(_, file)| fs::read(file))
+            .collect::<io::Result<Vec<_>>>()
+    });
     match found {
-        Ok(logs) => logs.iter().flat_map(|bytes| cells(bytes, seed, now)).collect(),
+        Ok(logs) => logs
+            .iter()
+            .flat_map(|bytes| cells(bytes, seed, now))
+            .collect(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "allotments of rate limits cannot be read: they are given back");
             Vec::new()
@@ -203,39 +234,67 @@ pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<Cell> {
 
 fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<Cell> {
     let (records, _) = bytes.as_chunks::<RECORD>();
-    let Some((header, records)) = records.split_first() else { return Vec::new() };
+    let Some((header, records)) = records.split_first() else {
+        return Vec::new();
+    };
     let tag = crc32c::crc32c(&header[..28]);
-    if header[..8] != MAGIC || header[8..12] != crc32c::crc32c(seed).to_le_bytes() || header[28..] != tag.to_le_bytes() {
+    if header[..8] != MAGIC
+        || header[8..12] != crc32c::crc32c(seed).to_le_bytes()
+        || header[28..] != tag.to_le_bytes()
+    {
         return Vec::new();
     }
     let (wall, ticks) = (word(header, 12), word(header, 20));
     let cell = |record: &[u8; RECORD]| {
-        let whole = record[24..28] == tag.to_le_bytes() && record[28..] == crc32c::crc32c(&record[..28]).to_le_bytes();
+        let whole = record[24..28] == tag.to_le_bytes()
+            && record[28..] == crc32c::crc32c(&record[..28]).to_le_bytes();
         let (state, stamp) = (word(record, 8), word(record, 16));
-        let written = wall.saturating_add((stamp >> 8).saturating_sub(ticks)).cast_signed();
+        let written = wall
+            .saturating_add((stamp >> 8).saturating_sub(ticks))
+            .cast_signed();
         // A wall clock that stepped back says nothing about how long it is ago: then no time has passed.
         let away = u64::try_from(now.saturating_sub(written)).unwrap_or(0);
-        let left = (state >> USED_BITS).checked_sub(away).filter(|left| *left > 0)?;
+        let left = (state >> USED_BITS)
+            .checked_sub(away)
+            .filter(|left| *left > 0)?;
         let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
         let kind = kind_of((stamp & 0xff) as u8 >> 1)?;
-        whole.then(|| Cell { kind, name: word(record, 0), window: (stamp & 1) as u8, used, left })
+        whole.then(|| Cell {
+            kind,
+            name: word(record, 0),
+            window: (stamp & 1) as u8,
+            used,
+            left,
+        })
     };
     records.iter().filter_map(cell).collect()
 }
 
 /// Eight bytes from `at` on.
 fn word(bytes: &[u8; RECORD], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    bytes[at..at + 8]
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 /// The logs beside the snapshot at `path`, by number.
 fn logs(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let prefix = format!("{}.log.", path.file_name().unwrap_or_default().to_string_lossy());
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let prefix = format!(
+        "{}.log.",
+        path.file_name().unwrap_or_default().to_string_lossy()
+    );
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let number = entry.file_name().to_str().and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
         found.extend(number.map(|number| (number, entry.path())));
     }
     Ok(found)
@@ -263,12 +322,21 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            Self { clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)), dir: tempfile::tempdir().unwrap() }
+            Self {
+                clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
+                dir: tempfile::tempdir().unwrap(),
+            }
         }
 
         /// Opens the journal over the files of the last run, as a start does.
         fn start(&self) -> Journal {
-            let memory = snapshot::open(&self.path(), Capacity::default(), &OPERATIONS, &self.clock, &Entropy::system());
+            let memory = snapshot::open(
+                &self.path(),
+                Capacity::default(),
+                &OPERATIONS,
+                &self.clock,
+                &Entropy::system(),
+            );
             Journal::open(Arc::new(memory), self.clock.clone(), self.path()).unwrap()
         }
 
@@ -277,7 +345,9 @@ mod tests {
         }
 
         fn take(&self, journal: &Journal, user: i64, windows: &[Window]) -> bool {
-            journal.take(key(user), windows, self.clock.ticks()).admitted
+            journal
+                .take(key(user), windows, self.clock.ticks())
+                .admitted
         }
 
         fn only_log(&self) -> PathBuf {
@@ -287,7 +357,11 @@ mod tests {
     }
 
     fn key(user: i64) -> Key {
-        Key { identifier: Identifier::User(UserId(user)), scope: Scope::User, operation: 0 }
+        Key {
+            identifier: Identifier::User(UserId(user)),
+            scope: Scope::User,
+            operation: 0,
+        }
     }
 
     /// Every process dies after each number of requests; saves happen in between or not.
@@ -310,8 +384,14 @@ mod tests {
                     }
                     // Dropped without a word: what is in memory is lost.
                 }
-                assert!(admitted <= limit, "{admitted} of {limit}, {lives} requests a life");
-                assert!(limit > 8 || admitted == limit, "{admitted} of {limit}: small limits lose nothing");
+                assert!(
+                    admitted <= limit,
+                    "{admitted} of {limit}, {lives} requests a life"
+                );
+                assert!(
+                    limit > 8 || admitted == limit,
+                    "{admitted} of {limit}: small limits lose nothing"
+                );
             }
         }
     }
@@ -325,9 +405,16 @@ mod tests {
             for _ in 0..requests {
                 assert!(world.take(&journal, 1, windows));
             }
-            let quota = world.start().memory.peek(key(1), windows, world.clock.ticks()).binding();
+            let quota = world
+                .start()
+                .memory
+                .peek(key(1), windows, world.clock.ticks())
+                .binding();
             let used = quota.limit - quota.remaining;
-            assert!((requests..=requests + requests / 4).contains(&used), "{used} after {requests}");
+            assert!(
+                (requests..=requests + requests / 4).contains(&used),
+                "{used} after {requests}"
+            );
         }
     }
 
@@ -342,7 +429,11 @@ mod tests {
         // A save that began before comes too late.
         journal.save().unwrap();
         assert!(logs(&world.path()).unwrap().is_empty());
-        let quota = world.start().memory.peek(key(1), STANDARD.windows, world.clock.ticks()).binding();
+        let quota = world
+            .start()
+            .memory
+            .peek(key(1), STANDARD.windows, world.clock.ticks())
+            .binding();
         assert_eq!(quota.remaining, 20);
     }
 
@@ -355,7 +446,11 @@ mod tests {
         assert!(world.take(&journal, 2, CONTEXT.windows));
         world.clock.advance(Duration::from_secs(10));
         let left = |user, windows| {
-            let quota = world.start().memory.peek(key(user), windows, world.clock.ticks()).binding();
+            let quota = world
+                .start()
+                .memory
+                .peek(key(user), windows, world.clock.ticks())
+                .binding();
             (quota.remaining, quota.reset_secs)
         };
         assert_eq!(left(1, STANDARD.windows), (119, 50));
@@ -364,7 +459,11 @@ mod tests {
         let (remaining, secs) = left(1, STANDARD.windows);
         assert!(remaining == 119 && secs <= 60, "{secs}");
         world.clock.step_wall(TimeDelta::days(2));
-        assert_eq!(left(1, STANDARD.windows), (120, 60), "away for longer than the window");
+        assert_eq!(
+            left(1, STANDARD.windows),
+            (120, 60),
+            "away for longer than the window"
+        );
     }
 
     #[test]
@@ -376,14 +475,28 @@ mod tests {
         }
         let (seed, now) = (journal.memory.seed(), world.clock.now().timestamp_millis());
         let whole = fs::read(world.only_log()).unwrap();
-        assert_eq!((whole.len(), cells(&whole, &seed, now).len()), (4 * RECORD, 3));
+        assert_eq!(
+            (whole.len(), cells(&whole, &seed, now).len()),
+            (4 * RECORD, 3)
+        );
         for length in 0..whole.len() {
-            assert_eq!(cells(&whole[..length], &seed, now).len(), (length / RECORD).saturating_sub(1), "cut at {length}");
+            assert_eq!(
+                cells(&whole[..length], &seed, now).len(),
+                (length / RECORD).saturating_sub(1),
+                "cut at {length}"
+            );
             let mut changed = whole.clone();
             changed[length] ^= 0x10;
-            assert_eq!(cells(&changed, &seed, now).len(), if length < RECORD { 0 } else { 2 }, "changed at {length}");
+            assert_eq!(
+                cells(&changed, &seed, now).len(),
+                if length < RECORD { 0 } else { 2 },
+                "changed at {length}"
+            );
         }
-        assert!(cells(&whole, &[0; 32], now).is_empty(), "names of another seed");
+        assert!(
+            cells(&whole, &[0; 32], now).is_empty(),
+            "names of another seed"
+        );
     }
 
     #[test]
@@ -395,14 +508,22 @@ mod tests {
         journal.save().unwrap();
         let second = world.only_log();
         assert_ne!(first, second);
-        assert_eq!(fs::metadata(&second).unwrap().len(), RECORD as u64, "empty again");
+        assert_eq!(
+            fs::metadata(&second).unwrap().len(),
+            RECORD as u64,
+            "empty again"
+        );
         // A snapshot that cannot be written keeps every log.
         fs::create_dir(world.dir.path().join("limits.new")).unwrap();
         assert!(journal.save().is_err() && journal.save().is_err());
         assert!(world.take(&journal, 2, STANDARD.windows));
         assert_eq!(logs(&world.path()).unwrap().len(), 2);
         fs::remove_dir(world.dir.path().join("limits.new")).unwrap();
-        let quota = world.start().memory.peek(key(2), STANDARD.windows, world.clock.ticks()).binding();
+        let quota = world
+            .start()
+            .memory
+            .peek(key(2), STANDARD.windows, world.clock.ticks())
+            .binding();
         assert_eq!(quota.remaining, 119);
     }
 
@@ -412,16 +533,32 @@ mod tests {
         let journal = world.start();
         let windows = &[per(1_000_000, 60)];
         std::thread::scope(|scope| {
-            let takers: Vec<_> =
-                (0..2).map(|_| scope.spawn(|| (0..20_000).filter(|n| world.take(&journal, n % 7, windows)).count())).collect();
+            let takers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..20_000)
+                            .filter(|n| world.take(&journal, n % 7, windows))
+                            .count()
+                    })
+                })
+                .collect();
             for _ in 0..20 {
                 journal.save().unwrap();
             }
-            assert_eq!(takers.into_iter().map(|taker| taker.join().unwrap()).sum::<usize>(), 40_000);
+            assert_eq!(
+                takers
+                    .into_iter()
+                    .map(|taker| taker.join().unwrap())
+                    .sum::<usize>(),
+                40_000
+            );
         });
         let restarted = world.start();
         let used = |user| {
-            let quota = restarted.memory.peek(key(user), windows, world.clock.ticks()).binding();
+            let quota = restarted
+                .memory
+                .peek(key(user), windows, world.clock.ticks())
+                .binding();
             quota.limit - quota.remaining
         };
         assert!((0..7).map(used).sum::<u32>() >= 40_000);

@@ -49,7 +49,10 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Self {
-        Self { known: 1 << 22, addresses: 1 << 20 }
+        Self {
+            known: 1 << 22,
+            addresses: 1 << 20,
+        }
     }
 }
 
@@ -130,52 +133,99 @@ impl Memory {
         self.saw(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
-        shard.take(name, bounded(windows), self.now(), table.lines_max, |_, _| {})
+        shard.take(
+            name,
+            bounded(windows),
+            self.now(),
+            table.lines_max,
+            |_, _| {},
+        )
     }
 
     /// Counts one request for counters that are journaled: if the request is the first of a step of its windows, `allot` is told the ends
     /// of the steps before the request counts as admitted. No snapshot and no other request of the key comes in between.
-    pub(super) fn take_allotted(&self, key: Key, windows: &[Window], now: Ticks, allot: impl FnOnce(&[Cell])) -> Verdict {
+    pub(super) fn take_allotted(
+        &self,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+        allot: impl FnOnce(&[Cell]),
+    ) -> Verdict {
         self.saw(now);
         let (name, table) = self.name(&key);
         let is_address = matches!(key.identifier, Identifier::Address(_));
         let mut shard = table.shard(name.hash).lock();
         let now = self.now();
-        shard.take(name, bounded(windows), now, table.lines_max, |states, shared| {
-            if !states.iter().any(|state| state::begins_step(state.used())) {
-                return;
-            }
-            let mut cells = [Cell { kind: Kind::Known, name: 0, window: 0, used: 0, left: 0 }; WINDOWS_MAX];
-            for ((place, state), shared) in cells.iter_mut().zip(states).zip(shared) {
-                let (kind, name) = match (is_address, shared) {
-                    (false, false) => (Kind::Known, name.hash),
-                    (true, false) => (Kind::Address, name.hash),
-                    (false, true) => (Kind::KnownOverflow, name.operation | table.index(name.hash)),
-                    (true, true) => (Kind::AddressOverflow, name.operation | table.index(name.hash)),
-                };
-                *place = Cell { used: allotment(state.used()), ..cell(kind, name, *state, now) };
-            }
-            allot(&cells[..states.len()]);
-        })
+        shard.take(
+            name,
+            bounded(windows),
+            now,
+            table.lines_max,
+            |states, shared| {
+                if !states.iter().any(|state| state::begins_step(state.used())) {
+                    return;
+                }
+                let mut cells = [Cell {
+                    kind: Kind::Known,
+                    name: 0,
+                    window: 0,
+                    used: 0,
+                    left: 0,
+                }; WINDOWS_MAX];
+                for ((place, state), shared) in cells.iter_mut().zip(states).zip(shared) {
+                    let (kind, name) = match (is_address, shared) {
+                        (false, false) => (Kind::Known, name.hash),
+                        (true, false) => (Kind::Address, name.hash),
+                        (false, true) => {
+                            (Kind::KnownOverflow, name.operation | table.index(name.hash))
+                        }
+                        (true, true) => (
+                            Kind::AddressOverflow,
+                            name.operation | table.index(name.hash),
+                        ),
+                    };
+                    *place = Cell {
+                        used: allotment(state.used()),
+                        ..cell(kind, name, *state, now)
+                    };
+                }
+                allot(&cells[..states.len()]);
+            },
+        )
     }
 
     /// Gives back what a [`take`](Self::take) counted at `taken`: the request turned out to belong to another key. If
     /// that window has ended since, there is nothing to give back, and the one after it keeps what it counted.
     pub fn give_back(&self, key: Key, windows: &[Window], taken: Ticks) {
         let (name, table) = self.name(&key);
-        table.shard(name.hash).lock().give_back(name, bounded(windows), taken);
+        table
+            .shard(name.hash)
+            .lock()
+            .give_back(name, bounded(windows), taken);
     }
 
     /// Takes over what a shared store counted of `key`: how many requests each window admitted, and how many milliseconds it
     /// has left. A window that is not open has none left, and is passed over. Of an answer that comes late, only what is
     /// more than is known counts.
-    pub fn note(&self, key: Key, windows: &[Window], used: [u32; WINDOWS_MAX], left: [u64; WINDOWS_MAX], now: Ticks) {
+    pub fn note(
+        &self,
+        key: Key,
+        windows: &[Window],
+        used: [u32; WINDOWS_MAX],
+        left: [u64; WINDOWS_MAX],
+        now: Ticks,
+    ) {
         self.saw(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
         let now = self.now();
-        let open = windows.iter().zip(used.into_iter().zip(left)).enumerate().filter(|(_, (_, (_, left)))| *left > 0);
-        let states = open.map(|(index, (window, (used, left)))| (State::new(index, used, now + left), *window));
+        let open = windows
+            .iter()
+            .zip(used.into_iter().zip(left))
+            .enumerate()
+            .filter(|(_, (_, (_, left)))| *left > 0);
+        let states = open
+            .map(|(index, (window, (used, left)))| (State::new(index, used, now + left), *window));
         shard.note(name, states, now, table.lines_max);
     }
 
@@ -190,16 +240,29 @@ impl Memory {
     /// Every counter alive at `now`, copied shard by shard: each is as it was at some moment of the iteration.
     pub fn export(&self, now: Ticks) -> impl Iterator<Item = Cell> {
         self.saw(now);
-        let tables = [(&self.known, Kind::Known, Kind::KnownOverflow), (&self.addresses, Kind::Address, Kind::AddressOverflow)];
+        let tables = [
+            (&self.known, Kind::Known, Kind::KnownOverflow),
+            (&self.addresses, Kind::Address, Kind::AddressOverflow),
+        ];
         tables.into_iter().flat_map(move |(table, own, shared)| {
-            table.shards.iter().zip(0_u64..).flat_map(move |(locked, index)| {
-                let shard = locked.0.lock();
-                let now = self.now();
-                let (counters, overflow) = shard.export(now);
-                drop(shard);
-                let counters = counters.into_iter().map(move |(name, state)| cell(own, name, state, now));
-                counters.chain(overflow.into_iter().map(move |(operation, state)| cell(shared, operation | index, state, now)))
-            })
+            table
+                .shards
+                .iter()
+                .zip(0_u64..)
+                .flat_map(move |(locked, index)| {
+                    let shard = locked.0.lock();
+                    let now = self.now();
+                    let (counters, overflow) = shard.export(now);
+                    drop(shard);
+                    let counters = counters
+                        .into_iter()
+                        .map(move |(name, state)| cell(own, name, state, now));
+                    counters.chain(
+                        overflow.into_iter().map(move |(operation, state)| {
+                            cell(shared, operation | index, state, now)
+                        }),
+                    )
+                })
         })
     }
 
@@ -214,11 +277,17 @@ impl Memory {
             };
             let mut shard = table.shard(cell.name).lock();
             let now = self.now();
-            let state = State::new(usize::from(cell.window), cell.used, now.saturating_add(cell.left));
+            let state = State::new(
+                usize::from(cell.window),
+                cell.used,
+                now.saturating_add(cell.left),
+            );
             match cell.kind {
                 Kind::Known | Kind::Address => shard.import(cell.name, state, now, table.lines_max),
                 // Without the shard's number, which is less than its number of shards.
-                Kind::KnownOverflow | Kind::AddressOverflow => shard.import_overflow(cell.name & !0xffff, state),
+                Kind::KnownOverflow | Kind::AddressOverflow => {
+                    shard.import_overflow(cell.name & !0xffff, state)
+                }
             }
         }
     }
@@ -226,7 +295,10 @@ impl Memory {
     /// Whether anything was counted since this was last asked.
     pub(super) fn was_changed(&self) -> bool {
         // Not `any`: it would leave shards after the first unasked.
-        self.locked().filter(|shard| shard.0.lock().was_changed()).count() > 0
+        self.locked()
+            .filter(|shard| shard.0.lock().was_changed())
+            .count()
+            > 0
     }
 
     /// The secret that names depend on.
@@ -236,7 +308,9 @@ impl Memory {
 
     /// Memory held, in bytes.
     pub fn bytes(&self) -> usize {
-        self.locked().map(|shard| size_of::<Locked>() + shard.0.lock().bytes()).sum()
+        self.locked()
+            .map(|shard| size_of::<Locked>() + shard.0.lock().bytes())
+            .sum()
     }
 
     fn locked(&self) -> impl Iterator<Item = &Locked> {
@@ -246,7 +320,9 @@ impl Memory {
     #[inline]
     fn name(&self, key: &Key) -> (Name, &Table) {
         let table = match key.identifier {
-            Identifier::User(_) | Identifier::Session(_) | Identifier::Application(_) => &self.known,
+            Identifier::User(_) | Identifier::Session(_) | Identifier::Application(_) => {
+                &self.known
+            }
             Identifier::Address(_) => &self.addresses,
         };
         (self.namer.name(key), table)
@@ -270,13 +346,21 @@ impl Memory {
 
 impl Table {
     fn new(counters: usize) -> Self {
-        let shards = (counters / SHARD_MIN).clamp(1, SHARDS_MAX).next_power_of_two();
-        Self { shards: (0..shards).map(|_| Locked::default()).collect(), lines_max: lines_for(counters.div_ceil(shards)) }
+        let shards = (counters / SHARD_MIN)
+            .clamp(1, SHARDS_MAX)
+            .next_power_of_two();
+        Self {
+            shards: (0..shards).map(|_| Locked::default()).collect(),
+            lines_max: lines_for(counters.div_ceil(shards)),
+        }
     }
 
     /// By the low bits; within a shard the high ones count.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "low bits are what is wanted")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "low bits are what is wanted"
+    )]
     fn shard(&self, name: u64) -> &Mutex<Shard> {
         &self.shards[name as usize & (self.shards.len() - 1)].0
     }
@@ -288,7 +372,13 @@ impl Table {
 }
 
 fn cell(kind: Kind, name: u64, state: State, now: Ticks) -> Cell {
-    Cell { kind, name, window: u8::from(state.window() == 1), used: state.used(), left: state.ends() - now }
+    Cell {
+        kind,
+        name,
+        window: u8::from(state.window() == 1),
+        used: state.used(),
+        left: state.ends() - now,
+    }
 }
 
 /// A limit has one or two windows; a third would not be counted.

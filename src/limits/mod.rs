@@ -62,7 +62,11 @@ pub struct Limit {
 impl Limit {
     /// The windows a caller's requests are counted in.
     pub fn counted(&self) -> &'static [Window] {
-        if self.key == LimitKey::Uncounted { &[] } else { self.windows }
+        if self.key == LimitKey::Uncounted {
+            &[]
+        } else {
+            self.windows
+        }
     }
 }
 
@@ -89,16 +93,26 @@ pub const fn per(requests: u32, secs: u32) -> Window {
 }
 
 const fn by_path(windows: &'static [Window]) -> Limit {
-    Limit { key: LimitKey::Path, windows }
+    Limit {
+        key: LimitKey::Path,
+        windows,
+    }
 }
 
 /// 120 a minute.
 pub static STANDARD: Limit = by_path(&[per(120, 60)]);
 /// 120 a minute, counted for the user.
-pub static STANDARD_BY_CALLER: Limit = Limit { key: LimitKey::Caller, windows: &[per(120, 60)] };
+pub static STANDARD_BY_CALLER: Limit = Limit {
+    key: LimitKey::Caller,
+    windows: &[per(120, 60)],
+};
 /// 120 a minute, counted in the organization that the body names.
-pub static STANDARD_BY_BODY: Limit =
-    Limit { key: LimitKey::OrganizationInBody { fields: &["organization_slug", "organization_id"] }, windows: &[per(120, 60)] };
+pub static STANDARD_BY_BODY: Limit = Limit {
+    key: LimitKey::OrganizationInBody {
+        fields: &["organization_slug", "organization_id"],
+    },
+    windows: &[per(120, 60)],
+};
 /// 30 a minute: analytics.
 pub static ANALYTICS: Limit = by_path(&[per(30, 60)]);
 /// 10 a minute: hostnames and subdomains.
@@ -112,7 +126,10 @@ pub static MIGRATIONS: Limit = by_path(&[per(120, 180)]);
 pub static REGISTRATIONS: Limit = by_path(&[per(10, 3_600)]);
 
 /// Not counted: asking how much is left costs nothing.
-pub static UNCOUNTED: Limit = Limit { key: LimitKey::Uncounted, windows: &[per(120, 60)] };
+pub static UNCOUNTED: Limit = Limit {
+    key: LimitKey::Uncounted,
+    windows: &[per(120, 60)],
+};
 
 /// 600 look-ups a minute for each identifier: queries for names that are not its own. Protects the control database; a
 /// program that mistypes a name reaches the limit of its operation long before.
@@ -182,12 +199,20 @@ pub struct Quota {
 impl Quota {
     /// Of a window that nothing was taken from yet.
     pub fn whole(window: Window) -> Self {
-        Self { limit: window.requests, remaining: window.requests, reset_secs: window.secs }
+        Self {
+            limit: window.requests,
+            remaining: window.requests,
+            reset_secs: window.secs,
+        }
     }
 
     /// Of a window that `used` was taken from and that ends in `millis`. A limit can be lowered below what was used.
     pub(crate) fn used(window: Window, used: u32, millis: u64) -> Self {
-        Self { limit: window.requests, remaining: window.requests.saturating_sub(used), reset_secs: secs_up(millis) }
+        Self {
+            limit: window.requests,
+            remaining: window.requests.saturating_sub(used),
+            reset_secs: secs_up(millis),
+        }
     }
 }
 
@@ -222,8 +247,16 @@ impl Quotas {
     /// The quota to report where only one can be: the one with least left, and among equals the one that lasts longest.
     /// A client that waits out its reset whenever nothing remains is then never refused.
     pub fn binding(&self) -> Quota {
-        let none = Quota { limit: 0, remaining: 0, reset_secs: 1 };
-        self.as_slice().iter().copied().min_by_key(|quota| (quota.remaining, u32::MAX - quota.reset_secs)).unwrap_or(none)
+        let none = Quota {
+            limit: 0,
+            remaining: 0,
+            reset_secs: 1,
+        };
+        self.as_slice()
+            .iter()
+            .copied()
+            .min_by_key(|quota| (quota.remaining, u32::MAX - quota.reset_secs))
+            .unwrap_or(none)
     }
 }
 
@@ -249,7 +282,11 @@ enum Counted {
 impl Verdict {
     /// Of counters in this process.
     fn here(admitted: bool, quotas: Quotas) -> Self {
-        Self { admitted, quotas, counted: Counted::Here }
+        Self {
+            admitted,
+            quotas,
+            counted: Counted::Here,
+        }
     }
 
     /// Whether the shared store counted it.

@@ -33,8 +33,15 @@ impl Policy {
         let mut list = [Window::default(); WINDOWS_MAX];
         let len = windows.len().min(WINDOWS_MAX);
         list[..len].copy_from_slice(&windows[..len]);
-        let items: Vec<_> = windows[..len].iter().map(|w| format!("\"{}\";q={};w={}", w.name(), w.requests, w.secs)).collect();
-        Self(Arc::new(Stated { windows: list, len, field: items.join(", ").into() }))
+        let items: Vec<_> = windows[..len]
+            .iter()
+            .map(|w| format!("\"{}\";q={};w={}", w.name(), w.requests, w.secs))
+            .collect();
+        Self(Arc::new(Stated {
+            windows: list,
+            len,
+            field: items.join(", ").into(),
+        }))
     }
 
     /// The windows, the longest first.
@@ -107,31 +114,57 @@ struct Override {
 impl Policies {
     /// Of these operations, numbered in this order.
     pub fn new(operations: impl Iterator<Item = (&'static str, &'static Limit)>) -> Self {
-        let operation =
-            |(id, limit): (_, &Limit)| Operation { id, standing: Policy::new(limit.windows), overridden: AtomicBool::new(false) };
-        Self { operations: operations.map(operation).collect(), overrides: RwLock::default() }
+        let operation = |(id, limit): (_, &Limit)| Operation {
+            id,
+            standing: Policy::new(limit.windows),
+            overridden: AtomicBool::new(false),
+        };
+        Self {
+            operations: operations.map(operation).collect(),
+            overrides: RwLock::default(),
+        }
     }
 
     /// Id of an operation: unlike its number, the same in every version of the program.
     pub fn id(&self, operation: u16) -> &'static str {
-        self.operations.get(usize::from(operation)).map_or("", |operation| operation.id)
+        self.operations
+            .get(usize::from(operation))
+            .map_or("", |operation| operation.id)
     }
 
     /// Number of the operation with this id.
     pub fn operation(&self, id: &str) -> Option<u16> {
-        self.operations.iter().position(|operation| operation.id == id).and_then(|place| u16::try_from(place).ok())
+        self.operations
+            .iter()
+            .position(|operation| operation.id == id)
+            .and_then(|place| u16::try_from(place).ok())
     }
 
     /// What applies to `operation` here. The most specific override wins: one that names the operation before one that
     /// does not, then one that names the application, then one that names the organization.
     pub fn of(&self, operation: u16, place: Place) -> Policy {
-        let Some(Operation { standing, overridden, .. }) = self.operations.get(usize::from(operation)) else { return Policy::new(&[]) };
+        let Some(Operation {
+            standing,
+            overridden,
+            ..
+        }) = self.operations.get(usize::from(operation))
+        else {
+            return Policy::new(&[]);
+        };
         if !overridden.load(Ordering::Acquire) {
             return standing.clone();
         }
         let overrides = self.overrides.read().clone();
         let found = subjects(operation, place).find_map(|subject| overrides.get(&subject));
-        found.map_or_else(|| standing.clone(), |found| found.policy.clone().unwrap_or_else(|| standing.admitting(found.requests)))
+        found.map_or_else(
+            || standing.clone(),
+            |found| {
+                found
+                    .policy
+                    .clone()
+                    .unwrap_or_else(|| standing.admitting(found.requests))
+            },
+        )
     }
 
     /// Puts these overrides in the place of those before.
@@ -140,12 +173,24 @@ impl Policies {
             let operation = self.operations.get(usize::from(subject.operation?))?;
             Some(operation.standing.admitting(requests))
         };
-        let overrides: HashMap<_, _, RandomState> =
-            rows.map(|(subject, requests)| (subject, Override { requests, policy: written(&subject, requests) })).collect();
+        let overrides: HashMap<_, _, RandomState> = rows
+            .map(|(subject, requests)| {
+                (
+                    subject,
+                    Override {
+                        requests,
+                        policy: written(&subject, requests),
+                    },
+                )
+            })
+            .collect();
         let of: HashSet<Option<u16>> = overrides.keys().map(|subject| subject.operation).collect();
         *self.overrides.write() = Arc::new(overrides);
         for (number, operation) in (0..).zip(&self.operations) {
-            operation.overridden.store(of.contains(&None) || of.contains(&Some(number)), Ordering::Release);
+            operation.overridden.store(
+                of.contains(&None) || of.contains(&Some(number)),
+                Ordering::Release,
+            );
         }
     }
 }
@@ -175,8 +220,14 @@ mod tests {
 
     #[test]
     fn the_field_states_every_window() {
-        assert_eq!(policies().of(0, Place::default()).field(), "\"minute\";q=120;w=60");
-        assert_eq!(policies().of(1, Place::default()).field(), "\"minute\";q=10;w=60, \"second\";q=1;w=1");
+        assert_eq!(
+            policies().of(0, Place::default()).field(),
+            "\"minute\";q=120;w=60"
+        );
+        assert_eq!(
+            policies().of(1, Place::default()).field(),
+            "\"minute\";q=10;w=60, \"second\";q=1;w=1"
+        );
     }
 
     #[test]
@@ -185,19 +236,58 @@ mod tests {
         let (some_op, some_app, some_org) = (Some(0), Some(app), Some(acme));
         // From the least specific to the most.
         let ladder = [
-            Subject { operation: None, application: None, organization: some_org },
-            Subject { operation: None, application: some_app, organization: None },
-            Subject { operation: None, application: some_app, organization: some_org },
-            Subject { operation: some_op, application: None, organization: None },
-            Subject { operation: some_op, application: None, organization: some_org },
-            Subject { operation: some_op, application: some_app, organization: None },
-            Subject { operation: some_op, application: some_app, organization: some_org },
+            Subject {
+                operation: None,
+                application: None,
+                organization: some_org,
+            },
+            Subject {
+                operation: None,
+                application: some_app,
+                organization: None,
+            },
+            Subject {
+                operation: None,
+                application: some_app,
+                organization: some_org,
+            },
+            Subject {
+                operation: some_op,
+                application: None,
+                organization: None,
+            },
+            Subject {
+                operation: some_op,
+                application: None,
+                organization: some_org,
+            },
+            Subject {
+                operation: some_op,
+                application: some_app,
+                organization: None,
+            },
+            Subject {
+                operation: some_op,
+                application: some_app,
+                organization: some_org,
+            },
         ];
-        let here = Place { organization: Some(acme), application: Some(app) };
+        let here = Place {
+            organization: Some(acme),
+            application: Some(app),
+        };
         for steps in 1..=ladder.len() {
             let policies = policies();
-            policies.replace(ladder[..steps].iter().zip(1..).map(|(subject, requests)| (*subject, requests)));
-            assert_eq!(policies.of(0, here).windows()[0].requests, u32::try_from(steps).unwrap());
+            policies.replace(
+                ladder[..steps]
+                    .iter()
+                    .zip(1..)
+                    .map(|(subject, requests)| (*subject, requests)),
+            );
+            assert_eq!(
+                policies.of(0, here).windows()[0].requests,
+                u32::try_from(steps).unwrap()
+            );
         }
     }
 
@@ -205,13 +295,44 @@ mod tests {
     fn an_override_is_for_those_it_names_and_leaves_the_burst() {
         let policies = policies();
         let acme = Some(OrganizationId(1));
-        policies.replace([(Subject { operation: Some(1), application: None, organization: acme }, 500)].into_iter());
-        let here = Place { organization: acme, application: None };
-        assert_eq!(policies.of(1, here).windows(), [crate::limits::per(500, 60), crate::limits::per(1, 1)]);
-        assert_eq!(policies.of(1, here).field(), "\"minute\";q=500;w=60, \"second\";q=1;w=1");
-        assert_eq!(policies.of(0, here).windows(), STANDARD.windows, "another operation");
-        assert_eq!(policies.of(1, Place::default()).windows(), CONTEXT.windows, "another organization");
+        policies.replace(
+            [(
+                Subject {
+                    operation: Some(1),
+                    application: None,
+                    organization: acme,
+                },
+                500,
+            )]
+            .into_iter(),
+        );
+        let here = Place {
+            organization: acme,
+            application: None,
+        };
+        assert_eq!(
+            policies.of(1, here).windows(),
+            [crate::limits::per(500, 60), crate::limits::per(1, 1)]
+        );
+        assert_eq!(
+            policies.of(1, here).field(),
+            "\"minute\";q=500;w=60, \"second\";q=1;w=1"
+        );
+        assert_eq!(
+            policies.of(0, here).windows(),
+            STANDARD.windows,
+            "another operation"
+        );
+        assert_eq!(
+            policies.of(1, Place::default()).windows(),
+            CONTEXT.windows,
+            "another organization"
+        );
         policies.replace(std::iter::empty());
-        assert_eq!(policies.of(1, here).windows(), CONTEXT.windows, "taken away");
+        assert_eq!(
+            policies.of(1, here).windows(),
+            CONTEXT.windows,
+            "taken away"
+        );
     }
 }

@@ -98,7 +98,10 @@ pub struct Postgres {
 
 enum Task {
     Take(Take),
-    Beat { process: String, reply: oneshot::Sender<Beat> },
+    Beat {
+        process: String,
+        reply: oneshot::Sender<Beat>,
+    },
 }
 
 struct Take {
@@ -115,20 +118,38 @@ impl Postgres {
         let link = watch::Sender::new(0);
         workers.spawn(run(db.clone(), tasks, link.clone()));
         workers.spawn(sweep(db.clone()));
-        Self { db, queue, link, _workers: workers }
+        Self {
+            db,
+            queue,
+            link,
+            _workers: workers,
+        }
     }
 
     pub(super) async fn take(&self, key: String, windows: &[Window]) -> Result<Answer, Trouble> {
         let mut list = [Window::default(); WINDOWS_MAX];
-        list.iter_mut().zip(windows).for_each(|(place, window)| *place = *window);
+        list.iter_mut()
+            .zip(windows)
+            .for_each(|(place, window)| *place = *window);
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Task::Take(Take { key, windows: list, reply })).map_err(|_| Trouble::Full)?;
+        self.queue
+            .try_send(Task::Take(Take {
+                key,
+                windows: list,
+                reply,
+            }))
+            .map_err(|_| Trouble::Full)?;
         answer.await.map_err(|_| Trouble::Away)
     }
 
     pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Task::Beat { process: process.to_owned(), reply }).map_err(|_| Trouble::Full)?;
+        self.queue
+            .try_send(Task::Beat {
+                process: process.to_owned(),
+                reply,
+            })
+            .map_err(|_| Trouble::Full)?;
         answer.await.map_err(|_| Trouble::Away)
     }
 
@@ -138,8 +159,21 @@ impl Postgres {
 
     pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
         let rows = self.db.query(PEEK, &[&keys]).await.map_err(failed)?;
-        let of = |key: &String| rows.iter().find(|row| row.get::<_, &str>(0) == key).map(|row| answer(row, 1, false));
-        Ok(keys.iter().map(|key| of(key).unwrap_or(Answer { admitted: false, used: [0; WINDOWS_MAX], left: [0; WINDOWS_MAX] })).collect())
+        let of = |key: &String| {
+            rows.iter()
+                .find(|row| row.get::<_, &str>(0) == key)
+                .map(|row| answer(row, 1, false))
+        };
+        Ok(keys
+            .iter()
+            .map(|key| {
+                of(key).unwrap_or(Answer {
+                    admitted: false,
+                    used: [0; WINDOWS_MAX],
+                    left: [0; WINDOWS_MAX],
+                })
+            })
+            .collect())
     }
 }
 
@@ -158,9 +192,15 @@ async fn run(db: Db, mut queue: mpsc::Receiver<Task>, link: watch::Sender<u64>) 
 }
 
 /// Serves the queue over one connection, of which it says when it stands.
-async fn serve(db: &Db, queue: &mut mpsc::Receiver<Task>, stands: impl Fn()) -> Result<(), Trouble> {
-    let (client, connection) =
-        timeout(STATEMENT_MAX, db.dedicated("gantry limits")).await.map_err(|_| Trouble::Late(STATEMENT_MAX))?.map_err(failed)?;
+async fn serve(
+    db: &Db,
+    queue: &mut mpsc::Receiver<Task>,
+    stands: impl Fn(),
+) -> Result<(), Trouble> {
+    let (client, connection) = timeout(STATEMENT_MAX, db.dedicated("gantry limits"))
+        .await
+        .map_err(|_| Trouble::Late(STATEMENT_MAX))?
+        .map_err(failed)?;
     let mut connection = pin!(connection);
     let link = tokio::select! {
         link = timeout(STATEMENT_MAX, Link::new(client)) => link.map_err(|_| Trouble::Late(STATEMENT_MAX))??,
@@ -201,8 +241,7 @@ impl Link {
     async fn new(client: Client) -> Result<Self, Trouble> {
         // Counters are not worth a wait for the disk: the table is gone after a crash in any case. And planning the
         // statement costs more than carrying it out.
-        let settings =
-            "set synchronous_commit = off; set statement_timeout = '2s'; set plan_cache_mode = force_generic_plan; set jit = off";
+        let settings = "set synchronous_commit = off; set statement_timeout = '2s'; set plan_cache_mode = force_generic_plan; set jit = off";
         client.batch_execute(settings).await.map_err(failed)?;
         let take = client.prepare(DECISION).await.map_err(failed)?;
         let beat = client.prepare(BEAT).await.map_err(failed)?;
@@ -223,23 +262,38 @@ impl Link {
             let live = i64::try_from(LIVE.as_millis()).unwrap_or(i64::MAX);
             let row = bounded(self.client.query_one(&self.beat, &[&process, &live])).await?;
             // A heartbeat that was waited for too long is made again.
-            let _ = reply.send(Beat { others: u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX), counters: row.get(1) });
+            let _ = reply.send(Beat {
+                others: u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX),
+                counters: row.get(1),
+            });
         }
         if takes.is_empty() {
             return Ok(());
         }
         let batch = Batch::new(takes);
-        let rows = bounded(
-            self.client
-                .query(&self.take, &[&batch.keys, &batch.limits[0], &batch.millis[0], &batch.limits[1], &batch.millis[1], &batch.wanted]),
-        )
+        let rows = bounded(self.client.query(
+            &self.take,
+            &[
+                &batch.keys,
+                &batch.limits[0],
+                &batch.millis[0],
+                &batch.limits[1],
+                &batch.millis[1],
+                &batch.wanted,
+            ],
+        ))
         .await?;
         batch.answer(&rows)
     }
 }
 
-async fn bounded<T>(answer: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Trouble> {
-    timeout(STATEMENT_MAX, answer).await.map_err(|_| Trouble::Late(STATEMENT_MAX))?.map_err(failed)
+async fn bounded<T>(
+    answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Trouble> {
+    timeout(STATEMENT_MAX, answer)
+        .await
+        .map_err(|_| Trouble::Late(STATEMENT_MAX))?
+        .map_err(failed)
 }
 
 /// Requests that go to the server together, by key: the statement's arrays, and who waits.
@@ -267,22 +321,41 @@ impl Batch {
             if batch.keys.last() == Some(&take.key) {
                 // If the operator changed the limit this very moment, the key's last request decides for those beside it.
                 let before = batch.keys.len() - 1;
-                batch.limits.iter_mut().for_each(|limits| limits.truncate(before));
-                batch.millis.iter_mut().for_each(|millis| millis.truncate(before));
+                batch
+                    .limits
+                    .iter_mut()
+                    .for_each(|limits| limits.truncate(before));
+                batch
+                    .millis
+                    .iter_mut()
+                    .for_each(|millis| millis.truncate(before));
             } else {
                 batch.keys.push(take.key);
                 batch.waiting.push(Vec::new());
             }
-            for ((window, limits), millis) in take.windows.iter().zip(&mut batch.limits).zip(&mut batch.millis) {
+            for ((window, limits), millis) in take
+                .windows
+                .iter()
+                .zip(&mut batch.limits)
+                .zip(&mut batch.millis)
+            {
                 // An absent window admits everything, and is over at once.
-                limits.push(if window.secs == 0 { i32::MAX } else { i32::try_from(window.requests).unwrap_or(i32::MAX) });
+                limits.push(if window.secs == 0 {
+                    i32::MAX
+                } else {
+                    i32::try_from(window.requests).unwrap_or(i32::MAX)
+                });
                 millis.push(i64::try_from(window.millis()).unwrap_or(i64::MAX));
             }
             if let Some(waiting) = batch.waiting.last_mut() {
                 waiting.push(take.reply);
             }
         }
-        batch.wanted = batch.waiting.iter().map(|waiting| i32::try_from(waiting.len()).unwrap_or(i32::MAX)).collect();
+        batch.wanted = batch
+            .waiting
+            .iter()
+            .map(|waiting| i32::try_from(waiting.len()).unwrap_or(i32::MAX))
+            .collect();
         batch
     }
 
@@ -290,18 +363,32 @@ impl Batch {
     fn answer(self, rows: &[Row]) -> Result<(), Trouble> {
         let mut waiting: Vec<_> = self.waiting.into_iter().map(Some).collect();
         for row in rows {
-            let place = self.keys.binary_search_by(|key| key.as_str().cmp(row.get(0)));
+            let place = self
+                .keys
+                .binary_search_by(|key| key.as_str().cmp(row.get(0)));
             let Some(replies) = place.ok().and_then(|place| waiting[place].take()) else {
-                return Err(Trouble::Failed("it answered about a key nobody asked for".into()));
+                return Err(Trouble::Failed(
+                    "it answered about a key nobody asked for".into(),
+                ));
             };
             let granted = u32::try_from(row.get::<_, i32>(1)).unwrap_or_default();
             let after = answer(row, 2, false);
             for (earlier, reply) in (0..).zip(replies) {
                 let admitted = earlier < granted;
                 // What this request left, not what the last of the batch did.
-                let used = if admitted { after.used.map(|used| used.saturating_sub(granted - earlier - 1)) } else { after.used };
+                let used = if admitted {
+                    after
+                        .used
+                        .map(|used| used.saturating_sub(granted - earlier - 1))
+                } else {
+                    after.used
+                };
                 // Nobody there: gave up waiting.
-                let _ = reply.send(Answer { admitted, used, left: after.left });
+                let _ = reply.send(Answer {
+                    admitted,
+                    used,
+                    left: after.left,
+                });
             }
         }
         Ok(())
@@ -313,12 +400,23 @@ fn answer(row: &Row, column: usize, admitted: bool) -> Answer {
     let used = |at| u32::try_from(row.get::<_, i32>(at)).unwrap_or_default();
     let left = |at| Ticks::try_from(row.get::<_, i64>(at)).unwrap_or_default();
     let left = [left(column + 1), left(column + 3)];
-    Answer { admitted, used: [if left[0] > 0 { used(column) } else { 0 }, if left[1] > 0 { used(column + 2) } else { 0 }], left }
+    Answer {
+        admitted,
+        used: [
+            if left[0] > 0 { used(column) } else { 0 },
+            if left[1] > 0 { used(column + 2) } else { 0 },
+        ],
+        left,
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` wants")]
 fn failed(error: impl db::Answered + ToString) -> Trouble {
-    Trouble::Failed(error.answer().map_or_else(|| error.to_string(), ToString::to_string))
+    Trouble::Failed(
+        error
+            .answer()
+            .map_or_else(|| error.to_string(), ToString::to_string),
+    )
 }
 
 async fn sweep(db: Db) {
@@ -335,8 +433,11 @@ async fn sweep(db: Db) {
 pub async fn reclaim(db: &Db) -> Result<(), Error> {
     let client = db.client().await?;
     let mut last = String::new();
-    while let Some(next) =
-        client.query_one(RECLAIM, &[&last, &SWEEP_ROWS]).await.context("reclaiming dead counters")?.get::<_, Option<String>>(0)
+    while let Some(next) = client
+        .query_one(RECLAIM, &[&last, &SWEEP_ROWS])
+        .await
+        .context("reclaiming dead counters")?
+        .get::<_, Option<String>>(0)
     {
         last = next;
     }

@@ -9,7 +9,9 @@ use std::{
 
 use futures_util::FutureExt;
 use parking_lot::RwLock;
-use redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, Script, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, RedisError, RedisResult, Script, aio::MultiplexedConnection,
+};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -87,10 +89,17 @@ impl Redis {
     /// Connects, and stays connected.
     pub fn open(url: &str) -> Result<Self, Error> {
         let client = client(url)?;
-        let link = Arc::new(Link { connection: RwLock::default(), number: watch::Sender::new(0), lost: Notify::new() });
+        let link = Arc::new(Link {
+            connection: RwLock::default(),
+            number: watch::Sender::new(0),
+            lost: Notify::new(),
+        });
         let mut keeper = JoinSet::new();
         keeper.spawn(keep(client, link.clone()));
-        Ok(Self { link, _keeper: keeper })
+        Ok(Self {
+            link,
+            _keeper: keeper,
+        })
     }
 
     pub(super) fn check(url: &str) -> Result<(), Error> {
@@ -100,20 +109,35 @@ impl Redis {
     pub(super) async fn take(&self, key: &str, windows: &[Window]) -> Result<Answer, Trouble> {
         let mut call = TAKE.prepare_invoke();
         for (place, window) in windows.iter().take(WINDOWS_MAX).enumerate() {
-            call.key(spelled(key, place)).arg(window.requests).arg(window.millis());
+            call.key(spelled(key, place))
+                .arg(window.requests)
+                .arg(window.millis());
         }
         let mut connection = self.link.connection()?;
         let numbers: Vec<i64> = self.link.heed(call.invoke_async(&mut connection).await)?;
-        let (admitted, pairs) = numbers.split_first().ok_or(Trouble::Failed("it answered nothing".into()))?;
-        Ok(answer(*admitted == 1, pairs.as_chunks().0.iter().map(|[used, left]| (*used, *left))))
+        let (admitted, pairs) = numbers
+            .split_first()
+            .ok_or(Trouble::Failed("it answered nothing".into()))?;
+        Ok(answer(
+            *admitted == 1,
+            pairs
+                .as_chunks()
+                .0
+                .iter()
+                .map(|[used, left]| (*used, *left)),
+        ))
     }
 
     pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
         let mut call = BEAT.prepare_invoke();
         let live = u64::try_from(LIVE.as_millis()).unwrap_or(u64::MAX);
-        call.key("gantry:{limits}:processes").key("gantry:{limits}:counters").arg(process).arg(live);
+        call.key("gantry:{limits}:processes")
+            .key("gantry:{limits}:counters")
+            .arg(process)
+            .arg(live);
         let mut connection = self.link.connection()?;
-        let (others, counters): (u32, String) = self.link.heed(call.invoke_async(&mut connection).await)?;
+        let (others, counters): (u32, String) =
+            self.link.heed(call.invoke_async(&mut connection).await)?;
         Ok(Beat { others, counters })
     }
 
@@ -131,12 +155,23 @@ impl Redis {
         let mut connection = self.link.connection()?;
         let numbers: Vec<Option<i64>> = self.link.heed(pipe.query_async(&mut connection).await)?;
         let keys = numbers.chunks(2 * WINDOWS_MAX);
-        Ok(keys.map(|key| answer(false, key.as_chunks().0.iter().map(|[used, left]| (used.unwrap_or(0), left.unwrap_or(0))))).collect())
+        Ok(keys
+            .map(|key| {
+                answer(
+                    false,
+                    key.as_chunks()
+                        .0
+                        .iter()
+                        .map(|[used, left]| (used.unwrap_or(0), left.unwrap_or(0))),
+                )
+            })
+            .collect())
     }
 }
 
 fn client(url: &str) -> Result<Client, Error> {
-    Client::open(url).context("reading --limits-url: `postgres`, or redis://host:port, or redis+unix:///path")
+    Client::open(url)
+        .context("reading --limits-url: `postgres`, or redis://host:port, or redis+unix:///path")
 }
 
 /// One key a window. The braces keep both on one node of a cluster.
@@ -145,10 +180,18 @@ fn spelled(key: &str, place: usize) -> String {
 }
 
 fn answer(admitted: bool, windows: impl Iterator<Item = (i64, i64)>) -> Answer {
-    let mut answer = Answer { admitted, used: [0; WINDOWS_MAX], left: [0; WINDOWS_MAX] };
+    let mut answer = Answer {
+        admitted,
+        used: [0; WINDOWS_MAX],
+        left: [0; WINDOWS_MAX],
+    };
     for (place, (used, left)) in windows.take(WINDOWS_MAX).enumerate() {
         answer.left[place] = u64::try_from(left).unwrap_or_default();
-        answer.used[place] = if left > 0 { u32::try_from(used).unwrap_or_default() } else { 0 };
+        answer.used[place] = if left > 0 {
+            u32::try_from(used).unwrap_or_default()
+        } else {
+            0
+        };
     }
     answer
 }
@@ -172,9 +215,16 @@ impl Link {
 /// Keeps a connection until the store is dropped.
 async fn keep(client: Client, link: Arc<Link>) {
     // Requests have a deadline of their own, and a late answer to one is not a reason to drop what others wait for.
-    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_MAX)).set_response_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_MAX))
+        .set_response_timeout(None);
     for number in 1.. {
-        match timeout(CONNECT_MAX, client.get_multiplexed_async_connection_with_config(&config)).await {
+        match timeout(
+            CONNECT_MAX,
+            client.get_multiplexed_async_connection_with_config(&config),
+        )
+        .await
+        {
             Ok(Ok(connection)) => {
                 // A loss that was noticed meanwhile was of the connection before.
                 let _ = link.lost.notified().now_or_never();
@@ -197,7 +247,10 @@ async fn keep(client: Client, link: Arc<Link>) {
 async fn until_lost(mut connection: MultiplexedConnection, lost: &Notify) {
     while timeout(HEARTBEAT, lost.notified()).await.is_err() {
         let ping = redis::cmd("PING");
-        if !matches!(timeout(HEARTBEAT_MAX, ping.query_async::<()>(&mut connection)).await, Ok(Ok(()))) {
+        if !matches!(
+            timeout(HEARTBEAT_MAX, ping.query_async::<()>(&mut connection)).await,
+            Ok(Ok(()))
+        ) {
             return;
         }
     }
@@ -209,9 +262,12 @@ mod tests {
 
     #[test]
     fn an_address_that_cannot_be_understood_is_refused_at_the_start() {
-        for url in
-            ["redis://127.0.0.1:6379", "redis://:secret@cache.internal:6379/2", "redis+unix:///run/valkey.sock", "unix:///run/valkey.sock"]
-        {
+        for url in [
+            "redis://127.0.0.1:6379",
+            "redis://:secret@cache.internal:6379/2",
+            "redis+unix:///run/valkey.sock",
+            "unix:///run/valkey.sock",
+        ] {
             assert!(Redis::check(url).is_ok(), "{url}");
         }
         for url in ["", "memory", "postgres://x", "http://127.0.0.1"] {

@@ -65,21 +65,42 @@ pub struct Tally {
 impl Default for Tally {
     /// Counts nothing.
     fn default() -> Self {
-        Self { asked: Counter::noop(), remembered: Counter::noop(), fell_back: Counter::noop(), away: Gauge::noop() }
+        Self {
+            asked: Counter::noop(),
+            remembered: Counter::noop(),
+            fell_back: Counter::noop(),
+            away: Gauge::noop(),
+        }
     }
 }
 
 impl Shared {
     /// Counts in `store` under the name `process`, which no other has. An answer is waited for as long as the store lately
     /// needed, and at least for `deadline`.
-    pub fn new(store: Store, process: String, deadline: Duration, clock: Clock, tally: Tally) -> Self {
+    pub fn new(
+        store: Store,
+        process: String,
+        deadline: Duration,
+        clock: Clock,
+        tally: Tally,
+    ) -> Self {
         let core = Arc::new(Core::new(store, deadline, tally));
         let mut heartbeat = JoinSet::new();
         heartbeat.spawn(keep_in_touch(core.clone(), process, clock));
-        Self { core, _heartbeat: heartbeat }
+        Self {
+            core,
+            _heartbeat: heartbeat,
+        }
     }
 
-    pub(super) async fn take(&self, memory: &Memory, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    pub(super) async fn take(
+        &self,
+        memory: &Memory,
+        operation: &str,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Verdict {
         self.core.take(memory, operation, key, windows, now).await
     }
 
@@ -103,7 +124,14 @@ impl Core {
         }
     }
 
-    async fn take(&self, memory: &Memory, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    async fn take(
+        &self,
+        memory: &Memory,
+        operation: &str,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Verdict {
         if let Some(refused) = self.denied.get(key, windows, now) {
             self.tally.remembered.increment(1);
             return refused;
@@ -116,15 +144,30 @@ impl Core {
                 Some(verdict) => verdict,
                 None => self.take_alone(memory, key, windows, now),
             },
-            Some(beside) => self.take_beside(memory, operation, key, windows, now, beside).await,
+            Some(beside) => {
+                self.take_beside(memory, operation, key, windows, now, beside)
+                    .await
+            }
         }
     }
 
     /// Has the store count the request. `None` if it does not answer in time.
-    async fn ask(&self, memory: &Memory, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Option<Verdict> {
+    async fn ask(
+        &self,
+        memory: &Memory,
+        operation: &str,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Option<Verdict> {
         self.tally.asked.increment(1);
         let asked = Instant::now();
-        match timeout(self.contact.wait(self.deadline), self.answer(operation, key, windows, now)).await {
+        match timeout(
+            self.contact.wait(self.deadline),
+            self.answer(operation, key, windows, now),
+        )
+        .await
+        {
             Ok(Ok(answer)) => {
                 let took = asked.elapsed();
                 self.contact.heard(now, took);
@@ -137,14 +180,21 @@ impl Core {
                 if !answer.admitted {
                     self.denied.remember(key, windows, &answer, now);
                 }
-                Some(Verdict { admitted: answer.admitted, quotas: answer.quotas(windows), counted: Counted::Shared })
+                Some(Verdict {
+                    admitted: answer.admitted,
+                    quotas: answer.quotas(windows),
+                    counted: Counted::Shared,
+                })
             }
             // The store may have counted it, or may still. It is not admitted by that, so this errs towards refusing.
             late_or_failed => {
-                let trouble = late_or_failed.map_or(Trouble::Late(self.contact.wait(self.deadline)), |outcome| match outcome {
-                    Ok(_) => Trouble::Away,
-                    Err(trouble) => trouble,
-                });
+                let trouble = late_or_failed.map_or(
+                    Trouble::Late(self.contact.wait(self.deadline)),
+                    |outcome| match outcome {
+                        Ok(_) => Trouble::Away,
+                        Err(trouble) => trouble,
+                    },
+                );
                 self.told(self.breaker.failed(now), Some(&trouble));
                 None
             }
@@ -152,14 +202,26 @@ impl Core {
     }
 
     /// The store's answer, over a connection that stands before and after.
-    async fn answer(&self, operation: &str, key: Key, windows: &[Window], now: Ticks) -> Result<Answer, Trouble> {
+    async fn answer(
+        &self,
+        operation: &str,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Result<Answer, Trouble> {
         let before = self.contact.beside(windows, now);
         let stands = |ready: &u64| *ready != 0 && *ready == *self.store.link().borrow();
-        let link = *self.ready.subscribe().wait_for(stands).await.map_err(|_| Trouble::Away)?;
+        let link = *self
+            .ready
+            .subscribe()
+            .wait_for(stands)
+            .await
+            .map_err(|_| Trouble::Away)?;
         let answer = self.store.take(spelled(operation, key), windows).await?;
         // Over another connection it may come from counters that were lost in between.
         // While this waited, a heartbeat may have told that they are lost.
-        let same = *self.store.link().borrow() == link && self.contact.beside(windows, now) == before;
+        let same =
+            *self.store.link().borrow() == link && self.contact.beside(windows, now) == before;
         if same { Ok(answer) } else { Err(Trouble::Away) }
     }
 
@@ -168,9 +230,13 @@ impl Core {
         self.tally.fell_back.increment(1);
         let verdict = match self.contact.without(windows, now) {
             Alone::Everything => memory.take(key, windows, now),
-            Alone::KnownWindows if is_open(&memory.peek(key, windows, now)) => memory.take(key, windows, now),
+            Alone::KnownWindows if is_open(&memory.peek(key, windows, now)) => {
+                memory.take(key, windows, now)
+            }
             Alone::Nothing | Alone::KnownWindows => return unknown(windows),
-            Alone::Share(share) => of_share(memory.take(key, &share[..windows.len()], now), windows),
+            Alone::Share(share) => {
+                of_share(memory.take(key, &share[..windows.len()], now), windows)
+            }
         };
         if verdict.admitted {
             self.contact.admitted_alone(now);
@@ -179,7 +245,15 @@ impl Core {
     }
 
     /// Has both this process and the store count the request.
-    async fn take_beside(&self, memory: &Memory, operation: &str, key: Key, windows: &[Window], now: Ticks, beside: Alone) -> Verdict {
+    async fn take_beside(
+        &self,
+        memory: &Memory,
+        operation: &str,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+        beside: Alone,
+    ) -> Verdict {
         let counted = match &beside {
             Alone::Nothing => return unknown(windows),
             Alone::Everything | Alone::KnownWindows => windows,
@@ -198,9 +272,21 @@ impl Core {
 
     async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
         let _permit = self.peeks.try_acquire().ok()?;
-        let spelled: Vec<_> = keys.iter().map(|(operation, key, _)| spelled(operation, *key)).collect();
-        let answers = timeout(self.deadline.max(PEEK_DEADLINE), self.store.peek(&spelled)).await.ok()?.ok()?;
-        Some(answers.iter().zip(keys).map(|(answer, (.., windows))| answer.quotas(windows)).collect())
+        let spelled: Vec<_> = keys
+            .iter()
+            .map(|(operation, key, _)| spelled(operation, *key))
+            .collect();
+        let answers = timeout(self.deadline.max(PEEK_DEADLINE), self.store.peek(&spelled))
+            .await
+            .ok()?
+            .ok()?;
+        Some(
+            answers
+                .iter()
+                .zip(keys)
+                .map(|(answer, (.., windows))| answer.quotas(windows))
+                .collect(),
+        )
     }
 
     /// One line when the store goes away, and one when it is back.
@@ -225,7 +311,10 @@ impl Core {
             return None;
         }
         let (sent, began) = (clock.ticks(), Instant::now());
-        let beat = timeout(WAIT_MAX, self.store.beat(process)).await.ok()?.ok()?;
+        let beat = timeout(WAIT_MAX, self.store.beat(process))
+            .await
+            .ok()?
+            .ok()?;
         if *self.store.link().borrow() != link {
             return None;
         }
@@ -241,7 +330,11 @@ async fn keep_in_touch(core: Arc<Core>, process: String, clock: Clock) {
     let mut links = core.store.link().subscribe();
     loop {
         links.mark_unchanged();
-        let pause = if core.beat(&process, &clock).await.is_some() { BEAT_EVERY } else { Duration::from_millis(breaker::PAUSE) };
+        let pause = if core.beat(&process, &clock).await.is_some() {
+            BEAT_EVERY
+        } else {
+            Duration::from_millis(breaker::PAUSE)
+        };
         tokio::select! {
             () = sleep(pause) => {}
             // The sender lives as long as the store.
@@ -252,19 +345,37 @@ async fn keep_in_touch(core: Arc<Core>, process: String, clock: Clock) {
 
 /// Whether a window of the key is open: nothing was taken from one that is not.
 fn is_open(quotas: &Quotas) -> bool {
-    quotas.as_slice().first().is_some_and(|quota| quota.remaining < quota.limit)
+    quotas
+        .as_slice()
+        .first()
+        .is_some_and(|quota| quota.remaining < quota.limit)
 }
 
 /// A refusal because the remaining quota is unknown. It may become known at any moment.
 fn unknown(windows: &[Window]) -> Verdict {
-    let quota = |window: &Window| Quota { limit: window.requests, remaining: 0, reset_secs: AGAIN_SECS };
+    let quota = |window: &Window| Quota {
+        limit: window.requests,
+        remaining: 0,
+        reset_secs: AGAIN_SECS,
+    };
     Verdict::here(false, Quotas::new(windows.iter().map(quota)))
 }
 
 /// The verdict about a share, told as one about the whole limit.
 fn of_share(verdict: Verdict, windows: &[Window]) -> Verdict {
-    let whole = verdict.quotas.as_slice().iter().zip(windows).map(|(quota, window)| Quota { limit: window.requests, ..*quota });
-    Verdict { quotas: Quotas::new(whole), ..verdict }
+    let whole = verdict
+        .quotas
+        .as_slice()
+        .iter()
+        .zip(windows)
+        .map(|(quota, window)| Quota {
+            limit: window.requests,
+            ..*quota
+        });
+    Verdict {
+        quotas: Quotas::new(whole),
+        ..verdict
+    }
 }
 
 #[cfg(test)]
@@ -281,7 +392,11 @@ mod tests {
     use crate::ids::UserId;
 
     const WINDOWS: &[Window] = &[per(3, 60)];
-    const KEY: Key = Key { identifier: Identifier::User(UserId(1)), scope: Scope::User, operation: 0 };
+    const KEY: Key = Key {
+        identifier: Identifier::User(UserId(1)),
+        scope: Scope::User,
+        operation: 0,
+    };
     const PROCESS: &str = "test";
 
     /// A process that counts in a script, with `others`, and heard from it at 0.
@@ -289,23 +404,43 @@ mod tests {
         let scripted = Scripted::default();
         scripted.others.store(others, Ordering::Relaxed);
         scripted.answers.lock().extend(script);
-        let core = Core::new(Store::Scripted(scripted), Duration::from_millis(5), Tally::default());
-        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH)).await.unwrap();
+        let core = Core::new(
+            Store::Scripted(scripted),
+            Duration::from_millis(5),
+            Tally::default(),
+        );
+        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
+            .await
+            .unwrap();
         core
     }
 
     fn script(core: &Core) -> &Scripted {
-        let Store::Scripted(scripted) = &core.store else { unreachable!() };
+        let Store::Scripted(scripted) = &core.store else {
+            unreachable!()
+        };
         scripted
     }
 
     fn answer(admitted: bool, used: u32, left: u64) -> Answer {
-        Answer { admitted, used: [used, 0], left: [left, 0] }
+        Answer {
+            admitted,
+            used: [used, 0],
+            left: [left, 0],
+        }
     }
 
     #[tokio::test]
     async fn a_refusal_is_remembered_and_ends_with_its_window() {
-        let core = core(1, [answer(true, 3, 40_000), answer(false, 3, 39_000), answer(true, 1, 60_000)]).await;
+        let core = core(
+            1,
+            [
+                answer(true, 3, 40_000),
+                answer(false, 3, 39_000),
+                answer(true, 1, 60_000),
+            ],
+        )
+        .await;
         let memory = Memory::default();
         assert!(core.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
         assert!(!core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted);
@@ -313,7 +448,10 @@ mod tests {
         for now in [1_001, 20_000, 39_999] {
             let verdict = core.take(&memory, "a", KEY, WINDOWS, now).await;
             assert!(!verdict.admitted);
-            assert_eq!(u64::from(verdict.quota().reset_secs), (40_000 - now).div_ceil(1_000));
+            assert_eq!(
+                u64::from(verdict.quota().reset_secs),
+                (40_000 - now).div_ceil(1_000)
+            );
         }
         assert!(core.take(&memory, "a", KEY, WINDOWS, 40_000).await.admitted);
     }
@@ -323,11 +461,27 @@ mod tests {
         let core = core(0, [answer(true, 2, 40_000)]).await;
         let memory = Memory::default();
         assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted, "the third of three");
+        assert!(
+            core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted,
+            "the third of three"
+        );
         let refused = core.take(&memory, "a", KEY, WINDOWS, 1_000).await;
-        assert_eq!((refused.admitted, refused.quota().reset_secs), (false, 40), "the store's window, not one of our own");
-        let other = Key { operation: 1, ..KEY };
-        assert!(!core.take(&memory, "b", other, WINDOWS, 1_000).await.admitted, "a process before this one may have counted");
+        assert_eq!(
+            (refused.admitted, refused.quota().reset_secs),
+            (false, 40),
+            "the store's window, not one of our own"
+        );
+        let other = Key {
+            operation: 1,
+            ..KEY
+        };
+        assert!(
+            !core
+                .take(&memory, "b", other, WINDOWS, 1_000)
+                .await
+                .admitted,
+            "a process before this one may have counted"
+        );
     }
 
     #[tokio::test]
@@ -335,10 +489,22 @@ mod tests {
         let core = core(0, [answer(true, 1, 60_000)]).await;
         let memory = Memory::default();
         assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted, "without an answer");
-        script(&core).answers.lock().extend([answer(true, 2, 59_000), answer(true, 3, 58_000)]);
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 300).await.admitted, "the third; the store knows two");
-        assert!(!core.take(&memory, "a", KEY, WINDOWS, 400).await.admitted, "the fourth; the store knows two");
+        assert!(
+            core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted,
+            "without an answer"
+        );
+        script(&core)
+            .answers
+            .lock()
+            .extend([answer(true, 2, 59_000), answer(true, 3, 58_000)]);
+        assert!(
+            core.take(&memory, "a", KEY, WINDOWS, 300).await.admitted,
+            "the third; the store knows two"
+        );
+        assert!(
+            !core.take(&memory, "a", KEY, WINDOWS, 400).await.admitted,
+            "the fourth; the store knows two"
+        );
         assert_eq!(script(&core).answers.lock().len(), 1, "it was not asked");
     }
 
@@ -349,7 +515,17 @@ mod tests {
         assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
         for now in 200..300 {
             let refused = core.take(&memory, "a", KEY, WINDOWS, now).await;
-            assert_eq!((refused.admitted, refused.quota()), (false, Quota { limit: 3, remaining: 0, reset_secs: 1 }));
+            assert_eq!(
+                (refused.admitted, refused.quota()),
+                (
+                    false,
+                    Quota {
+                        limit: 3,
+                        remaining: 0,
+                        reset_secs: 1
+                    }
+                )
+            );
         }
     }
 
@@ -363,7 +539,14 @@ mod tests {
             admitted += u32::from(core.take(&memory, "a", KEY, windows, 70_000).await.admitted);
         }
         assert_eq!(admitted, 3, "half of seven");
-        assert_eq!(core.take(&memory, "a", KEY, windows, 70_000).await.quota().limit, 7, "headers tell the limit");
+        assert_eq!(
+            core.take(&memory, "a", KEY, windows, 70_000)
+                .await
+                .quota()
+                .limit,
+            7,
+            "headers tell the limit"
+        );
     }
 
     #[tokio::test]
@@ -373,9 +556,18 @@ mod tests {
         for _ in 0..5 {
             assert!(!core.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
         }
-        script(&core).answers.lock().extend([answer(true, 1, 60_000), answer(true, 2, 60_000)]);
-        assert!(!core.take(&memory, "a", KEY, WINDOWS, 249).await.admitted, "open: the store is not asked");
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 250).await.admitted, "tried, and closed again");
+        script(&core)
+            .answers
+            .lock()
+            .extend([answer(true, 1, 60_000), answer(true, 2, 60_000)]);
+        assert!(
+            !core.take(&memory, "a", KEY, WINDOWS, 249).await.admitted,
+            "open: the store is not asked"
+        );
+        assert!(
+            core.take(&memory, "a", KEY, WINDOWS, 250).await.admitted,
+            "tried, and closed again"
+        );
         assert!(core.take(&memory, "a", KEY, WINDOWS, 251).await.admitted);
         assert!(script(&core).answers.lock().is_empty());
     }
@@ -387,7 +579,9 @@ mod tests {
         script(&core).link.send_replace(2);
         assert!(!core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
         assert_eq!(script(&core).answers.lock().len(), 1, "it was not asked");
-        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH)).await.unwrap();
+        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
+            .await
+            .unwrap();
         assert!(core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted);
     }
 }

@@ -61,14 +61,33 @@ struct Snapshot {
 
 /// Counters of the file at `path`, as far as their windows are still open. Without a usable file they
 /// start empty.
-pub fn open(path: &Path, capacity: Capacity, operations: &[&str], clock: &Clock, entropy: &Entropy) -> Memory {
-    let Some(snapshot) = load(path) else { return Memory::new(capacity, operations, entropy.bytes()) };
+pub fn open(
+    path: &Path,
+    capacity: Capacity,
+    operations: &[&str],
+    clock: &Clock,
+    entropy: &Entropy,
+) -> Memory {
+    let Some(snapshot) = load(path) else {
+        return Memory::new(capacity, operations, entropy.bytes());
+    };
     let limits = Memory::new(capacity, operations, snapshot.seed);
     // A wall clock that stepped back says nothing about how long we were away: then no time has passed.
     let away = u64::try_from((clock.now() - snapshot.saved).num_milliseconds()).unwrap_or(0);
-    let open =
-        snapshot.cells.into_iter().filter_map(|cell| Some(Cell { left: cell.left.checked_sub(away).filter(|left| *left > 0)?, ..cell }));
-    limits.import(merged(open.chain(journal::read(path, &snapshot.seed, clock.now().timestamp_millis()))), clock.ticks());
+    let open = snapshot.cells.into_iter().filter_map(|cell| {
+        Some(Cell {
+            left: cell.left.checked_sub(away).filter(|left| *left > 0)?,
+            ..cell
+        })
+    });
+    limits.import(
+        merged(open.chain(journal::read(
+            path,
+            &snapshot.seed,
+            clock.now().timestamp_millis(),
+        ))),
+        clock.ticks(),
+    );
     limits
 }
 
@@ -76,7 +95,9 @@ pub fn open(path: &Path, capacity: Capacity, operations: &[&str], clock: &Clock,
 fn merged(cells: impl Iterator<Item = Cell>) -> impl Iterator<Item = Cell> {
     let mut merged: HashMap<(Kind, u64, u8), Cell> = HashMap::new();
     for cell in cells {
-        let known = merged.entry((cell.kind, cell.name, cell.window)).or_insert(cell);
+        let known = merged
+            .entry((cell.kind, cell.name, cell.window))
+            .or_insert(cell);
         (known.used, known.left) = (known.used.max(cell.used), known.left.max(cell.left));
     }
     merged.into_values()
@@ -92,16 +113,29 @@ fn load(path: &Path) -> Option<Snapshot> {
 }
 
 /// Writes the file once, with `told` in the place of each counter's use.
-pub(super) fn save(limits: &Memory, clock: &Clock, path: &Path, told: fn(u32) -> u32) -> io::Result<()> {
+pub(super) fn save(
+    limits: &Memory,
+    clock: &Clock,
+    path: &Path,
+    told: fn(u32) -> u32,
+) -> io::Result<()> {
     let bytes = encode(limits, clock, told);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
     file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
     // The rename lasts once the folder is flushed.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
@@ -124,7 +158,9 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
             let journal = journal.clone();
             tokio::task::spawn_blocking(move || journal.save())
         };
-        let saved = save.await.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        let saved = save
+            .await
+            .unwrap_or_else(|panic| Err(io::Error::other(panic)));
         unsaved = saved.is_err();
         match saved {
             // Once when it begins and once when it ends: a full disk must not fill the log, too.
@@ -175,8 +211,16 @@ fn fields(bytes: &[u8]) -> Option<Snapshot> {
     let (count, bytes) = bytes.split_first_chunk()?;
     let (records, rest) = bytes.as_chunks::<RECORD>();
     let whole = rest.is_empty() && u64::from_le_bytes(*count) == records.len() as u64;
-    let cells = records.iter().map(record).collect::<Option<_>>().filter(|_| whole)?;
-    Some(Snapshot { seed: *seed, saved: DateTime::from_timestamp_millis(i64::from_le_bytes(*saved))?, cells })
+    let cells = records
+        .iter()
+        .map(record)
+        .collect::<Option<_>>()
+        .filter(|_| whole)?;
+    Some(Snapshot {
+        seed: *seed,
+        saved: DateTime::from_timestamp_millis(i64::from_le_bytes(*saved))?,
+        cells,
+    })
 }
 
 fn record(bytes: &[u8; RECORD]) -> Option<Cell> {
@@ -184,12 +228,25 @@ fn record(bytes: &[u8; RECORD]) -> Option<Cell> {
     let (&kind, bytes) = bytes.split_first()?;
     let state = u64::from_le_bytes(bytes.try_into().ok()?);
     let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
-    Some(Cell { kind: kind_of(kind >> 1)?, name: u64::from_le_bytes(*name), window: kind & 1, used, left: state >> USED_BITS })
+    Some(Cell {
+        kind: kind_of(kind >> 1)?,
+        name: u64::from_le_bytes(*name),
+        window: kind & 1,
+        used,
+        left: state >> USED_BITS,
+    })
 }
 
 /// The kind that `byte` stands for in the file.
 pub(super) fn kind_of(byte: u8) -> Option<Kind> {
-    [Kind::Known, Kind::Address, Kind::KnownOverflow, Kind::AddressOverflow].into_iter().find(|kind| kind_byte(*kind) == byte)
+    [
+        Kind::Known,
+        Kind::Address,
+        Kind::KnownOverflow,
+        Kind::AddressOverflow,
+    ]
+    .into_iter()
+    .find(|kind| kind_byte(*kind) == byte)
 }
 
 /// What stands for it in the file.
@@ -223,7 +280,10 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            Self { clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)), dir: tempfile::tempdir().unwrap() }
+            Self {
+                clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
+                dir: tempfile::tempdir().unwrap(),
+            }
         }
 
         fn path(&self) -> PathBuf {
@@ -235,7 +295,13 @@ mod tests {
         }
 
         fn start_with(&self, operations: &[&str]) -> Memory {
-            open(&self.path(), Capacity::default(), operations, &self.clock, &Entropy::system())
+            open(
+                &self.path(),
+                Capacity::default(),
+                operations,
+                &self.clock,
+                &Entropy::system(),
+            )
         }
 
         fn save(&self, limits: &Memory) {
@@ -247,13 +313,19 @@ mod tests {
         }
 
         fn left(&self, limits: &Memory, key: Key) -> (u32, u32) {
-            let quota = limits.peek(key, STANDARD.windows, self.clock.ticks()).binding();
+            let quota = limits
+                .peek(key, STANDARD.windows, self.clock.ticks())
+                .binding();
             (quota.remaining, quota.reset_secs)
         }
     }
 
     fn key(user: i64) -> Key {
-        Key { identifier: Identifier::User(UserId(user)), scope: Scope::User, operation: 0 }
+        Key {
+            identifier: Identifier::User(UserId(user)),
+            scope: Scope::User,
+            operation: 0,
+        }
     }
 
     #[test]
@@ -261,9 +333,16 @@ mod tests {
         let world = World::new();
         let limits = world.start();
         for _ in 0..20 {
-            assert!(limits.take(key(1), STANDARD.windows, world.clock.ticks()).admitted);
+            assert!(
+                limits
+                    .take(key(1), STANDARD.windows, world.clock.ticks())
+                    .admitted
+            );
         }
-        let address = Key { identifier: Identifier::Address(7), ..key(0) };
+        let address = Key {
+            identifier: Identifier::Address(7),
+            ..key(0)
+        };
         limits.take(address, STANDARD.windows, world.clock.ticks());
         limits.take(key(2), CONTEXT.windows, world.clock.ticks());
         world.advance(10_000);
@@ -273,9 +352,19 @@ mod tests {
         let restarted = world.start();
         assert_eq!(world.left(&restarted, key(1)), (100, 45));
         assert_eq!(world.left(&restarted, address), (119, 45));
-        assert_eq!(restarted.take(key(2), CONTEXT.windows, world.clock.ticks()).quota().remaining, 0);
+        assert_eq!(
+            restarted
+                .take(key(2), CONTEXT.windows, world.clock.ticks())
+                .quota()
+                .remaining,
+            0
+        );
         world.advance(45_000);
-        assert_eq!(world.left(&restarted, key(1)), (120, 60), "the window ended when it would have");
+        assert_eq!(
+            world.left(&restarted, key(1)),
+            (120, 60),
+            "the window ended when it would have"
+        );
     }
 
     #[test]
@@ -286,7 +375,16 @@ mod tests {
         world.save(&limits);
         let restarted = world.start_with(&["v1-new", "v1-two", "v1-one"]);
         assert_eq!(world.left(&restarted, key(1)), (120, 60));
-        assert_eq!(world.left(&restarted, Key { operation: 2, ..key(1) }), (119, 60));
+        assert_eq!(
+            world.left(
+                &restarted,
+                Key {
+                    operation: 2,
+                    ..key(1)
+                }
+            ),
+            (119, 60)
+        );
     }
 
     #[test]
@@ -299,7 +397,11 @@ mod tests {
         let restarted = world.start();
         assert_eq!(world.left(&restarted, key(1)), (119, 60));
         world.clock.step_wall(TimeDelta::days(2));
-        assert_eq!(world.left(&world.start(), key(1)), (120, 60), "away for longer than the window");
+        assert_eq!(
+            world.left(&world.start(), key(1)),
+            (120, 60),
+            "away for longer than the window"
+        );
     }
 
     #[test]
@@ -354,7 +456,8 @@ mod tests {
         let world = World::new();
         let limits = Arc::new(world.start());
         let every = Duration::from_millis(5);
-        let journal = Arc::new(Journal::open(limits.clone(), world.clock.clone(), world.path()).unwrap());
+        let journal =
+            Arc::new(Journal::open(limits.clone(), world.clock.clone(), world.path()).unwrap());
         fs::remove_file(world.path()).unwrap();
         let task = tokio::spawn(run(journal, world.clock.clone(), every));
         let appears = async || {

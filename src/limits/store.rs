@@ -6,7 +6,9 @@ use secrecy::{ExposeSecret, SecretString};
 
 use tokio::sync::watch;
 
-use super::{Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis};
+use super::{
+    Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis,
+};
 use crate::{db::Db, error::Error};
 
 /// A store. Each is exact: however many processes ask, no window admits more than its limit.
@@ -31,7 +33,10 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { url: None, deadline: Duration::from_millis(250) }
+        Self {
+            url: None,
+            deadline: Duration::from_millis(250),
+        }
     }
 }
 
@@ -96,7 +101,11 @@ pub(super) const LIVE: Duration = Duration::from_secs(10);
 impl Answer {
     pub(super) fn quotas(&self, windows: &[Window]) -> Quotas {
         let of = |((window, used), left): ((&Window, u32), u64)| {
-            if left == 0 { Quota::whole(*window) } else { Quota::used(*window, used, left.min(window.millis())) }
+            if left == 0 {
+                Quota::whole(*window)
+            } else {
+                Quota::used(*window, used, left.min(window.millis()))
+            }
         };
         Quotas::new(windows.iter().zip(self.used).zip(self.left).map(of))
     }
@@ -195,13 +204,20 @@ pub(crate) mod tests {
 
     impl Default for Scripted {
         fn default() -> Self {
-            Self { answers: Mutex::default(), others: 0.into(), link: watch::Sender::new(1) }
+            Self {
+                answers: Mutex::default(),
+                others: 0.into(),
+                link: watch::Sender::new(1),
+            }
         }
     }
 
     impl Scripted {
         pub(super) fn beat(&self) -> Beat {
-            Beat { others: self.others.load(std::sync::atomic::Ordering::Relaxed), counters: "scripted".into() }
+            Beat {
+                others: self.others.load(std::sync::atomic::Ordering::Relaxed),
+                counters: "scripted".into(),
+            }
         }
 
         pub(super) async fn take(&self) -> Result<Answer, Trouble> {
@@ -223,25 +239,72 @@ pub(crate) mod tests {
             Identifier::Address(1),
             Identifier::Address(u64::MAX),
         ];
-        let scopes = [Scope::User, Scope::Unresolved, Scope::Organization(OrganizationId(1)), Scope::Project(ProjectId(1)), Scope::LookUps];
+        let scopes = [
+            Scope::User,
+            Scope::Unresolved,
+            Scope::Organization(OrganizationId(1)),
+            Scope::Project(ProjectId(1)),
+            Scope::LookUps,
+        ];
         let mut seen = HashSet::new();
         for operation in ["a", "b"] {
             for identifier in identifiers {
                 for scope in scopes {
-                    assert!(seen.insert(spelled(operation, Key { identifier, scope, operation: 0 })));
+                    assert!(seen.insert(spelled(
+                        operation,
+                        Key {
+                            identifier,
+                            scope,
+                            operation: 0
+                        }
+                    )));
                 }
             }
         }
-        assert_eq!(spelled("a", Key { identifier: identifiers[1], scope: scopes[3], operation: 7 }), "a/u11/p1");
+        assert_eq!(
+            spelled(
+                "a",
+                Key {
+                    identifier: identifiers[1],
+                    scope: scopes[3],
+                    operation: 7
+                }
+            ),
+            "a/u11/p1"
+        );
     }
 
     #[test]
     fn an_answer_becomes_quotas() {
         let windows = crate::limits::CONTEXT.windows;
-        let quotas = |used, left| Answer { admitted: true, used, left }.quotas(windows).as_slice().to_vec();
-        let quota = |limit, remaining, reset_secs| Quota { limit, remaining, reset_secs };
-        assert_eq!(quotas([3, 1], [59_001, 1]), [quota(10, 7, 60), quota(1, 0, 1)]);
-        assert_eq!(quotas([3, 9], [61_000, 0]), [quota(10, 7, 60), quota(1, 1, 1)], "never longer than the window");
-        assert_eq!(quotas([30, 1], [1, 1])[0], quota(10, 0, 1), "more was used than a limit that was lowered since");
+        let quotas = |used, left| {
+            Answer {
+                admitted: true,
+                used,
+                left,
+            }
+            .quotas(windows)
+            .as_slice()
+            .to_vec()
+        };
+        let quota = |limit, remaining, reset_secs| Quota {
+            limit,
+            remaining,
+            reset_secs,
+        };
+        assert_eq!(
+            quotas([3, 1], [59_001, 1]),
+            [quota(10, 7, 60), quota(1, 0, 1)]
+        );
+        assert_eq!(
+            quotas([3, 9], [61_000, 0]),
+            [quota(10, 7, 60), quota(1, 1, 1)],
+            "never longer than the window"
+        );
+        assert_eq!(
+            quotas([30, 1], [1, 1])[0],
+            quota(10, 0, 1),
+            "more was used than a limit that was lowered since"
+        );
     }
 }

@@ -46,7 +46,11 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(create_login_role).that_changes_elsewhere().sample(r#"{"read_only": true}"#),
+    handler: || {
+        mount(create_login_role)
+            .that_changes_elsewhere()
+            .sample(r#"{"read_only": true}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -69,9 +73,17 @@ struct LoginRoleMade {
     ttl_seconds: u64,
 }
 
-async fn create_login_role(project: Project, app: App, Json(request): Json<LoginRoleRequest>) -> Result<Created<LoginRoleMade>, Error> {
+async fn create_login_role(
+    project: Project,
+    app: App,
+    Json(request): Json<LoginRoleRequest>,
+) -> Result<Created<LoginRoleMade>, Error> {
     let made = login_roles::create(&app, &project, request.read_only).await?;
-    Ok(Created(LoginRoleMade { password: made.expose().to_owned(), role: made.role, ttl_seconds: login_roles::TTL.as_secs() }))
+    Ok(Created(LoginRoleMade {
+        password: made.expose().to_owned(),
+        role: made.role,
+        ttl_seconds: login_roles::TTL.as_secs(),
+    }))
 }
 
 static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
@@ -133,12 +145,19 @@ struct SslTold {
 
 impl SslTold {
     fn new(rules: &Rules) -> Self {
-        Self { current_config: Ssl { database: rules.tls_required }, applied_successfully: true }
+        Self {
+            current_config: Ssl {
+                database: rules.tls_required,
+            },
+            applied_successfully: true,
+        }
     }
 }
 
 async fn get_ssl(project: Project, app: App) -> Result<Json<SslTold>, Error> {
-    Ok(Json(SslTold::new(&restrictions::get(&app, &project).await?)))
+    Ok(Json(SslTold::new(
+        &restrictions::get(&app, &project).await?,
+    )))
 }
 
 static SET_SSL: Endpoint = Endpoint {
@@ -160,9 +179,20 @@ struct SslRequest {
     requested_config: Ssl,
 }
 
-async fn set_ssl(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<SslRequest>) -> Result<Json<SslTold>, Error> {
+async fn set_ssl(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<SslRequest>,
+) -> Result<Json<SslTold>, Error> {
     let required = request.requested_config.database;
-    if required && app.settings.databases.as_ref().is_some_and(|databases| !databases.tls) {
+    if required
+        && app
+            .settings
+            .databases
+            .as_ref()
+            .is_some_and(|databases| !databases.tls)
+    {
         let why = "this server has no certificate for databases, so nobody could connect; its operator can give it one with --db-tls-cert";
         return Err(Error::invalid("requestedConfig.database", why));
     }
@@ -170,7 +200,11 @@ async fn set_ssl(project: Project, app: App, audit: Arc<Recorder>, Json(request)
         rules.tls_required = required;
         Ok(())
     };
-    Ok(Json(SslTold::new(&restrictions::change(&app, &project, 200, &audit, alter).await?.1)))
+    Ok(Json(SslTold::new(
+        &restrictions::change(&app, &project, 200, &audit, alter)
+            .await?
+            .1,
+    )))
 }
 
 static GET_RESTRICTIONS: Endpoint = Endpoint {
@@ -211,9 +245,15 @@ struct Lists {
 
 impl From<&Rules> for Lists {
     fn from(rules: &Rules) -> Self {
-        let (v4, v6): (Vec<_>, Vec<_>) = rules.allowed.iter().partition(|network| matches!(network, IpNet::V4(_)));
+        let (v4, v6): (Vec<_>, Vec<_>) = rules
+            .allowed
+            .iter()
+            .partition(|network| matches!(network, IpNet::V4(_)));
         let texts = |networks: Vec<&IpNet>| networks.into_iter().map(ToString::to_string).collect();
-        Self { v4: texts(v4), v6: texts(v6) }
+        Self {
+            v4: texts(v4),
+            v6: texts(v6),
+        }
     }
 }
 
@@ -243,8 +283,23 @@ struct Networks {
 
 impl From<&Rules> for Networks {
     fn from(rules: &Rules) -> Self {
-        let family = |network: &IpNet| if matches!(network, IpNet::V4(_)) { Family::V4 } else { Family::V6 };
-        Self { all: rules.allowed.iter().map(|network| Network { address: network.to_string(), family: family(network) }).collect() }
+        let family = |network: &IpNet| {
+            if matches!(network, IpNet::V4(_)) {
+                Family::V4
+            } else {
+                Family::V6
+            }
+        };
+        Self {
+            all: rules
+                .allowed
+                .iter()
+                .map(|network| Network {
+                    address: network.to_string(),
+                    family: family(network),
+                })
+                .collect(),
+        }
     }
 }
 
@@ -277,7 +332,10 @@ impl<C: for<'a> From<&'a Rules>> Restrictions<C> {
 }
 
 async fn get_restrictions(project: Project, app: App) -> Result<Json<Restrictions<Lists>>, Error> {
-    Ok(Json(Restrictions::new(None, &restrictions::get(&app, &project).await?)))
+    Ok(Json(Restrictions::new(
+        None,
+        &restrictions::get(&app, &project).await?,
+    )))
 }
 
 /// Networks as they are sent. A list that is left out stays as it is; an empty one lets nobody of its family in.
@@ -293,20 +351,49 @@ struct ListsRequest {
 impl ListsRequest {
     fn parse(self) -> Result<[Option<Vec<IpNet>>; 2], Error> {
         let family = |field: &'static str, texts: Option<Vec<String>>, v4: bool| {
-            texts.map(|texts| parse(field, &texts, |network| matches!(network, IpNet::V4(_)) == v4)).transpose()
+            texts
+                .map(|texts| {
+                    parse(field, &texts, |network| {
+                        matches!(network, IpNet::V4(_)) == v4
+                    })
+                })
+                .transpose()
         };
-        Ok([family("dbAllowedCidrs", self.v4, true)?, family("dbAllowedCidrsV6", self.v6, false)?])
+        Ok([
+            family("dbAllowedCidrs", self.v4, true)?,
+            family("dbAllowedCidrsV6", self.v6, false)?,
+        ])
     }
 }
 
 /// Networks in the form `address/length`. Bits beyond the length are dropped.
-fn parse(field: &'static str, texts: &[String], fits: impl Fn(&IpNet) -> bool) -> Result<Vec<IpNet>, Error> {
+fn parse(
+    field: &'static str,
+    texts: &[String],
+    fits: impl Fn(&IpNet) -> bool,
+) -> Result<Vec<IpNet>, Error> {
     if texts.len() > NETWORKS_MAX {
-        return Err(Error::invalid(field, format!("expected at most {NETWORKS_MAX} networks")));
+        return Err(Error::invalid(
+            field,
+            format!("expected at most {NETWORKS_MAX} networks"),
+        ));
     }
-    let network = |text: &String| text.parse::<IpNet>().ok().filter(&fits).map(|network| network.trunc());
-    let refusal = || Error::invalid(field, "expected networks of its family, such as 192.0.2.0/24 or 2001:db8::/32");
-    texts.iter().map(|text| network(text).ok_or_else(refusal)).collect()
+    let network = |text: &String| {
+        text.parse::<IpNet>()
+            .ok()
+            .filter(&fits)
+            .map(|network| network.trunc())
+    };
+    let refusal = || {
+        Error::invalid(
+            field,
+            "expected networks of its family, such as 192.0.2.0/24 or 2001:db8::/32",
+        )
+    };
+    texts
+        .iter()
+        .map(|text| network(text).ok_or_else(refusal))
+        .collect()
 }
 
 static APPLY_RESTRICTIONS: Endpoint = Endpoint {
@@ -318,7 +405,10 @@ static APPLY_RESTRICTIONS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(apply_restrictions).sample(r#"{"dbAllowedCidrs": ["0.0.0.0/0"], "dbAllowedCidrsV6": ["::/0"]}"#),
+    handler: || {
+        mount(apply_restrictions)
+            .sample(r#"{"dbAllowedCidrs": ["0.0.0.0/0"], "dbAllowedCidrsV6": ["::/0"]}"#)
+    },
 };
 
 async fn apply_restrictions(
@@ -329,7 +419,9 @@ async fn apply_restrictions(
 ) -> Result<Created<Restrictions<Lists>>, Error> {
     let [v4, v6] = request.parse()?;
     let alter = |rules: &mut Rules| {
-        let (old_v4, old_v6) = std::mem::take(&mut rules.allowed).into_iter().partition(|network| matches!(network, IpNet::V4(_)));
+        let (old_v4, old_v6) = std::mem::take(&mut rules.allowed)
+            .into_iter()
+            .partition(|network| matches!(network, IpNet::V4(_)));
         rules.allowed = [v4.unwrap_or(old_v4), v6.unwrap_or(old_v6)].concat();
         Ok(())
     };
@@ -346,7 +438,9 @@ static PATCH_RESTRICTIONS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite),
     limit: &STANDARD,
-    handler: || mount(patch_restrictions).sample(r#"{"add": {"dbAllowedCidrs": ["203.0.113.0/24"]}}"#),
+    handler: || {
+        mount(patch_restrictions).sample(r#"{"add": {"dbAllowedCidrs": ["203.0.113.0/24"]}}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -364,7 +458,11 @@ async fn patch_restrictions(
     audit: Arc<Recorder>,
     Json(request): Json<PatchRequest>,
 ) -> Result<Json<Restrictions<Networks>>, Error> {
-    let flat = |lists: ListsRequest| lists.parse().map(|lists| lists.into_iter().flatten().flatten().collect::<Vec<_>>());
+    let flat = |lists: ListsRequest| {
+        lists
+            .parse()
+            .map(|lists| lists.into_iter().flatten().flatten().collect::<Vec<_>>())
+    };
     let (add, remove) = (flat(request.add)?, flat(request.remove)?);
     let alter = |rules: &mut Rules| {
         rules.allowed.retain(|network| !remove.contains(network));
@@ -395,7 +493,9 @@ struct Bans<T> {
 }
 
 async fn list_bans(project: Project, app: App) -> Result<Created<Bans<String>>, Error> {
-    Ok(Created(Bans { banned_ipv4_addresses: bans::list(&app, &project).await? }))
+    Ok(Created(Bans {
+        banned_ipv4_addresses: bans::list(&app, &project).await?,
+    }))
 }
 
 static LIST_BANS_ENRICHED: Endpoint = Endpoint {
@@ -421,8 +521,18 @@ struct Ban {
 }
 
 async fn list_bans_enriched(project: Project, app: App) -> Result<Created<Bans<Ban>>, Error> {
-    let ban = |banned_address| Ban { banned_address, identifier: project.reference.to_string(), kind: "postgres" };
-    Ok(Created(Bans { banned_ipv4_addresses: bans::list(&app, &project).await?.into_iter().map(ban).collect() }))
+    let ban = |banned_address| Ban {
+        banned_address,
+        identifier: project.reference.to_string(),
+        kind: "postgres",
+    };
+    Ok(Created(Bans {
+        banned_ipv4_addresses: bans::list(&app, &project)
+            .await?
+            .into_iter()
+            .map(ban)
+            .collect(),
+    }))
 }
 
 static DELETE_BANS: Endpoint = Endpoint {
@@ -458,11 +568,23 @@ async fn delete_bans(
 ) -> Result<Done, Error> {
     const FIELD: &str = "ipv4_addresses";
     if request.ipv4_addresses.len() > NETWORKS_MAX {
-        return Err(Error::invalid(FIELD, format!("expected at most {NETWORKS_MAX} addresses")));
+        return Err(Error::invalid(
+            FIELD,
+            format!("expected at most {NETWORKS_MAX} addresses"),
+        ));
     }
-    let network = |text: &String| text.parse().ok().or_else(|| text.parse().ok().map(bans::block));
-    let networks = request.ipv4_addresses.iter().map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
+    let network = |text: &String| {
+        text.parse()
+            .ok()
+            .or_else(|| text.parse().ok().map(bans::block))
+    };
+    let networks = request
+        .ipv4_addresses
+        .iter()
+        .map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
     networks.extend(request.requester_ip.then(|| bans::block(peer.address)));
-    bans::lift(&app, &project, &networks, &audit).await.map(|()| Done)
+    bans::lift(&app, &project, &networks, &audit)
+        .await
+        .map(|()| Done)
 }

@@ -46,8 +46,14 @@ impl Rules {
             asleep: self.asleep,
             here: self.here,
             tls_required: self.tls_required,
-            admitted: self.allowed.as_ref().is_none_or(|allowed| allowed.iter().any(|network| network.contains(&address))),
-            banned: self.bans.iter().any(|(network, until)| network.contains(&address) && *until > now),
+            admitted: self
+                .allowed
+                .as_ref()
+                .is_none_or(|allowed| allowed.iter().any(|network| network.contains(&address))),
+            banned: self
+                .bans
+                .iter()
+                .any(|(network, until)| network.contains(&address) && *until > now),
         }
     }
 }
@@ -93,7 +99,9 @@ impl Doors {
 
     /// Bans a network in what is kept as well: the row may not be written while the database is away.
     pub(super) fn ban(&self, project: &ProjectRef, network: IpNet, until: DateTime<Utc>) {
-        let Some((rules, at)) = self.0.get(project) else { return };
+        let Some((rules, at)) = self.0.get(project) else {
+            return;
+        };
         let mut rules = Rules::clone(&rules);
         rules.bans.retain(|(banned, _)| *banned != network);
         if rules.bans.len() < usize::try_from(BANS_MAX).unwrap_or_default() {
@@ -131,9 +139,21 @@ mod tests {
     fn networks_and_bans_decide_on_an_address() {
         let now = DateTime::UNIX_EPOCH;
         let soon = now + chrono::TimeDelta::seconds(1);
-        let some = Rules { allowed: Some(vec![network("10.0.0.0/8"), network("2001:db8::/32")]), ..rules() };
-        let none = Rules { allowed: Some(Vec::new()), ..rules() };
-        let banned = Rules { bans: vec![(network("10.1.0.0/16"), soon), (network("10.2.0.0/16"), now)], ..rules() };
+        let some = Rules {
+            allowed: Some(vec![network("10.0.0.0/8"), network("2001:db8::/32")]),
+            ..rules()
+        };
+        let none = Rules {
+            allowed: Some(Vec::new()),
+            ..rules()
+        };
+        let banned = Rules {
+            bans: vec![
+                (network("10.1.0.0/16"), soon),
+                (network("10.2.0.0/16"), now),
+            ],
+            ..rules()
+        };
         for (rules, address, admitted, is_banned) in [
             (rules(), "192.0.2.1", true, false),
             (some.clone(), "10.255.0.1", true, false),
@@ -146,7 +166,11 @@ mod tests {
             (banned, "10.2.2.3", true, false),
         ] {
             let door = rules.door(address.parse().unwrap(), now);
-            assert_eq!((door.admitted, door.banned), (admitted, is_banned), "{address}: {rules:?}");
+            assert_eq!(
+                (door.admitted, door.banned),
+                (admitted, is_banned),
+                "{address}: {rules:?}"
+            );
         }
     }
 
@@ -155,7 +179,10 @@ mod tests {
         let doors = Doors::default();
         assert_eq!(doors.last(&project(), 0), None);
         doors.keep(&project(), rules(), 5);
-        assert_eq!(doors.last(&project(), 5 + BELIEVED_MAX - 1).as_deref(), Some(&rules()));
+        assert_eq!(
+            doors.last(&project(), 5 + BELIEVED_MAX - 1).as_deref(),
+            Some(&rules())
+        );
         assert_eq!(doors.last(&project(), 5 + BELIEVED_MAX), None);
         doors.forget(&project());
         assert_eq!(doors.last(&project(), 5), None);
@@ -165,9 +192,16 @@ mod tests {
     fn a_ban_while_the_database_is_away_holds_and_makes_rules_no_younger() {
         let (doors, now) = (Doors::default(), DateTime::UNIX_EPOCH);
         doors.keep(&project(), rules(), 0);
-        doors.ban(&project(), network("192.0.2.1/32"), now + chrono::TimeDelta::minutes(30));
+        doors.ban(
+            &project(),
+            network("192.0.2.1/32"),
+            now + chrono::TimeDelta::minutes(30),
+        );
         let seen = doors.last(&project(), BELIEVED_MAX - 1).unwrap();
-        assert!(seen.door("192.0.2.1".parse().unwrap(), now).banned && !seen.door("192.0.2.2".parse().unwrap(), now).banned);
+        assert!(
+            seen.door("192.0.2.1".parse().unwrap(), now).banned
+                && !seen.door("192.0.2.2".parse().unwrap(), now).banned
+        );
         assert_eq!(doors.last(&project(), BELIEVED_MAX), None);
     }
 }

@@ -30,7 +30,10 @@ use crate::{
 pub const LOGIN_ROLE_PREFIX: &str = "cli_login_";
 
 /// What decides on a connection to a project's database.
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question of its own"
+)]
 #[derive(Debug, Clone)]
 pub struct Door {
     /// The project.
@@ -64,7 +67,11 @@ pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Op
             app.doors.forget(project);
             Ok(None)
         }
-        Err(error @ Error::Unavailable { .. }) => app.doors.last(project, ticks).map(|rules| Some(rules.door(address, now))).ok_or(error),
+        Err(error @ Error::Unavailable { .. }) => app
+            .doors
+            .last(project, ticks)
+            .map(|rules| Some(rules.door(address, now)))
+            .ok_or(error),
         Err(error) => Err(error),
     }
 }
@@ -75,9 +82,21 @@ async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> 
                array(select text(b.address) from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
                array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3) \
                from projects p left join project_networks n on n.project_id = p.id where p.ref = $1 and p.desired <> 'removed'";
-    let rows = app.db.query(sql, &[&project.as_str(), &app.clock.now(), &bans::BANS_MAX]).await.context(doing)?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let networks = |texts: Vec<&str>| texts.into_iter().map(str::parse).collect::<Result<Vec<IpNet>, _>>().context(doing);
+    let rows = app
+        .db
+        .query(sql, &[&project.as_str(), &app.clock.now(), &bans::BANS_MAX])
+        .await
+        .context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let networks = |texts: Vec<&str>| {
+        texts
+            .into_iter()
+            .map(str::parse)
+            .collect::<Result<Vec<IpNet>, _>>()
+            .context(doing)
+    };
     let until: Vec<DateTime<Utc>> = row.get(7);
     Ok(Some(Rules {
         id: ProjectId(row.get(0)),
@@ -85,15 +104,24 @@ async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> 
         asleep: row.get(2),
         here: row.get::<_, Uuid>(3) == app.settings.node,
         tls_required: row.get(4),
-        allowed: row.get::<_, Option<Vec<&str>>>(5).map(networks).transpose()?,
+        allowed: row
+            .get::<_, Option<Vec<&str>>>(5)
+            .map(networks)
+            .transpose()?,
         bans: networks(row.get(6))?.into_iter().zip(until).collect(),
     }))
 }
 
 /// Forgets what was said about a project that is removed.
 pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    for sql in ["delete from project_networks where project_id = $1", "delete from network_bans where project_id = $1"] {
-        transaction.execute(sql, &[&project.0]).await.context("forgetting a project's networks")?;
+    for sql in [
+        "delete from project_networks where project_id = $1",
+        "delete from network_bans where project_id = $1",
+    ] {
+        transaction
+            .execute(sql, &[&project.0])
+            .await
+            .context("forgetting a project's networks")?;
     }
     Ok(())
 }

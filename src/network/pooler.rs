@@ -97,7 +97,14 @@ async fn get(project: Project, app: App) -> Result<Json<Vec<Pooler>>, Error> {
             pool_mode: PoolMode::Session,
         }
     };
-    Ok(Json(app.settings.databases.as_ref().map(pooler).into_iter().collect()))
+    Ok(Json(
+        app.settings
+            .databases
+            .as_ref()
+            .map(pooler)
+            .into_iter()
+            .collect(),
+    ))
 }
 
 pub(super) static UPDATE: Endpoint = Endpoint {
@@ -128,15 +135,28 @@ struct Updated {
 }
 
 /// There is nothing to change; what is so already may be asked for.
-async fn update(project: Project, app: App, Json(request): Json<UpdateRequest>) -> Result<Json<Updated>, Error> {
+async fn update(
+    project: Project,
+    app: App,
+    Json(request): Json<UpdateRequest>,
+) -> Result<Json<Updated>, Error> {
     there(&app, &project).await?;
     if request.pool_mode == Some(PoolMode::Transaction) {
-        return Err(Error::invalid("pool_mode", "transaction is not available on this server; every connection is a session"));
+        return Err(Error::invalid(
+            "pool_mode",
+            "transaction is not available on this server; every connection is a session",
+        ));
     }
     if request.default_pool_size.is_some() {
-        return Err(Error::invalid("default_pool_size", "connections are not pooled on this server; leave it out, or send null"));
+        return Err(Error::invalid(
+            "default_pool_size",
+            "connections are not pooled on this server; leave it out, or send null",
+        ));
     }
-    Ok(Json(Updated { default_pool_size: None, pool_mode: PoolMode::Session }))
+    Ok(Json(Updated {
+        default_pool_size: None,
+        pool_mode: PoolMode::Session,
+    }))
 }
 
 pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
@@ -169,6 +189,10 @@ async fn get_pgbouncer(project: Project, app: App) -> Result<Json<PgBouncer>, Er
         pool_mode: PoolMode::Session,
         max_client_conn: PROJECT_CONNECTIONS_MAX,
         ignore_startup_parameters: "",
-        connection_string: app.settings.databases.as_ref().map(|published| connection_string(&project.reference, published)),
+        connection_string: app
+            .settings
+            .databases
+            .as_ref()
+            .map(|published| connection_string(&project.reference, published)),
     }))
 }

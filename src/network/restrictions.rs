@@ -37,9 +37,17 @@ impl Rules {
             everywhere()
         } else {
             let texts: Vec<&str> = row.get(2);
-            texts.into_iter().map(str::parse).collect::<Result<_, _>>().context("reading a project's networks")?
+            texts
+                .into_iter()
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .context("reading a project's networks")?
         };
-        Ok(Self { tls_required: row.get::<_, Option<bool>>(1).unwrap_or_default(), allowed, updated_at: row.get(4) })
+        Ok(Self {
+            tls_required: row.get::<_, Option<bool>>(1).unwrap_or_default(),
+            allowed,
+            updated_at: row.get(4),
+        })
     }
 
     /// As the audit log has it.
@@ -51,7 +59,10 @@ impl Rules {
 
 /// Every address there is.
 fn everywhere() -> Vec<IpNet> {
-    vec![IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())]
+    vec![
+        IpNet::V4(ipnet::Ipv4Net::default()),
+        IpNet::V6(ipnet::Ipv6Net::default()),
+    ]
 }
 
 macro_rules! rules {
@@ -66,7 +77,11 @@ macro_rules! rules {
 
 /// What holds for a project.
 pub async fn get(app: &App, project: &Project) -> Result<Rules, Error> {
-    let rows = app.db.query(rules!(""), &[&project.id.0]).await.context("reading a project's networks")?;
+    let rows = app
+        .db
+        .query(rules!(""), &[&project.id.0])
+        .await
+        .context("reading a project's networks")?;
     Rules::read(rows.first().ok_or(Error::NotFound)?)
 }
 
@@ -81,22 +96,46 @@ pub async fn change(
     let (doing, now) = ("changing a project's networks", app.clock.now());
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let row = transaction.query_opt(rules!(" for update of p"), &[&project.id.0]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(rules!(" for update of p"), &[&project.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
     let before = Rules::read(&row)?;
-    let mut after = Rules { updated_at: Some(now), ..before.clone() };
+    let mut after = Rules {
+        updated_at: Some(now),
+        ..before.clone()
+    };
     alter(&mut after)?;
     after.allowed.sort();
     after.allowed.dedup();
     if after.allowed.len() > NETWORKS_MAX {
-        return Err(Error::invalid("dbAllowedCidrs", format!("expected at most {NETWORKS_MAX} networks")));
+        return Err(Error::invalid(
+            "dbAllowedCidrs",
+            format!("expected at most {NETWORKS_MAX} networks"),
+        ));
     }
-    write(&transaction, project, &after, now).await.context(doing)?;
-    audit.write_in(&transaction, status, (Some(before.told()), Some(after.told())), now).await?;
+    write(&transaction, project, &after, now)
+        .await
+        .context(doing)?;
+    audit
+        .write_in(
+            &transaction,
+            status,
+            (Some(before.told()), Some(after.told())),
+            now,
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
     Ok((before, after))
 }
 
-async fn write(transaction: &Transaction<'_>, project: &Project, rules: &Rules, now: DateTime<Utc>) -> Result<(), tokio_postgres::Error> {
+async fn write(
+    transaction: &Transaction<'_>,
+    project: &Project,
+    rules: &Rules,
+    now: DateTime<Utc>,
+) -> Result<(), tokio_postgres::Error> {
     let allowed: Vec<String> = rules.allowed.iter().map(ToString::to_string).collect();
     let sql = "insert into project_networks (project_id, tls_required, allowed, updated_at) values ($1, $2, $3::text[]::inet[], $4) \
                on conflict (project_id) do update set tls_required = excluded.tls_required, allowed = excluded.allowed, \

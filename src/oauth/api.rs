@@ -21,8 +21,8 @@ use crate::{
     app::App,
     error::{Denial, Error},
     http::{
-        Access, Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward, RESOURCE_METADATA, RequestLine, Tag, Unkept,
-        Verb, mount, pat_only,
+        Access, Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
+        RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount, pat_only,
     },
     ids::ProjectRef,
     limits::{REGISTRATIONS, STANDARD},
@@ -60,8 +60,24 @@ pub static ENDPOINTS: &[&Endpoint] = &[
 const FORM: &str = "application/x-www-form-urlencoded";
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-const fn public(id: &'static str, summary: &'static str, tag: Tag, method: Verb, path: &'static str) -> Endpoint {
-    Endpoint { id, summary, tag, method, path, aliases: &[], access: Access::Public, limit: &STANDARD, handler: || mount(nothing) }
+const fn public(
+    id: &'static str,
+    summary: &'static str,
+    tag: Tag,
+    method: Verb,
+    path: &'static str,
+) -> Endpoint {
+    Endpoint {
+        id,
+        summary,
+        tag,
+        method,
+        path,
+        aliases: &[],
+        access: Access::Public,
+        limit: &STANDARD,
+        handler: || mount(nothing),
+    }
 }
 
 async fn nothing() -> Result<Done, Error> {
@@ -76,7 +92,10 @@ impl Input for Issuer {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
-        app.settings.oauth.issuer().map(|issuer| Self(issuer.to_owned()))
+        app.settings
+            .oauth
+            .issuer()
+            .map(|issuer| Self(issuer.to_owned()))
     }
 }
 
@@ -88,7 +107,10 @@ struct Asked {
 }
 
 #[derive(Deserialize, JsonSchema)]
-#[expect(dead_code, reason = "only described: what is read is read field by field")]
+#[expect(
+    dead_code,
+    reason = "only described: what is read is read field by field"
+)]
 struct AuthorizeQuery {
     client_id: Uuid,
     response_type: String,
@@ -109,7 +131,13 @@ impl Input for Asked {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let fields = Fields::parse(call.uri().query().unwrap_or_default().as_bytes());
-        Ok(Self { fields, navigates: call.headers().get(FETCH_MODE).is_some_and(|mode| mode == "navigate") })
+        Ok(Self {
+            fields,
+            navigates: call
+                .headers()
+                .get(FETCH_MODE)
+                .is_some_and(|mode| mode == "navigate"),
+        })
     }
 }
 
@@ -118,11 +146,20 @@ const SAMPLE: &str = "?client_id=00000000-0000-4000-8000-000000000000&response_t
 
 pub(super) static AUTHORIZE: Endpoint = Endpoint {
     handler: || mount(authorize).sample_query(SAMPLE),
-    ..public("v1-authorize-user", "Ask a user to let an application act for them", Tag::OAuth, Verb::Get, "/v1/oauth/authorize")
+    ..public(
+        "v1-authorize-user",
+        "Ask a user to let an application act for them",
+        Tag::OAuth,
+        Verb::Get,
+        "/v1/oauth/authorize",
+    )
 };
 
 async fn authorize(app: App, Issuer(issuer): Issuer, asked: Asked) -> Result<Onward, Error> {
-    lead(requests::begin(&app, asked.fields, &issuer, None).await, asked.navigates)
+    lead(
+        requests::begin(&app, asked.fields, &issuer, None).await,
+        asked.navigates,
+    )
 }
 
 /// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
@@ -131,7 +168,11 @@ fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<Onward, Error> {
         Ok(Begun::Waits(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
         Ok(Begun::Refused(address)) => Ok(Onward(address)),
         Err(Error::Oauth(fault)) if navigates => {
-            let why = if fault.unprocessable { "client" } else { "request" };
+            let why = if fault.unprocessable {
+                "client"
+            } else {
+                "request"
+            };
             Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
         }
         Err(error) => Err(error),
@@ -158,7 +199,10 @@ static AUTHORIZE_PROJECT_CLAIM: Endpoint = Endpoint {
 struct AskedForProject(Asked, ProjectRef);
 
 #[derive(Deserialize, JsonSchema)]
-#[expect(dead_code, reason = "only described: what is read is read field by field")]
+#[expect(
+    dead_code,
+    reason = "only described: what is read is read field by field"
+)]
 struct ProjectQuery {
     project_ref: ProjectRef,
     client_id: Uuid,
@@ -177,21 +221,40 @@ impl Input for AskedForProject {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let asked = Asked::take(call).await?;
-        let Ok(fields) = &asked.fields else { return Err(fault("invalid_request", "A field is there more than once.")) };
+        let Ok(fields) = &asked.fields else {
+            return Err(fault("invalid_request", "A field is there more than once."));
+        };
         let project = fields.get("project_ref").and_then(|text| text.parse().ok());
-        let project = project.ok_or_else(|| Error::invalid("project_ref", "expected the ref of a project"))?;
+        let project = project
+            .ok_or_else(|| Error::invalid("project_ref", "expected the ref of a project"))?;
         Ok(Self(asked, project))
     }
 }
 
 /// The query names the project, where the guard does not look; so who may is looked up here, by what the operation declares.
-async fn authorize_project_claim(app: App, user: User, Issuer(issuer): Issuer, asked: AskedForProject) -> Result<Onward, Error> {
+async fn authorize_project_claim(
+    app: App,
+    user: User,
+    Issuer(issuer): Issuer,
+    asked: AskedForProject,
+) -> Result<Onward, Error> {
     let AskedForProject(asked, project) = asked;
-    let (_, held) = app.directory.own(&user, &Reference::Project(project.clone())).await?.ok_or(Error::NotFound)?;
-    if !AUTHORIZE_PROJECT_CLAIM.access.permissions().met(|permission| held.holds(permission)) {
+    let (_, held) = app
+        .directory
+        .own(&user, &Reference::Project(project.clone()))
+        .await?
+        .ok_or(Error::NotFound)?;
+    if !AUTHORIZE_PROJECT_CLAIM
+        .access
+        .permissions()
+        .met(|permission| held.holds(permission))
+    {
         return Err(Error::Forbidden(Denial::Role));
     }
-    lead(requests::begin(&app, asked.fields, &issuer, Some(&project)).await, asked.navigates)
+    lead(
+        requests::begin(&app, asked.fields, &issuer, Some(&project)).await,
+        asked.navigates,
+    )
 }
 
 /// A form of the protocol, with who sent it.
@@ -203,7 +266,10 @@ struct Form {
 
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenBody")]
-#[expect(dead_code, reason = "only described: what is read is read field by field")]
+#[expect(
+    dead_code,
+    reason = "only described: what is read is read field by field"
+)]
 struct TokenForm {
     /// `authorization_code` or `refresh_token`.
     grant_type: Option<String>,
@@ -223,27 +289,50 @@ impl Form {
     /// The fields of the body alone: what is in an address ends up in logs.
     async fn read(call: &mut Call<'_>, origin: Origin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
-            return Err(fault("invalid_request", "Fields belong into the body, not into the query."));
+            return Err(fault(
+                "invalid_request",
+                "Fields belong into the body, not into the query.",
+            ));
         }
         if !is(call, FORM) {
-            return Err(fault("invalid_request", "The body must be application/x-www-form-urlencoded."));
+            return Err(fault(
+                "invalid_request",
+                "The body must be application/x-www-form-urlencoded.",
+            ));
         }
         let fields = Fields::parse(&call.body().await?)?;
-        Ok(Self { fields, basic: call.client_credentials(), origin })
+        Ok(Self {
+            fields,
+            basic: call.client_credentials(),
+            origin,
+        })
     }
 }
 
 /// Whether the body is of this kind.
 fn is(call: &Call<'_>, kind: &str) -> bool {
-    let given = call.headers().get(header::CONTENT_TYPE).and_then(|given| given.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
+    let given = call
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .and_then(|given| given.to_str().ok())
+        .unwrap_or_default();
+    given
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .eq_ignore_ascii_case(kind)
 }
 
 impl Input for Origin {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        Ok(Self { address: call.peer().address, request_id: call.request_id().to_owned(), operation: call.endpoint().id })
+        Ok(Self {
+            address: call.peer().address,
+            request_id: call.request_id().to_owned(),
+            operation: call.endpoint().id,
+        })
     }
 }
 
@@ -260,7 +349,13 @@ impl Input for Form {
 
 static EXCHANGE: Endpoint = Endpoint {
     handler: || mount(exchange),
-    ..public("v1-exchange-oauth-token", "Exchange a code or a refresh token for tokens", Tag::OAuth, Verb::Post, "/v1/oauth/token")
+    ..public(
+        "v1-exchange-oauth-token",
+        "Exchange a code or a refresh token for tokens",
+        Tag::OAuth,
+        Verb::Post,
+        "/v1/oauth/token",
+    )
 };
 
 async fn exchange(app: App, form: Form) -> Result<Unkept<Created<Pair>>, Error> {
@@ -269,14 +364,27 @@ async fn exchange(app: App, form: Form) -> Result<Unkept<Created<Pair>>, Error> 
 
 pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
     handler: || mount(exchange_in_full),
-    ..public("gantry-exchange-oauth-token", "The same, as RFC 6749 has it", Tag::Gantry, Verb::Post, "/oauth/token")
+    ..public(
+        "gantry-exchange-oauth-token",
+        "The same, as RFC 6749 has it",
+        Tag::Gantry,
+        Verb::Post,
+        "/oauth/token",
+    )
 };
 
 async fn exchange_in_full(app: App, form: Form) -> Result<Unkept<Json<Full>>, Error> {
     Ok(Unkept(Json(exchanged(&app, form).await?)))
 }
 
-async fn exchanged(app: &App, Form { fields, basic, origin }: Form) -> Result<Full, Error> {
+async fn exchanged(
+    app: &App,
+    Form {
+        fields,
+        basic,
+        origin,
+    }: Form,
+) -> Result<Full, Error> {
     let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
     exchange::exchange(app, &application, &fields, &origin).await
 }
@@ -287,7 +395,13 @@ static REVOKE: Endpoint = Endpoint {
             r#"{"client_id": "00000000-0000-4000-8000-000000000000", "client_secret": "sba_of_the_application", "refresh_token": "sbr_to_be_revoked"}"#,
         )
     },
-    ..public("v1-revoke-token", "Give a refresh token back, with all that was approved", Tag::OAuth, Verb::Post, "/v1/oauth/revoke")
+    ..public(
+        "v1-revoke-token",
+        "Give a refresh token back, with all that was approved",
+        Tag::OAuth,
+        Verb::Post,
+        "/v1/oauth/revoke",
+    )
 };
 
 /// The contract's body, in JSON; some of its clients send the form of RFC 7009 instead.
@@ -311,12 +425,26 @@ impl Input for Given {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let origin = Origin::take(call).await?;
         if is(call, FORM) {
-            return Ok(Self { form: Form::read(call, origin).await? });
+            return Ok(Self {
+                form: Form::read(call, origin).await?,
+            });
         }
         let Json(body) = Json::<RevokeBody>::take(call).await?;
-        let pairs = [("client_id", &body.client_id), ("client_secret", &body.client_secret), ("refresh_token", &body.refresh_token)];
-        let text = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
-        Ok(Self { form: Form { fields: Fields::parse(text.as_bytes())?, basic: call.client_credentials(), origin } })
+        let pairs = [
+            ("client_id", &body.client_id),
+            ("client_secret", &body.client_secret),
+            ("refresh_token", &body.refresh_token),
+        ];
+        let text = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(pairs)
+            .finish();
+        Ok(Self {
+            form: Form {
+                fields: Fields::parse(text.as_bytes())?,
+                basic: call.client_credentials(),
+                origin,
+            },
+        })
     }
 }
 
@@ -326,7 +454,13 @@ async fn revoke_json(app: App, given: Given) -> Result<Nothing, Error> {
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
     handler: || mount(revoke_form),
-    ..public("gantry-revoke-oauth-token", "Give a token back (RFC 7009)", Tag::Gantry, Verb::Post, "/oauth/revoke")
+    ..public(
+        "gantry-revoke-oauth-token",
+        "Give a token back (RFC 7009)",
+        Tag::Gantry,
+        Verb::Post,
+        "/oauth/revoke",
+    )
 };
 
 /// Nothing to tell. Some clients read JSON from every answer.
@@ -338,9 +472,18 @@ async fn revoke_form(app: App, form: Form) -> Result<Json<Returned>, Error> {
     give_back(&app, form).await.map(|()| Json(Returned {}))
 }
 
-async fn give_back(app: &App, Form { fields, basic, origin }: Form) -> Result<(), Error> {
+async fn give_back(
+    app: &App,
+    Form {
+        fields,
+        basic,
+        origin,
+    }: Form,
+) -> Result<(), Error> {
     let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
-    let token = fields.get("token").map_or_else(|| fields.required("refresh_token"), Ok)?;
+    let token = fields
+        .get("token")
+        .map_or_else(|| fields.required("refresh_token"), Ok)?;
     revoke::revoke(app, &application, token, &origin).await
 }
 
@@ -355,16 +498,27 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
     )
 };
 
-async fn introspect(app: App, Form { fields, basic, .. }: Form) -> Result<Unkept<Json<Introspection>>, Error> {
+async fn introspect(
+    app: App,
+    Form { fields, basic, .. }: Form,
+) -> Result<Unkept<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
     let authenticated = client::authenticate(&app.db, basic, &fields, app.clock.now()).await;
-    let application = authenticated.map_err(|error| if error.code().status == 422 { client::unknown() } else { error })?;
+    let application = authenticated.map_err(|error| {
+        if error.code().status == 422 {
+            client::unknown()
+        } else {
+            error
+        }
+    })?;
     // Who proves nothing learns nothing.
     if application.public {
         return Err(client::unknown());
     }
     let token = fields.required("token")?;
-    Ok(Unkept(Json(introspect::introspect(&app.db, &application, token, app.clock.now()).await?)))
+    Ok(Unkept(Json(
+        introspect::introspect(&app.db, &application, token, app.clock.now()).await?,
+    )))
 }
 
 static SERVER: Endpoint = Endpoint {
@@ -394,8 +548,16 @@ static RESOURCE: Endpoint = Endpoint {
     )
 };
 
-async fn resource(Issuer(issuer): Issuer, line: RequestLine) -> Result<Json<metadata::Resource>, Error> {
-    Ok(Json(metadata::resource(&issuer, line.path.strip_prefix(RESOURCE_METADATA).unwrap_or_default())))
+async fn resource(
+    Issuer(issuer): Issuer,
+    line: RequestLine,
+) -> Result<Json<metadata::Resource>, Error> {
+    Ok(Json(metadata::resource(
+        &issuer,
+        line.path
+            .strip_prefix(RESOURCE_METADATA)
+            .unwrap_or_default(),
+    )))
 }
 
 pub(super) static REGISTER: Endpoint = Endpoint {
@@ -421,5 +583,7 @@ async fn register(
     Issuer(_): Issuer,
     Json(registration): Json<Registration>,
 ) -> Result<Unkept<Created<Registered>>, Error> {
-    Ok(Unkept(Created(register::register(&app, registration, &origin).await?)))
+    Ok(Unkept(Created(
+        register::register(&app, registration, &origin).await?,
+    )))
 }

@@ -27,29 +27,47 @@ pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option
                from oauth_access_tokens a join oauth_grants g on g.id = a.grant_id join oauth_applications p on p.id = g.application_id \
                join users u on u.id = g.user_id join members m on (m.organization_id, m.user_id) = (g.organization_id, g.user_id) \
                where a.digest = $1 and a.revoked_at is null and g.revoked_at is null and p.deleted_at is null and a.expires_at > $2";
-    let rows = db.query(sql, &[&digest.as_bytes(), &now]).await.context(doing)?;
-    let Some(row) = rows.first() else { return Ok(None) };
+    let rows = db
+        .query(sql, &[&digest.as_bytes(), &now])
+        .await
+        .context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
     // A token for another resource is none here (RFC 8707, 2), and is not used by being tried.
     if Audience::stored(row.get(15)) != Audience::Api {
         return Ok(None);
     }
     if row.get::<_, Option<DateTime<Utc>>>(13).is_none() {
-        let sql =
-            "update oauth_access_tokens set first_used_at = coalesce(first_used_at, $2) where id = $1 and revoked_at is null returning id";
-        if db.query(sql, &[&row.get::<_, i64>(0), &now]).await.context(doing)?.is_empty() {
+        let sql = "update oauth_access_tokens set first_used_at = coalesce(first_used_at, $2) where id = $1 and revoked_at is null returning id";
+        if db
+            .query(sql, &[&row.get::<_, i64>(0), &now])
+            .await
+            .context(doing)?
+            .is_empty()
+        {
             return Ok(None);
         }
     }
-    if row.get::<_, Option<DateTime<Utc>>>(14).is_none_or(|used| now - used >= USE_RESOLUTION) {
+    if row
+        .get::<_, Option<DateTime<Utc>>>(14)
+        .is_none_or(|used| now - used >= USE_RESOLUTION)
+    {
         let sql = "update oauth_grants set last_used_at = greatest(last_used_at, $2) where id = $1";
-        db.query(sql, &[&row.get::<_, i64>(5), &now]).await.context(doing)?;
+        db.query(sql, &[&row.get::<_, i64>(5), &now])
+            .await
+            .context(doing)?;
     }
     read(row).map(Some)
 }
 
 fn read(row: &Row) -> Result<Holder, Error> {
     let scopes = |column| Scopes::named(row.get::<_, Vec<&str>>(column));
-    let acts_as = row.get::<_, Option<&str>>(10).map(str::parse::<Role>).transpose().context("reading an approval's role")?;
+    let acts_as = row
+        .get::<_, Option<&str>>(10)
+        .map(str::parse::<Role>)
+        .transpose()
+        .context("reading an approval's role")?;
     let approval = Approval {
         id: ApprovalId(row.get(5)),
         application: ApplicationId(row.get(6)),
@@ -67,12 +85,18 @@ fn read(row: &Row) -> Result<Holder, Error> {
         approval: Some(Arc::new(approval)),
         lately: Some(Arc::default()),
     };
-    Ok(Holder { user: Arc::new(user), expires_at: row.get(1) })
+    Ok(Holder {
+        user: Arc::new(user),
+        expires_at: row.get(1),
+    })
 }
 
 fn reach(organization: OrganizationId, projects: Option<Vec<i64>>) -> Reach {
     match projects {
         None => Reach::Organizations(vec![organization]),
-        Some(projects) => Reach::Projects { organization, projects: projects.into_iter().map(ProjectId).collect() },
+        Some(projects) => Reach::Projects {
+            organization,
+            projects: projects.into_iter().map(ProjectId).collect(),
+        },
     }
 }

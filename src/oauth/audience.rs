@@ -21,9 +21,13 @@ const MCP: &str = "/mcp";
 impl Audience {
     /// The audience of an approval, by the resource that is stored with it. An approval without one is for the API.
     pub fn stored(resource: Option<&str>) -> Self {
-        let Some(resource) = resource else { return Self::Api };
+        let Some(resource) = resource else {
+            return Self::Api;
+        };
         // It began with the issuer, which has no path.
-        let path = resource.split_once("://").map(|(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
+        let path = resource
+            .split_once("://")
+            .map(|(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
         match path {
             Some("" | "/" | "/v1" | "/v1/") => Self::Api,
             Some(_) | None => Self::Other,
@@ -33,11 +37,16 @@ impl Audience {
 
 /// Checks the `resource` of a request for consent. It is stored as it was sent, because the token endpoint compares it.
 pub fn check(resource: &str, issuer: &str) -> Result<String, Error> {
-    let path = resource.strip_prefix(issuer).map(|path| path.strip_suffix('/').unwrap_or(path));
+    let path = resource
+        .strip_prefix(issuer)
+        .map(|path| path.strip_suffix('/').unwrap_or(path));
     if matches!(path, Some("" | "/v1" | MCP)) {
         return Ok(resource.to_owned());
     }
-    Err(fault("invalid_target", format!("This server issues tokens for {issuer} and {issuer}{MCP} only.")))
+    Err(fault(
+        "invalid_target",
+        format!("This server issues tokens for {issuer} and {issuer}{MCP} only."),
+    ))
 }
 
 #[cfg(test)]
@@ -79,13 +88,22 @@ mod tests {
             "mcp",
             "",
         ] {
-            assert!(matches!(check(other, ISSUER), Err(Error::Oauth(fault)) if fault.error == "invalid_target"), "{other}");
+            assert!(
+                matches!(check(other, ISSUER), Err(Error::Oauth(fault)) if fault.error == "invalid_target"),
+                "{other}"
+            );
         }
     }
 
     #[test]
     fn a_resource_of_a_former_version_is_not_the_api() {
-        for stored in ["https://api.example/v1/projects", "https://api.example/anything", "http:///mcp", "nonsense", ""] {
+        for stored in [
+            "https://api.example/v1/projects",
+            "https://api.example/anything",
+            "http:///mcp",
+            "nonsense",
+            "",
+        ] {
             assert_eq!(Audience::stored(Some(stored)), Audience::Other, "{stored}");
         }
     }

@@ -11,13 +11,31 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Access, Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount, pat_only},
+    http::{
+        Access, Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount, pat_only,
+    },
     ids::ApprovalId,
     limits::STANDARD,
 };
 
-const fn endpoint(id: &'static str, summary: &'static str, method: Verb, path: &'static str, access: Access) -> Endpoint {
-    Endpoint { id, summary, tag: Tag::Gantry, method, path, aliases: &[], access, limit: &STANDARD, handler: || mount(list) }
+const fn endpoint(
+    id: &'static str,
+    summary: &'static str,
+    method: Verb,
+    path: &'static str,
+    access: Access,
+) -> Endpoint {
+    Endpoint {
+        id,
+        summary,
+        tag: Tag::Gantry,
+        method,
+        path,
+        aliases: &[],
+        access,
+        limit: &STANDARD,
+        handler: || mount(list),
+    }
 }
 
 /// Who may show members the door may end what they let in.
@@ -56,12 +74,22 @@ impl Input for Which {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("id").and_then(|id| id.parse().ok()).map(|id| Self(ApprovalId(id))).ok_or(Error::NotFound)
+        call.placeholder("id")
+            .and_then(|id| id.parse().ok())
+            .map(|id| Self(ApprovalId(id)))
+            .ok_or(Error::NotFound)
     }
 }
 
-async fn take_back(Which(id): Which, user: User, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    grants::take_back(&app, By::Member(user.id), id, &audit).await.map(|()| Done)
+async fn take_back(
+    Which(id): Which,
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    grants::take_back(&app, By::Member(user.id), id, &audit)
+        .await
+        .map(|()| Done)
 }
 
 pub(super) static LIST_ALL: Endpoint = Endpoint {
@@ -75,8 +103,13 @@ pub(super) static LIST_ALL: Endpoint = Endpoint {
     )
 };
 
-async fn list_all(organization: Organization, app: App) -> Result<Json<Vec<MemberAuthorization>>, Error> {
-    Ok(Json(grants::of_organization(&app.db, organization.id).await?))
+async fn list_all(
+    organization: Organization,
+    app: App,
+) -> Result<Json<Vec<MemberAuthorization>>, Error> {
+    Ok(Json(
+        grants::of_organization(&app.db, organization.id).await?,
+    ))
 }
 
 pub(super) static END: Endpoint = Endpoint {
@@ -90,8 +123,15 @@ pub(super) static END: Endpoint = Endpoint {
     )
 };
 
-async fn end(organization: Organization, Which(id): Which, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    grants::take_back(&app, By::Organization(organization.id), id, &audit).await.map(|()| Done)
+async fn end(
+    organization: Organization,
+    Which(id): Which,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    grants::take_back(&app, By::Organization(organization.id), id, &audit)
+        .await
+        .map(|()| Done)
 }
 
 pub(super) static END_ALL: Endpoint = Endpoint {
@@ -114,7 +154,14 @@ pub struct Ended {
 }
 
 /// The application is not looked for among the organization's own: most that its members use are of others.
-async fn end_all(organization: Organization, PathId(id): PathId, app: App, audit: Arc<Recorder>) -> Result<Json<Ended>, Error> {
+async fn end_all(
+    organization: Organization,
+    PathId(id): PathId,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Json<Ended>, Error> {
     let authorizations_revoked = grants::take_back_all(&app, organization.id, id, &audit).await?;
-    Ok(Json(Ended { authorizations_revoked }))
+    Ok(Json(Ended {
+        authorizations_revoked,
+    }))
 }

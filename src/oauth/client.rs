@@ -23,21 +23,39 @@ pub(super) fn unknown() -> Error {
 }
 
 /// The application that asks. A public one says only its name; for it, what it asks has to be proof enough.
-pub async fn authenticate(db: &Db, basic: Basic, fields: &Fields, now: DateTime<Utc>) -> Result<Application, Error> {
+pub async fn authenticate(
+    db: &Db,
+    basic: Basic,
+    fields: &Fields,
+    now: DateTime<Utc>,
+) -> Result<Application, Error> {
     let (named, secret) = (fields.get("client_id"), fields.get("client_secret"));
     let (id, secret) = match &basic {
         Basic::Unreadable => return Err(unknown()),
-        Basic::Absent => (named.ok_or_else(|| unprocessable("Required parameter: client_id"))?, secret),
+        Basic::Absent => (
+            named.ok_or_else(|| unprocessable("Required parameter: client_id"))?,
+            secret,
+        ),
         // Beside credentials in the body it is ignored; in their place it is refused.
         Basic::Bearer => (named.ok_or_else(unknown)?, secret),
         Basic::Said { .. } if fields.has("client_secret") => {
-            return Err(fault("invalid_request", "The client authenticates in two ways at once."));
+            return Err(fault(
+                "invalid_request",
+                "The client authenticates in two ways at once.",
+            ));
         }
-        Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => return Err(unknown()),
-        Basic::Said { name: id, secret } => (id.as_str(), Some(secret.expose_secret()).filter(|secret| !secret.is_empty())),
+        Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => {
+            return Err(unknown());
+        }
+        Basic::Said { name: id, secret } => (
+            id.as_str(),
+            Some(secret.expose_secret()).filter(|secret| !secret.is_empty()),
+        ),
     };
     let id = Uuid::try_parse(id).map_err(|_| unknown())?;
-    let application = applications::by_client_id(db, id).await?.ok_or_else(unknown)?;
+    let application = applications::by_client_id(db, id)
+        .await?
+        .ok_or_else(unknown)?;
     match (application.public, secret) {
         (true, None) => Ok(application),
         (false, Some(secret)) if proves(db, &application, secret, now).await? => Ok(application),
@@ -46,10 +64,18 @@ pub async fn authenticate(db: &Db, basic: Basic, fields: &Fields, now: DateTime<
 }
 
 /// Whether it is a live secret of the application. Looked for by its digest, so the time it takes tells nothing.
-async fn proves(db: &Db, application: &Application, secret: &str, now: DateTime<Utc>) -> Result<bool, Error> {
+async fn proves(
+    db: &Db,
+    application: &Application,
+    secret: &str,
+    now: DateTime<Utc>,
+) -> Result<bool, Error> {
     let sql = "update oauth_secrets set last_used_at = greatest(last_used_at, $3) \
                where application_id = $1 and digest = $2 and revoked_at is null returning id";
     let digest = Digest::of(secret);
-    let rows = db.query(sql, &[&application.id.0, &digest.as_bytes(), &now]).await.context("checking an application's secret")?;
+    let rows = db
+        .query(sql, &[&application.id.0, &digest.as_bytes(), &now])
+        .await
+        .context("checking an application's secret")?;
     Ok(!rows.is_empty())
 }

@@ -70,7 +70,9 @@ pub fn judge(code: &Code, attempt: Attempt<'_>, now: DateTime<Utc>) -> Verdict {
         (Some(_), None) => Verdict::Burnt("code_verifier is missing."),
         (Some(_), Some(_)) => Verdict::Burnt("code_verifier does not fit."),
         // Who proves something that nobody asked for has a code that was made for somebody else.
-        (None, Some(_)) => Verdict::Burnt("There is a code_verifier, and there was no code_challenge."),
+        (None, Some(_)) => {
+            Verdict::Burnt("There is a code_verifier, and there was no code_challenge.")
+        }
     }
 }
 
@@ -86,15 +88,50 @@ mod tests {
     #[test]
     fn every_attempt_has_one_outcome() {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
-        let challenge = Challenge::parse(Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"), Some("S256")).unwrap();
-        let code =
-            Code { application: ApplicationId(1), redirect_uri: CALLBACK.to_owned(), challenge, created_at: now, used: false, live: true };
-        let right = Attempt { application: ApplicationId(1), redirect_uri: Some(CALLBACK), verifier: Some(VERIFIER) };
-        let (plain, unproven) = (Code { challenge: None, ..code.clone() }, Attempt { verifier: None, ..right });
+        let challenge = Challenge::parse(
+            Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
+            Some("S256"),
+        )
+        .unwrap();
+        let code = Code {
+            application: ApplicationId(1),
+            redirect_uri: CALLBACK.to_owned(),
+            challenge,
+            created_at: now,
+            used: false,
+            live: true,
+        };
+        let right = Attempt {
+            application: ApplicationId(1),
+            redirect_uri: Some(CALLBACK),
+            verifier: Some(VERIFIER),
+        };
+        let (plain, unproven) = (
+            Code {
+                challenge: None,
+                ..code.clone()
+            },
+            Attempt {
+                verifier: None,
+                ..right
+            },
+        );
         let at = |secs| now + TimeDelta::seconds(secs);
         let (foreign, replayed, issue) = (Verdict::Foreign, Verdict::Replayed, Verdict::Issue);
-        let other = Attempt { application: ApplicationId(2), ..right };
-        let (used, dead) = (Code { used: true, ..code.clone() }, Code { live: false, ..code.clone() });
+        let other = Attempt {
+            application: ApplicationId(2),
+            ..right
+        };
+        let (used, dead) = (
+            Code {
+                used: true,
+                ..code.clone()
+            },
+            Code {
+                live: false,
+                ..code.clone()
+            },
+        );
         for (case, code, attempt, when, verdict) in [
             ("right", &code, right, 0, Some(issue)),
             ("at the last moment", &code, right, 59, Some(issue)),
@@ -106,10 +143,37 @@ mod tests {
             ("again, much later", &used, right, 86_400, Some(replayed)),
             ("revoked", &dead, right, 0, None),
             ("too late", &code, right, 60, None),
-            ("another address", &code, Attempt { redirect_uri: Some("https://app.example/cb/"), ..right }, 0, None),
-            ("no address", &code, Attempt { redirect_uri: None, ..right }, 0, None),
+            (
+                "another address",
+                &code,
+                Attempt {
+                    redirect_uri: Some("https://app.example/cb/"),
+                    ..right
+                },
+                0,
+                None,
+            ),
+            (
+                "no address",
+                &code,
+                Attempt {
+                    redirect_uri: None,
+                    ..right
+                },
+                0,
+                None,
+            ),
             ("no proof", &code, unproven, 0, None),
-            ("the challenge itself", &code, Attempt { verifier: Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"), ..right }, 0, None),
+            (
+                "the challenge itself",
+                &code,
+                Attempt {
+                    verifier: Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
+                    ..right
+                },
+                0,
+                None,
+            ),
             ("proof of nothing", &plain, right, 0, None),
         ] {
             let outcome = judge(code, attempt, at(when));

@@ -69,7 +69,11 @@ pub struct New {
 }
 
 /// Writes it down.
-pub async fn insert(transaction: &Transaction<'_>, new: &New, now: DateTime<Utc>) -> Result<ApprovalId, Error> {
+pub async fn insert(
+    transaction: &Transaction<'_>,
+    new: &New,
+    now: DateTime<Utc>,
+) -> Result<ApprovalId, Error> {
     let doing = "keeping what was approved";
     let sql = "insert into oauth_grants (application_id, user_id, organization_id, projects, scopes, resource, acts_as, created_at) \
                values ($1, $2, $3, $4, $5, $6, $7, $8) returning id";
@@ -83,11 +87,18 @@ pub async fn insert(transaction: &Transaction<'_>, new: &New, now: DateTime<Utc>
         &new.acts_as.name(),
         &now,
     ];
-    let id: i64 = transaction.query_one(sql, &values).await.context(doing)?.get(0);
+    let id: i64 = transaction
+        .query_one(sql, &values)
+        .await
+        .context(doing)?
+        .get(0);
     let sql = "update oauth_grants set revoked_at = $3, reason = 'superseded' where application_id = $1 and user_id = $2 and revoked_at is null \
                and id not in (select id from oauth_grants where application_id = $1 and user_id = $2 and revoked_at is null \
                               order by coalesce(last_used_at, created_at) desc, id desc limit $4)";
-    transaction.execute(sql, &[&new.application.0, &new.user.0, &now, &EACH_MAX]).await.context(doing)?;
+    transaction
+        .execute(sql, &[&new.application.0, &new.user.0, &now, &EACH_MAX])
+        .await
+        .context(doing)?;
     Ok(ApprovalId(id))
 }
 
@@ -121,13 +132,17 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
                g.resource, g.created_at, g.revoked_at is null, a.scopes \
                from oauth_grants g join users u on u.id = g.user_id join oauth_applications a on a.id = g.application_id \
                where g.id = $1 for update of g";
-    let row = transaction.query_opt(sql, &[&id.0]).await.context("locking what was approved")?;
+    let row = transaction
+        .query_opt(sql, &[&id.0])
+        .await
+        .context("locking what was approved")?;
     Ok(row.map(|row| Locked {
         id,
         application: ApplicationId(row.get(0)),
         organization: OrganizationId(row.get(1)),
         actor: row.get(2),
-        scopes: Scopes::named(row.get::<_, Vec<&str>>(3)).and(Scopes::named(row.get::<_, Vec<&str>>(8))),
+        scopes: Scopes::named(row.get::<_, Vec<&str>>(3))
+            .and(Scopes::named(row.get::<_, Vec<&str>>(8))),
         project_refs: row.get(4),
         resource: row.get(5),
         created_at: row.get(6),
@@ -136,15 +151,32 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
 }
 
 /// Ends it, in the transaction of what ends it. Whether it held until now.
-pub async fn end(transaction: &Transaction<'_>, id: ApprovalId, reason: Reason, now: DateTime<Utc>) -> Result<bool, Error> {
-    let sql = "update oauth_grants set revoked_at = $2, reason = $3 where id = $1 and revoked_at is null";
-    Ok(transaction.execute(sql, &[&id.0, &now, &reason.name()]).await.context("ending what was approved")? > 0)
+pub async fn end(
+    transaction: &Transaction<'_>,
+    id: ApprovalId,
+    reason: Reason,
+    now: DateTime<Utc>,
+) -> Result<bool, Error> {
+    let sql =
+        "update oauth_grants set revoked_at = $2, reason = $3 where id = $1 and revoked_at is null";
+    Ok(transaction
+        .execute(sql, &[&id.0, &now, &reason.name()])
+        .await
+        .context("ending what was approved")?
+        > 0)
 }
 
 /// Ends everything that was approved for an application. How many that were.
-pub async fn end_all_of(transaction: &Transaction<'_>, application: ApplicationId, now: DateTime<Utc>) -> Result<u64, Error> {
+pub async fn end_all_of(
+    transaction: &Transaction<'_>,
+    application: ApplicationId,
+    now: DateTime<Utc>,
+) -> Result<u64, Error> {
     let sql = "update oauth_grants set revoked_at = $2, reason = $3 where application_id = $1 and revoked_at is null";
-    transaction.execute(sql, &[&application.0, &now, &Reason::Deleted.name()]).await.context("ending what was approved")
+    transaction
+        .execute(sql, &[&application.0, &now, &Reason::Deleted.name()])
+        .await
+        .context("ending what was approved")
 }
 
 /// After something ended: from now on no node believes otherwise.
@@ -234,24 +266,46 @@ fn read(row: &Row) -> Authorization {
 
 /// What a member approved and can still be used, newest first.
 pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
-    let rows = db.query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX]).await.context("listing what was approved")?;
+    let rows = db
+        .query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX])
+        .await
+        .context("listing what was approved")?;
     Ok(rows.iter().map(read).collect())
 }
 
 /// What members of an organization approved there and can still be used, newest first.
-pub async fn of_organization(db: &Db, organization: OrganizationId) -> Result<Vec<MemberAuthorization>, Error> {
-    let rows = db.query(authorizations!("g.organization_id = $1"), &[&organization.0, &LIST_MAX]).await;
+pub async fn of_organization(
+    db: &Db,
+    organization: OrganizationId,
+) -> Result<Vec<MemberAuthorization>, Error> {
+    let rows = db
+        .query(
+            authorizations!("g.organization_id = $1"),
+            &[&organization.0, &LIST_MAX],
+        )
+        .await;
     let seen = |row: &Row| MemberAuthorization {
         authorization: read(row),
-        approved_by: Approver { id: row.get(10), username: row.get(11), primary_email: row.get(12) },
+        approved_by: Approver {
+            id: row.get(10),
+            username: row.get(11),
+            primary_email: row.get(12),
+        },
     };
-    Ok(rows.context("listing what was approved")?.iter().map(seen).collect())
+    Ok(rows
+        .context("listing what was approved")?
+        .iter()
+        .map(seen)
+        .collect())
 }
 
 /// How many members' approvals an application has.
 pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
     let sql = "select count(*) from oauth_grants where application_id = $1 and revoked_at is null";
-    let rows = db.query(sql, &[&application.0]).await.context("counting what was approved")?;
+    let rows = db
+        .query(sql, &[&application.0])
+        .await
+        .context("counting what was approved")?;
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
@@ -277,34 +331,55 @@ pub async fn take_back(app: &App, by: By, id: ApprovalId, audit: &Recorder) -> R
     let sql = "select a.client_id, a.name, u.gotrue_id from oauth_grants g join oauth_applications a on a.id = g.application_id \
                join users u on u.id = g.user_id where g.id = $1 and g.user_id = coalesce($2, g.user_id) \
                and g.organization_id = coalesce($3, g.organization_id) and g.revoked_at is null for update of g";
-    let row = transaction.query_opt(sql, &[&id.0, &user, &organization]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(sql, &[&id.0, &user, &organization])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
     let before = json!({
         "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
     });
     end(&transaction, id, reason, now).await?;
-    audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
     transaction.commit().await.context(doing)?;
     settle(app).await
 }
 
 /// Takes back everything that members of an organization approved there for an application. How many that were.
-pub async fn take_back_all(app: &App, organization: OrganizationId, client_id: Uuid, audit: &Recorder) -> Result<u64, Error> {
+pub async fn take_back_all(
+    app: &App,
+    organization: OrganizationId,
+    client_id: Uuid,
+    audit: &Recorder,
+) -> Result<u64, Error> {
     let doing = "taking back what was approved";
     let now = app.clock.now();
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
     let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
-    let row = transaction.query_opt(sql, &[&client_id]).await.context(doing)?.ok_or(Error::NotFound)?;
-    let sql =
-        "update oauth_grants set revoked_at = $3, reason = $4 where application_id = $1 and organization_id = $2 and revoked_at is null";
-    let values: [crate::db::Param<'_>; 4] = [&row.get::<_, i64>(0), &organization.0, &now, &Reason::Organization.name()];
+    let row = transaction
+        .query_opt(sql, &[&client_id])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let sql = "update oauth_grants set revoked_at = $3, reason = $4 where application_id = $1 and organization_id = $2 and revoked_at is null";
+    let values: [crate::db::Param<'_>; 4] = [
+        &row.get::<_, i64>(0),
+        &organization.0,
+        &now,
+        &Reason::Organization.name(),
+    ];
     let ended = transaction.execute(sql, &values).await.context(doing)?;
     if ended == 0 {
         return Err(Error::NotFound);
     }
     let before = json!({"application": client_id, "name": row.get::<_, &str>(1), "authorizations_revoked": ended});
-    audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
     transaction.commit().await.context(doing)?;
     settle(app).await?;
     Ok(ended)

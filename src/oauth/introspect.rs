@@ -46,7 +46,12 @@ pub struct Introspection {
 }
 
 /// Tells about a token of `application`.
-pub async fn introspect(db: &Db, application: &Application, token: &str, now: DateTime<Utc>) -> Result<Introspection, Error> {
+pub async fn introspect(
+    db: &Db,
+    application: &Application,
+    token: &str,
+    now: DateTime<Utc>,
+) -> Result<Introspection, Error> {
     let sql = "select t.kind, t.scopes, t.created_at, t.expires_at, g.scopes, g.resource, u.gotrue_id from ( \
                    select 'access_token' as kind, grant_id, scopes, created_at, expires_at from oauth_access_tokens \
                    where digest = $1 and revoked_at is null \
@@ -56,10 +61,17 @@ pub async fn introspect(db: &Db, application: &Application, token: &str, now: Da
                ) t join oauth_grants g on g.id = t.grant_id join users u on u.id = g.user_id \
                where g.application_id = $2 and g.revoked_at is null and t.expires_at > $3";
     let digest = Digest::of(token);
-    let rows = db.query(sql, &[&digest.as_bytes(), &application.id.0, &now]).await.context("telling what a token is")?;
-    let Some(row) = rows.first() else { return Ok(Introspection::default()) };
+    let rows = db
+        .query(sql, &[&digest.as_bytes(), &application.id.0, &now])
+        .await
+        .context("telling what a token is")?;
+    let Some(row) = rows.first() else {
+        return Ok(Introspection::default());
+    };
     let approved = Scopes::named(row.get::<_, Vec<&str>>(4)).and(application.scopes);
-    let scopes = row.get::<_, Option<Vec<&str>>>(1).map_or(approved, |names| Scopes::named(names).and(approved));
+    let scopes = row
+        .get::<_, Option<Vec<&str>>>(1)
+        .map_or(approved, |names| Scopes::named(names).and(approved));
     Ok(Introspection {
         active: true,
         token_type: (row.get::<_, &str>(0) == "access_token").then(|| "Bearer".to_owned()),

@@ -46,7 +46,10 @@ pub fn server(issuer: &str) -> Server {
         code_challenge_methods_supported: ["S256"],
         token_endpoint_auth_methods_supported: METHODS,
         revocation_endpoint_auth_methods_supported: METHODS,
-        introspection_endpoint_auth_methods_supported: ["client_secret_basic", "client_secret_post"],
+        introspection_endpoint_auth_methods_supported: [
+            "client_secret_basic",
+            "client_secret_post",
+        ],
         authorization_response_iss_parameter_supported: true,
     }
 }

@@ -65,13 +65,18 @@ pub struct Settings {
 impl Settings {
     /// The issuer of tokens (RFC 8414, 2).
     pub fn issuer(&self) -> Result<&str, Error> {
-        self.public_url.as_deref().ok_or(Error::Unconfigured(NO_ISSUER))
+        self.public_url
+            .as_deref()
+            .ok_or(Error::Unconfigured(NO_ISSUER))
     }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { public_url: None, access_life: TimeDelta::days(1) }
+        Self {
+            public_url: None,
+            access_life: TimeDelta::days(1),
+        }
     }
 }
 
@@ -92,12 +97,20 @@ pub struct Fault {
 
 /// An error of the protocol.
 pub fn fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
-    Error::Oauth(Fault { error, description: description.into(), unprocessable: false })
+    Error::Oauth(Fault {
+        error,
+        description: description.into(),
+        unprocessable: false,
+    })
 }
 
 /// The error of a request that names no application that is known.
 pub fn unprocessable(description: &'static str) -> Error {
-    Error::Oauth(Fault { error: "invalid_request", description: description.into(), unprocessable: true })
+    Error::Oauth(Fault {
+        error: "invalid_request",
+        description: description.into(),
+        unprocessable: true,
+    })
 }
 
 /// A secret of ours that is shown once and kept as its digest.

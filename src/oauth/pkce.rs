@@ -16,18 +16,30 @@ impl Challenge {
     pub fn parse(challenge: Option<&str>, method: Option<&str>) -> Result<Option<Self>, Error> {
         match (challenge, method) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(fault("invalid_request", "There is a code_challenge_method and no code_challenge.")),
+            (None, Some(_)) => Err(fault(
+                "invalid_request",
+                "There is a code_challenge_method and no code_challenge.",
+            )),
             // `sha256` is what the published description also calls it.
             (Some(text), Some("S256" | "sha256")) => {
                 let mut bytes = [0; 32];
                 match BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) {
                     Ok(32) if text.len() == 43 => Ok(Some(Self(bytes))),
-                    _ => Err(fault("invalid_request", "code_challenge is not the base64url of a SHA-256.")),
+                    _ => Err(fault(
+                        "invalid_request",
+                        "code_challenge is not the base64url of a SHA-256.",
+                    )),
                 }
             }
             // Without a method it would be plain.
-            (Some(_), None | Some("plain")) => Err(fault("invalid_request", "The code_challenge_method must be S256.")),
-            (Some(_), Some(_)) => Err(fault("invalid_request", "The code_challenge_method is unknown; it must be S256.")),
+            (Some(_), None | Some("plain")) => Err(fault(
+                "invalid_request",
+                "The code_challenge_method must be S256.",
+            )),
+            (Some(_), Some(_)) => Err(fault(
+                "invalid_request",
+                "The code_challenge_method is unknown; it must be S256.",
+            )),
         }
     }
 
@@ -50,7 +62,8 @@ impl Challenge {
 
 /// 43 to 128 unreserved characters.
 fn well_formed(verifier: &str) -> bool {
-    let unreserved = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let unreserved =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     (43..=128).contains(&verifier.len()) && verifier.bytes().all(unreserved)
 }
 
@@ -65,9 +78,18 @@ mod tests {
     #[test]
     fn only_the_verifier_meets_the_challenge() {
         for method in ["S256", "sha256"] {
-            let challenge = Challenge::parse(Some(CHALLENGE), Some(method)).unwrap().unwrap();
+            let challenge = Challenge::parse(Some(CHALLENGE), Some(method))
+                .unwrap()
+                .unwrap();
             assert!(challenge.is_met_by(VERIFIER));
-            for wrong in ["", CHALLENGE, &VERIFIER[1..], &VERIFIER.to_lowercase(), &format!("{VERIFIER}="), &format!("{VERIFIER} ")] {
+            for wrong in [
+                "",
+                CHALLENGE,
+                &VERIFIER[1..],
+                &VERIFIER.to_lowercase(),
+                &format!("{VERIFIER}="),
+                &format!("{VERIFIER} "),
+            ] {
                 assert!(!challenge.is_met_by(wrong), "{wrong}");
             }
         }
@@ -94,9 +116,15 @@ mod tests {
             (Some(""), Some("S256")),
             (Some(&CHALLENGE[1..]), Some("S256")),
             (Some(&padded), Some("S256")),
-            (Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw+cM"), Some("S256")),
+            (
+                Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw+cM"),
+                Some("S256"),
+            ),
         ] {
-            assert!(Challenge::parse(challenge, method).is_err(), "{challenge:?} {method:?}");
+            assert!(
+                Challenge::parse(challenge, method).is_err(),
+                "{challenge:?} {method:?}"
+            );
         }
     }
 }

@@ -13,19 +13,32 @@ pub fn problem(text: &str) -> Option<&'static str> {
         return Some("is too long");
     }
     // What a browser would drop or turn around is not what was registered.
-    if !text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"' | b'<' | b'>' | b'^' | b'`' | b'{' | b'|' | b'}')) {
+    if !text.bytes().all(|byte| {
+        byte.is_ascii_graphic()
+            && !matches!(
+                byte,
+                b'\\' | b'"' | b'<' | b'>' | b'^' | b'`' | b'{' | b'|' | b'}'
+            )
+    }) {
         return Some("has characters that an address cannot have");
     }
     if text.contains(['*', '#']) {
         return Some("must be exact, without * and without a fragment");
     }
     // `https:///a/b` is read as if `a` were the host.
-    if text.split_once("://").is_some_and(|(_, rest)| rest.starts_with('/')) {
+    if text
+        .split_once("://")
+        .is_some_and(|(_, rest)| rest.starts_with('/'))
+    {
         return Some("names no host");
     }
-    let Ok(url) = Url::parse(text) else { return Some("is not an address") };
+    let Ok(url) = Url::parse(text) else {
+        return Some("is not an address");
+    };
     if url.has_host() && !names_host(text, &url) {
-        return Some("must spell its host as DNS does: lower-case letters, digits, hyphens and dots, or an IP address");
+        return Some(
+            "must spell its host as DNS does: lower-case letters, digits, hyphens and dots, or an IP address",
+        );
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Some("must not name a user");
@@ -36,26 +49,38 @@ pub fn problem(text: &str) -> Option<&'static str> {
         "http" => Some("must be https, except on this computer itself"),
         // A program's own scheme is a name it holds, turned around (RFC 8252), so that it is nobody else's.
         scheme if scheme.contains('.') && !url.has_host() => None,
-        _ => Some("must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback"),
+        _ => Some(
+            "must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback",
+        ),
     }
 }
 
 /// Whether `sent` is one of the registered addresses, letter by letter. A native application, which is a public one, may
 /// listen on any port of the loopback interface (RFC 8252, 7.3), if it registered the interface's address rather than a name.
 pub fn registered(list: &[String], sent: &str, native: bool) -> bool {
-    let on_another_port = |known: &str| native && without_port(known).is_some_and(|known| Some(known) == without_port(sent));
-    sent.len() <= LENGTH_MAX && list.iter().any(|known| known == sent || on_another_port(known))
+    let on_another_port = |known: &str| {
+        native && without_port(known).is_some_and(|known| Some(known) == without_port(sent))
+    };
+    sent.len() <= LENGTH_MAX
+        && list
+            .iter()
+            .any(|known| known == sent || on_another_port(known))
 }
 
 /// An address on the loopback interface in two parts, without the port between them.
 fn without_port(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("http://")?;
-    let host = ["127.0.0.1", "[::1]"].into_iter().find(|host| rest.starts_with(host))?;
+    let host = ["127.0.0.1", "[::1]"]
+        .into_iter()
+        .find(|host| rest.starts_with(host))?;
     let rest = &rest[host.len()..];
     let (port, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let valid = match port.strip_prefix(':') {
         None => port.is_empty(),
-        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_digit()) && digits.parse::<u16>().is_ok_and(|port| port > 0),
+        Some(digits) => {
+            digits.bytes().all(|byte| byte.is_ascii_digit())
+                && digits.parse::<u16>().is_ok_and(|port| port > 0)
+        }
     };
     valid.then_some((host, path))
 }
@@ -72,7 +97,9 @@ pub fn is_local(url: &Url) -> bool {
 
 /// The address with these parameters added.
 pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
-    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+    let query = form_urlencoded::Serializer::new(String::new())
+        .extend_pairs(parameters)
+        .finish();
     let join = match address.split_once('?') {
         None => "?",
         Some((_, "")) => "",
@@ -87,7 +114,9 @@ pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
 pub fn origin(address: &str) -> Option<String> {
     let url = Url::parse(address).ok()?;
     match url.scheme() {
-        "http" | "https" if url.host().as_ref().is_some_and(is_plain) => Some(url.origin().ascii_serialization()),
+        "http" | "https" if url.host().as_ref().is_some_and(is_plain) => {
+            Some(url.origin().ascii_serialization())
+        }
         "http" | "https" => None,
         scheme => Some(format!("{scheme}:")),
     }
@@ -101,7 +130,9 @@ fn is_plain(host: &Host<&str>) -> bool {
         Host::Domain(name) => {
             let label = |label: &str| {
                 (1..=63).contains(&label.len())
-                    && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+                    && label.bytes().all(|byte| {
+                        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+                    })
                     && !label.starts_with('-')
                     && !label.ends_with('-')
             };
@@ -115,9 +146,14 @@ fn names_host(text: &str, url: &Url) -> bool {
     let Some(host) = url.host() else { return false };
     let authority = text.split_once("://").map_or("", |(_, rest)| rest);
     let authority = &authority[..authority.find(['/', '?', '#']).unwrap_or(authority.len())];
-    let spelled = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let spelled = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     let host_text = host.to_string();
-    is_plain(&host) && spelled.strip_prefix(host_text.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    is_plain(&host)
+        && spelled
+            .strip_prefix(host_text.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 /// Where an answer goes that stays on the user's own computer.
@@ -125,11 +161,16 @@ pub const THIS_COMPUTER: &str = "a program on your computer";
 
 /// Whom a person would say that the answer goes to.
 pub fn shown(address: &str) -> String {
-    let Ok(url) = Url::parse(address) else { return String::new() };
+    let Ok(url) = Url::parse(address) else {
+        return String::new();
+    };
     if is_local(&url) {
         return THIS_COMPUTER.to_owned();
     }
-    url.host_str().map_or_else(|| format!("a program that answers to {}:", url.scheme()), str::to_owned)
+    url.host_str().map_or_else(
+        || format!("a program that answers to {}:", url.scheme()),
+        str::to_owned,
+    )
 }
 
 #[cfg(test)]
@@ -196,9 +237,14 @@ mod tests {
 
     #[test]
     fn an_address_counts_letter_by_letter() {
-        let list: Vec<String> = ["https://app.example/cb", "http://127.0.0.1/cb", "http://[::1]:1/cb?a=b", "http://localhost:3000/cb"]
-            .map(str::to_owned)
-            .into();
+        let list: Vec<String> = [
+            "https://app.example/cb",
+            "http://127.0.0.1/cb",
+            "http://[::1]:1/cb?a=b",
+            "http://localhost:3000/cb",
+        ]
+        .map(str::to_owned)
+        .into();
         for same in [
             "https://app.example/cb",
             "http://127.0.0.1/cb",
@@ -244,25 +290,61 @@ mod tests {
 
     #[test]
     fn only_a_native_application_may_take_another_port() {
-        let list = ["http://127.0.0.1:3000/cb".to_owned(), "http://[::1]/cb".to_owned()];
+        let list = [
+            "http://127.0.0.1:3000/cb".to_owned(),
+            "http://[::1]/cb".to_owned(),
+        ];
         for exact in &list {
-            assert!(registered(&list, exact, false) && registered(&list, exact, true), "{exact}");
+            assert!(
+                registered(&list, exact, false) && registered(&list, exact, true),
+                "{exact}"
+            );
         }
-        for other in ["http://127.0.0.1:3001/cb", "http://127.0.0.1/cb", "http://[::1]:3000/cb"] {
-            assert!(registered(&list, other, true) && !registered(&list, other, false), "{other}");
+        for other in [
+            "http://127.0.0.1:3001/cb",
+            "http://127.0.0.1/cb",
+            "http://[::1]:3000/cb",
+        ] {
+            assert!(
+                registered(&list, other, true) && !registered(&list, other, false),
+                "{other}"
+            );
         }
     }
 
     #[test]
     fn an_answer_keeps_what_the_address_had() {
-        assert_eq!(with("https://a.example/cb", &[("code", "x y")]), "https://a.example/cb?code=x+y");
-        assert_eq!(with("https://a.example/cb?a=b", &[("code", "x"), ("state", "&=")]), "https://a.example/cb?a=b&code=x&state=%26%3D");
-        assert_eq!(with("https://a.example/cb?", &[("code", "x")]), "https://a.example/cb?code=x");
-        assert_eq!(origin("https://a.example:444/cb").unwrap(), "https://a.example:444");
+        assert_eq!(
+            with("https://a.example/cb", &[("code", "x y")]),
+            "https://a.example/cb?code=x+y"
+        );
+        assert_eq!(
+            with(
+                "https://a.example/cb?a=b",
+                &[("code", "x"), ("state", "&=")]
+            ),
+            "https://a.example/cb?a=b&code=x&state=%26%3D"
+        );
+        assert_eq!(
+            with("https://a.example/cb?", &[("code", "x")]),
+            "https://a.example/cb?code=x"
+        );
+        assert_eq!(
+            origin("https://a.example:444/cb").unwrap(),
+            "https://a.example:444"
+        );
         assert_eq!(origin("com.example.app:/cb").unwrap(), "com.example.app:");
-        assert_eq!(origin("https://A.example:443/cb").unwrap(), "https://a.example");
+        assert_eq!(
+            origin("https://A.example:443/cb").unwrap(),
+            "https://a.example"
+        );
         assert_eq!(origin("http://[::1]:80/cb").unwrap(), "http://[::1]");
-        for unsafe_before in ["https://a;sandbox/cb", "https://a,b/cb", "https://%2A.a.test/cb", "https://a'b/cb"] {
+        for unsafe_before in [
+            "https://a;sandbox/cb",
+            "https://a,b/cb",
+            "https://%2A.a.test/cb",
+            "https://a'b/cb",
+        ] {
             assert_eq!(origin(unsafe_before), None, "{unsafe_before}");
         }
         assert_eq!(shown("http://localhost:1/cb"), "a program on your computer");

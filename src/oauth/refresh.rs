@@ -55,7 +55,9 @@ pub fn judge(refresh: &Refresh, application: ApplicationId, now: DateTime<Utc>) 
         return Verdict::Reused;
     }
     match refresh.consumed_at {
-        Some(consumed) if refresh.next_unused && now >= consumed && now - consumed < LOST => Verdict::Reissue,
+        Some(consumed) if refresh.next_unused && now >= consumed && now - consumed < LOST => {
+            Verdict::Reissue
+        }
         Some(_) => Verdict::Reused,
         None if now >= refresh.expires_at => Verdict::Dead("The refresh token is expired."),
         None => Verdict::Rotate,
@@ -90,26 +92,86 @@ mod tests {
 
     #[test]
     fn every_use_has_one_outcome() {
-        let consumed = Refresh { consumed_at: Some(dawn()), next_unused: true, ..fresh() };
+        let consumed = Refresh {
+            consumed_at: Some(dawn()),
+            next_unused: true,
+            ..fresh()
+        };
         let dead = Verdict::Dead("");
         for (case, refresh, secs, expected) in [
             ("first", fresh(), 0, Verdict::Rotate),
-            ("at the last moment", fresh(), 60 * 86_400 - 1, Verdict::Rotate),
+            (
+                "at the last moment",
+                fresh(),
+                60 * 86_400 - 1,
+                Verdict::Rotate,
+            ),
             ("too late", fresh(), 60 * 86_400, dead),
-            ("revoked", Refresh { live: false, ..fresh() }, 0, dead),
-            ("revoked and consumed", Refresh { live: false, ..consumed.clone() }, 0, dead),
+            (
+                "revoked",
+                Refresh {
+                    live: false,
+                    ..fresh()
+                },
+                0,
+                dead,
+            ),
+            (
+                "revoked and consumed",
+                Refresh {
+                    live: false,
+                    ..consumed.clone()
+                },
+                0,
+                dead,
+            ),
             ("the answer was lost", consumed.clone(), 0, Verdict::Reissue),
             ("just in time", consumed.clone(), 9, Verdict::Reissue),
             ("too long ago", consumed.clone(), 10, Verdict::Reused),
-            ("the clock was set back", consumed.clone(), -1, Verdict::Reused),
-            ("the answer arrived", Refresh { next_unused: false, ..consumed.clone() }, 0, Verdict::Reused),
-            ("the lost one turns up", Refresh { replaced: true, ..fresh() }, 0, Verdict::Reused),
-            ("expired and consumed", consumed, 61 * 86_400, Verdict::Reused),
+            (
+                "the clock was set back",
+                consumed.clone(),
+                -1,
+                Verdict::Reused,
+            ),
+            (
+                "the answer arrived",
+                Refresh {
+                    next_unused: false,
+                    ..consumed.clone()
+                },
+                0,
+                Verdict::Reused,
+            ),
+            (
+                "the lost one turns up",
+                Refresh {
+                    replaced: true,
+                    ..fresh()
+                },
+                0,
+                Verdict::Reused,
+            ),
+            (
+                "expired and consumed",
+                consumed,
+                61 * 86_400,
+                Verdict::Reused,
+            ),
         ] {
-            let verdict = judge(&refresh, ApplicationId(1), dawn() + TimeDelta::seconds(secs));
-            let same = matches!((verdict, expected), (Verdict::Dead(_), Verdict::Dead(_))) || verdict == expected;
+            let verdict = judge(
+                &refresh,
+                ApplicationId(1),
+                dawn() + TimeDelta::seconds(secs),
+            );
+            let same = matches!((verdict, expected), (Verdict::Dead(_), Verdict::Dead(_)))
+                || verdict == expected;
             assert!(same, "{case}: {verdict:?}");
-            assert_eq!(judge(&refresh, ApplicationId(2), dawn()), Verdict::Foreign, "{case}");
+            assert_eq!(
+                judge(&refresh, ApplicationId(2), dawn()),
+                Verdict::Foreign,
+                "{case}"
+            );
         }
     }
 

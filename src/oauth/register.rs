@@ -84,7 +84,11 @@ pub struct Registered {
 }
 
 /// Registers an application.
-pub async fn register(app: &App, registration: Registration, origin: &Origin) -> Result<Registered, Error> {
+pub async fn register(
+    app: &App,
+    registration: Registration,
+    origin: &Origin,
+) -> Result<Registered, Error> {
     let doing = "registering an application that asked for it";
     let (draft, method) = registration.draft()?;
     let scopes = draft.check().map_err(unsuitable)?;
@@ -96,12 +100,18 @@ pub async fn register(app: &App, registration: Registration, origin: &Origin) ->
     make_room(&transaction, origin.address, now).await?;
     let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
     let sql = "update oauth_applications set registered_from = $2 where id = $1";
-    transaction.execute(sql, &[&id.0, &network(origin.address)]).await.context(doing)?;
+    transaction
+        .execute(sql, &[&id.0, &network(origin.address)])
+        .await
+        .context(doing)?;
     if let Some(secret) = &secret {
         secrets::insert(&transaction, id, secret, now).await?;
     }
     let told = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
-    origin.registration(client_id).write_in(&transaction, 201, (None, Some(told)), now).await?;
+    origin
+        .registration(client_id)
+        .write_in(&transaction, 201, (None, Some(told)), now)
+        .await?;
     transaction.commit().await.context(doing)?;
     Ok(Registered {
         client_id,
@@ -119,15 +129,28 @@ pub async fn register(app: &App, registration: Registration, origin: &Origin) ->
 
 /// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
 /// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
-async fn make_room(transaction: &Transaction<'_>, address: IpAddr, now: DateTime<Utc>) -> Result<(), Error> {
+async fn make_room(
+    transaction: &Transaction<'_>,
+    address: IpAddr,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
     let doing = "making room for an application that registers itself";
     let sql = "select count(*), count(*) filter (where registered_from = $1) from oauth_applications a \
                where source = 'dcr' and deleted_at is null and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
     let network = network(address);
-    let row = transaction.query_one(sql, &[&network]).await.context(doing)?;
+    let row = transaction
+        .query_one(sql, &[&network])
+        .await
+        .context(doing)?;
     let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
     if of_address >= UNUSED_OF_ADDRESS_MAX {
-        unused -= expire(transaction, Some(&network), now, of_address - UNUSED_OF_ADDRESS_MAX + EXPIRED_OF_ADDRESS_MAX).await?;
+        unused -= expire(
+            transaction,
+            Some(&network),
+            now,
+            of_address - UNUSED_OF_ADDRESS_MAX + EXPIRED_OF_ADDRESS_MAX,
+        )
+        .await?;
     }
     if unused >= UNUSED_MANY {
         unused -= expire(transaction, None, now - SHORT_LIFE, EXPIRED_MAX).await?;
@@ -143,13 +166,21 @@ async fn make_room(transaction: &Transaction<'_>, address: IpAddr, now: DateTime
 
 /// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
 /// network or from all. How many that were.
-pub(super) async fn expire(transaction: &Transaction<'_>, network: Option<&str>, before: DateTime<Utc>, most: i64) -> Result<i64, Error> {
+pub(super) async fn expire(
+    transaction: &Transaction<'_>,
+    network: Option<&str>,
+    before: DateTime<Utc>,
+    most: i64,
+) -> Result<i64, Error> {
     let doing = "expiring applications without an approval";
     // An application that is being approved at this moment is locked, and passed by.
     let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id) \
                order by created_at, id limit $3 for update skip locked";
-    let rows = transaction.query(sql, &[&before, &network, &most]).await.context(doing)?;
+    let rows = transaction
+        .query(sql, &[&before, &network, &most])
+        .await
+        .context(doing)?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
     // Read again under the lock: it may have been approved between that statement's snapshot and its lock.
     let sql = "delete from oauth_applications a where id = any($1) \
@@ -162,7 +193,10 @@ pub(super) async fn expire(transaction: &Transaction<'_>, network: Option<&str>,
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("{}/64", Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        IpAddr::V6(address) => format!(
+            "{}/64",
+            Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))
+        ),
     }
 }
 
@@ -170,10 +204,15 @@ impl Registration {
     fn draft(self) -> Result<(Draft, &'static str), Error> {
         let unsuitable = |problem: &'static str| fault("invalid_client_metadata", problem);
         let known = |given: &Option<Vec<String>>, known: &[&str]| {
-            given.as_ref().is_none_or(|given| given.iter().all(|it| known.contains(&it.as_str())) && given.iter().any(|it| it == known[0]))
+            given.as_ref().is_none_or(|given| {
+                given.iter().all(|it| known.contains(&it.as_str()))
+                    && given.iter().any(|it| it == known[0])
+            })
         };
         if !known(&self.grant_types, &["authorization_code", "refresh_token"]) {
-            return Err(unsuitable("grant_types can be authorization_code and refresh_token."));
+            return Err(unsuitable(
+                "grant_types can be authorization_code and refresh_token.",
+            ));
         }
         if !known(&self.response_types, &["code"]) {
             return Err(unsuitable("response_types can be code."));
@@ -182,20 +221,32 @@ impl Registration {
             None | Some("client_secret_basic") => "client_secret_basic",
             Some("client_secret_post") => "client_secret_post",
             Some("none") => "none",
-            Some(_) => return Err(unsuitable("token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.")),
+            Some(_) => {
+                return Err(unsuitable(
+                    "token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.",
+                ));
+            }
         };
-        let name = self.client_name.unwrap_or_else(|| "Unnamed application".to_owned());
+        let name = self
+            .client_name
+            .unwrap_or_else(|| "Unnamed application".to_owned());
         if names::imitates(&name, &RESERVED) {
             return Err(unsuitable("client_name would be taken for somebody else."));
         }
-        let scopes = match self.scope.as_deref().map(str::trim).filter(|text| !text.is_empty() && *text != "all") {
+        let scopes = match self
+            .scope
+            .as_deref()
+            .map(str::trim)
+            .filter(|text| !text.is_empty() && *text != "all")
+        {
             Some(text) => Scopes::named(text.split(' ')),
             None => Scopes::all(),
         };
         if scopes.is_empty() {
             return Err(unsuitable("scope names nothing that there is."));
         }
-        let page = |address: Option<String>| address.filter(|address| applications::is_page(address));
+        let page =
+            |address: Option<String>| address.filter(|address| applications::is_page(address));
         let draft = Draft {
             name,
             website: page(self.client_uri).unwrap_or_default(),
@@ -213,8 +264,12 @@ impl Registration {
 /// The same problem, in the words of RFC 7591.
 fn unsuitable(error: Error) -> Error {
     match error {
-        Error::Invalid { field, problem } if field == "redirect_uris" => fault("invalid_redirect_uri", problem),
-        Error::Invalid { field, problem } => fault("invalid_client_metadata", format!("{field}: {problem}")),
+        Error::Invalid { field, problem } if field == "redirect_uris" => {
+            fault("invalid_redirect_uri", problem)
+        }
+        Error::Invalid { field, problem } => {
+            fault("invalid_client_metadata", format!("{field}: {problem}"))
+        }
         other => other,
     }
 }
@@ -239,9 +294,17 @@ mod tests {
     #[test]
     fn what_registers_itself_is_bound_and_asks_for_projects() {
         let (draft, method) = registration().draft().unwrap();
-        assert!(draft.bound && draft.selection == Selection::Required && !draft.public && method == "client_secret_basic");
+        assert!(
+            draft.bound
+                && draft.selection == Selection::Required
+                && !draft.public
+                && method == "client_secret_basic"
+        );
         assert_eq!((draft.scopes.len(), draft.icon), (24, None));
-        let none = Registration { token_endpoint_auth_method: Some("none".to_owned()), ..registration() };
+        let none = Registration {
+            token_endpoint_auth_method: Some("none".to_owned()),
+            ..registration()
+        };
         assert!(none.draft().unwrap().0.public);
     }
 
@@ -261,18 +324,50 @@ mod tests {
     fn what_is_not_offered_is_not_registered() {
         let list = |text: &str| Some(vec![text.to_owned()]);
         for wrong in [
-            Registration { grant_types: list("implicit"), ..registration() },
-            Registration { grant_types: list("client_credentials"), ..registration() },
-            Registration { grant_types: list("refresh_token"), ..registration() },
-            Registration { response_types: list("token"), ..registration() },
-            Registration { token_endpoint_auth_method: Some("private_key_jwt".to_owned()), ..registration() },
-            Registration { client_name: Some("Supabase CLI".to_owned()), ..registration() },
-            Registration { client_name: Some("The GANTRY console".to_owned()), ..registration() },
-            Registration { client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()), ..registration() },
-            Registration { client_name: Some("G\u{430}ntry".to_owned()), ..registration() },
-            Registration { scope: Some("everything".to_owned()), ..registration() },
+            Registration {
+                grant_types: list("implicit"),
+                ..registration()
+            },
+            Registration {
+                grant_types: list("client_credentials"),
+                ..registration()
+            },
+            Registration {
+                grant_types: list("refresh_token"),
+                ..registration()
+            },
+            Registration {
+                response_types: list("token"),
+                ..registration()
+            },
+            Registration {
+                token_endpoint_auth_method: Some("private_key_jwt".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("Supabase CLI".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("The GANTRY console".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("G\u{430}ntry".to_owned()),
+                ..registration()
+            },
+            Registration {
+                scope: Some("everything".to_owned()),
+                ..registration()
+            },
         ] {
-            assert!(matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata"));
+            assert!(
+                matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata")
+            );
         }
     }
 }

@@ -72,7 +72,10 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
         ),
     ] {
         for _ in 0..BATCHES_MAX {
-            let gone = db.query(sql, &[&before, &ROWS_MAX]).await.context("clearing what is over of OAuth")?;
+            let gone = db
+                .query(sql, &[&before, &ROWS_MAX])
+                .await
+                .context("clearing what is over of OAuth")?;
             if i64::try_from(gone.len()).is_ok_and(|gone| gone < ROWS_MAX) {
                 break;
             }
@@ -80,9 +83,15 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
     }
     for _ in 0..BATCHES_MAX {
         let mut client = db.client().await?;
-        let transaction = client.transaction().await.context("clearing what is over of OAuth")?;
+        let transaction = client
+            .transaction()
+            .await
+            .context("clearing what is over of OAuth")?;
         let gone = register::expire(&transaction, None, now - UNUSED_LIFE, ROWS_MAX).await?;
-        transaction.commit().await.context("clearing what is over of OAuth")?;
+        transaction
+            .commit()
+            .await
+            .context("clearing what is over of OAuth")?;
         if gone < ROWS_MAX {
             break;
         }

@@ -32,7 +32,9 @@ static LIST: Endpoint = Endpoint {
 };
 
 async fn list(user: User, app: App) -> Result<Json<Vec<Summary>>, Error> {
-    Ok(Json(organizations::list(&app.db, user.id, user.reach()).await?))
+    Ok(Json(
+        organizations::list(&app.db, user.id, user.reach()).await?,
+    ))
 }
 
 static CREATE: Endpoint = Endpoint {
@@ -55,8 +57,22 @@ struct CreateRequest {
     name: String,
 }
 
-async fn create(user: User, app: App, audit: Arc<Recorder>, Json(request): Json<CreateRequest>) -> Result<Created<Summary>, Error> {
-    let created = organizations::create(&app.db, &app.entropy, &request.name, None, user.id, app.clock.now(), Some(&audit)).await?;
+async fn create(
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<CreateRequest>,
+) -> Result<Created<Summary>, Error> {
+    let created = organizations::create(
+        &app.db,
+        &app.entropy,
+        &request.name,
+        None,
+        user.id,
+        app.clock.now(),
+        Some(&audit),
+    )
+    .await?;
     app.forget("members");
     Ok(Created(created))
 }
@@ -88,7 +104,13 @@ async fn get(organization: Organization, app: App) -> Result<Json<Detail>, Error
     let name = organizations::name(&app.db, organization.id).await?;
     let id = organization.slug.as_str().to_owned();
     // Nothing is billed here, and clients tell people what a project costs by the plan.
-    Ok(Json(Detail { id, name, plan: "free", opt_in_tags: [], allowed_release_channels: ["ga"] }))
+    Ok(Json(Detail {
+        id,
+        name,
+        plan: "free",
+        opt_in_tags: [],
+        allowed_release_channels: ["ga"],
+    }))
 }
 
 static LIST_MEMBERS: Endpoint = Endpoint {
@@ -104,5 +126,7 @@ static LIST_MEMBERS: Endpoint = Endpoint {
 };
 
 async fn list_members(organization: Organization, app: App) -> Result<Json<Vec<Member>>, Error> {
-    Ok(Json(organizations::members(&app.db, organization.id).await?))
+    Ok(Json(
+        organizations::members(&app.db, organization.id).await?,
+    ))
 }

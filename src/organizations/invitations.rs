@@ -80,26 +80,51 @@ macro_rules! open {
 }
 
 /// The open invitations of an organization, the newest first.
-pub async fn open(db: &Db, organization: OrganizationId, now: DateTime<Utc>) -> Result<Vec<Open>, Error> {
-    let sql = open!("where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3");
-    let rows = db.query(sql, &[&organization.0, &now, &OPEN_MAX]).await.context("listing invitations")?;
+pub async fn open(
+    db: &Db,
+    organization: OrganizationId,
+    now: DateTime<Utc>,
+) -> Result<Vec<Open>, Error> {
+    let sql = open!(
+        "where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3"
+    );
+    let rows = db
+        .query(sql, &[&organization.0, &now, &OPEN_MAX])
+        .await
+        .context("listing invitations")?;
     rows.iter().map(read).collect()
 }
 
 /// What an invitation offers to the one person it is for. To anybody else it does not exist.
-pub async fn look(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>) -> Result<Open, Error> {
-    let sql = open!("join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3");
+pub async fn look(
+    db: &Db,
+    user: UserId,
+    secret: &SecretString,
+    now: DateTime<Utc>,
+) -> Result<Open, Error> {
+    let sql = open!(
+        "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
+    );
     let digest = Digest::of(secret.expose_secret());
-    let rows = db.query(sql, &[&digest.as_bytes(), &now, &user.0]).await.context("looking at an invitation")?;
+    let rows = db
+        .query(sql, &[&digest.as_bytes(), &now, &user.0])
+        .await
+        .context("looking at an invitation")?;
     read(rows.first().ok_or(Error::NotFound)?)
 }
 
 fn read(row: &Row) -> Result<Open, Error> {
     let (references, names): (Vec<String>, Vec<String>) = (row.get(2), row.get(3));
-    let projects = references.into_iter().zip(names).map(|(reference, name)| NamedProject { reference, name });
+    let projects = references
+        .into_iter()
+        .zip(names)
+        .map(|(reference, name)| NamedProject { reference, name });
     Ok(Open {
         email: row.get(0),
-        role: row.get::<_, &str>(1).parse().context("reading an invitation")?,
+        role: row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading an invitation")?,
         projects: projects.collect(),
         invited_by: row.get(4),
         created_at: row.get(5),
@@ -122,15 +147,32 @@ pub async fn invite(
     let transaction = client.transaction().await.context("inviting")?;
     members::lock(&transaction, organization).await?;
     transaction
-        .execute("delete from invitations where organization_id = $1 and expires_at <= $2", &[&organization.0, &now])
+        .execute(
+            "delete from invitations where organization_id = $1 and expires_at <= $2",
+            &[&organization.0, &now],
+        )
         .await
         .context("inviting")?;
     let expires_at = now + LIFE;
     let (mut made, mut told) = (Vec::new(), Vec::new());
-    for Invite { email, role, projects } in invites {
+    for Invite {
+        email,
+        role,
+        projects,
+    } in invites
+    {
         let sql = "select from members m join users u on u.id = m.user_id where m.organization_id = $1 and lower(u.email) = lower($2)";
-        if projects.is_empty() && transaction.query_opt(sql, &[&organization.0, &email]).await.context("inviting")?.is_some() {
-            return Err(Error::invalid("email", format!("{email} is a member already")));
+        if projects.is_empty()
+            && transaction
+                .query_opt(sql, &[&organization.0, &email])
+                .await
+                .context("inviting")?
+                .is_some()
+        {
+            return Err(Error::invalid(
+                "email",
+                format!("{email} is a member already"),
+            ));
         }
         told.push(json!({"email": email, "role": role.name(), "projects": projects}));
         let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
@@ -141,16 +183,41 @@ pub async fn invite(
                    created_at = excluded.created_at, expires_at = excluded.expires_at";
         let digest = Digest::of(&secret);
         transaction
-            .execute(sql, &[&organization.0, &email, &role.name(), &projects, &digest.as_bytes(), &by.0, &now, &expires_at])
+            .execute(
+                sql,
+                &[
+                    &organization.0,
+                    &email,
+                    &role.name(),
+                    &projects,
+                    &digest.as_bytes(),
+                    &by.0,
+                    &now,
+                    &expires_at,
+                ],
+            )
             .await
             .context("inviting")?;
-        made.push(Invited { email, secret: SecretString::from(secret), expires_at });
+        made.push(Invited {
+            email,
+            secret: SecretString::from(secret),
+            expires_at,
+        });
     }
-    let open = transaction.query_one("select count(*) from invitations where organization_id = $1", &[&organization.0]).await;
+    let open = transaction
+        .query_one(
+            "select count(*) from invitations where organization_id = $1",
+            &[&organization.0],
+        )
+        .await;
     if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
-        return Err(Error::Rejected(format!("An organization can have {OPEN_MAX} open invitations").into()));
+        return Err(Error::Rejected(
+            format!("An organization can have {OPEN_MAX} open invitations").into(),
+        ));
     }
-    audit.write_in(&transaction, 201, (None, Some(told.into())), now).await?;
+    audit
+        .write_in(&transaction, 201, (None, Some(told.into())), now)
+        .await?;
     transaction.commit().await.context("inviting")?;
     Ok(made)
 }
@@ -164,45 +231,106 @@ pub async fn revoke(
     audit: &Recorder,
 ) -> Result<Vec<String>, Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("taking back invitations")?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("taking back invitations")?;
     let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
     let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
                select email from gone where expires_at > $3 order by email";
-    let rows = transaction.query(sql, &[&organization.0, &emails, &now]).await.context("taking back invitations")?;
+    let rows = transaction
+        .query(sql, &[&organization.0, &emails, &now])
+        .await
+        .context("taking back invitations")?;
     let gone: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    audit.write_in(&transaction, 200, (Some(json!({"emails": gone})), None), now).await?;
-    transaction.commit().await.context("taking back invitations")?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(json!({"emails": gone})), None),
+            now,
+        )
+        .await?;
+    transaction
+        .commit()
+        .await
+        .context("taking back invitations")?;
     Ok(gone)
 }
 
 /// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another
 /// person's does not exist. Whoever is a member already keeps a higher role.
-pub async fn accept(db: &Db, user: UserId, secret: &SecretString, now: DateTime<Utc>, audit: &Recorder) -> Result<OrgSlug, Error> {
+pub async fn accept(
+    db: &Db,
+    user: UserId,
+    secret: &SecretString,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<OrgSlug, Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("accepting an invitation")?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("accepting an invitation")?;
     let digest = Digest::of(secret.expose_secret());
     // The organization is locked before its invitation, as by whoever invites: in the other order the two could wait for each other.
     let sql = "select organization_id from invitations where digest = $1";
-    let organization = transaction.query_opt(sql, &[&digest.as_bytes()]).await.context("accepting an invitation")?;
+    let organization = transaction
+        .query_opt(sql, &[&digest.as_bytes()])
+        .await
+        .context("accepting an invitation")?;
     let organization = OrganizationId(organization.ok_or(Error::NotFound)?.get(0));
     members::lock(&transaction, organization).await?;
     let sql = "delete from invitations i using users u, organizations o \
                where i.digest = $1 and i.expires_at > $2 and u.id = $3 and lower(u.email) = lower(i.email) and o.id = i.organization_id \
                returning i.role, i.projects, o.slug";
-    let row = transaction.query_opt(sql, &[&digest.as_bytes(), &now, &user.0]).await.context("accepting an invitation")?;
+    let row = transaction
+        .query_opt(sql, &[&digest.as_bytes(), &now, &user.0])
+        .await
+        .context("accepting an invitation")?;
     let row = row.ok_or(Error::NotFound)?;
     let projects = row.get::<_, Vec<i64>>(1);
-    let role: Role = row.get::<_, &str>(0).parse().context("reading an invitation")?;
+    let role: Role = row
+        .get::<_, &str>(0)
+        .parse()
+        .context("reading an invitation")?;
     let sql = "select role from members where organization_id = $1 and user_id = $2";
-    let before = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("accepting an invitation")?;
-    let before = before.map(|row| row.get::<_, &str>(0).parse::<Role>().context("reading a member's role")).transpose()?;
-    let in_organization = if projects.is_empty() { role } else { Role::Member };
-    members::set_in(&transaction, organization, user, before.unwrap_or(in_organization).max(in_organization), now).await?;
+    let before = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("accepting an invitation")?;
+    let before = before
+        .map(|row| {
+            row.get::<_, &str>(0)
+                .parse::<Role>()
+                .context("reading a member's role")
+        })
+        .transpose()?;
+    let in_organization = if projects.is_empty() {
+        role
+    } else {
+        Role::Member
+    };
+    members::set_in(
+        &transaction,
+        organization,
+        user,
+        before.unwrap_or(in_organization).max(in_organization),
+        now,
+    )
+    .await?;
     if !projects.is_empty() {
         members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
     }
-    let joined = members::described(&transaction, organization, user).await?.unwrap_or_default();
-    audit.write_elsewhere(&transaction, Chain::Organization(organization), joined, now).await?;
-    transaction.commit().await.context("accepting an invitation")?;
+    let joined = members::described(&transaction, organization, user)
+        .await?
+        .unwrap_or_default();
+    audit
+        .write_elsewhere(&transaction, Chain::Organization(organization), joined, now)
+        .await?;
+    transaction
+        .commit()
+        .await
+        .context("accepting an invitation")?;
     super::slug(&row, 2)
 }

@@ -58,7 +58,10 @@ struct Project {
 
 impl From<NamedProject> for Project {
     fn from(project: NamedProject) -> Self {
-        Self { r#ref: project.reference, name: project.name }
+        Self {
+            r#ref: project.reference,
+            name: project.name,
+        }
     }
 }
 
@@ -97,7 +100,11 @@ static LOOK: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(look).that_only_sees().sample(r#"{"token": "gantry_invite_…"}"#),
+    handler: || {
+        mount(look)
+            .that_only_sees()
+            .sample(r#"{"token": "gantry_invite_…"}"#)
+    },
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -113,7 +120,13 @@ struct Offered {
 }
 
 async fn look(user: User, app: App, Json(request): Json<Shown>) -> Result<Json<Offered>, Error> {
-    let open = invitations::look(&app.db, user.id, &SecretString::from(request.token), app.clock.now()).await?;
+    let open = invitations::look(
+        &app.db,
+        user.id,
+        &SecretString::from(request.token),
+        app.clock.now(),
+    )
+    .await?;
     Ok(Json(Offered {
         organization_slug: open.slug,
         organization_name: open.organization,
@@ -141,8 +154,20 @@ struct Accepted {
     organization_slug: OrgSlug,
 }
 
-async fn accept(user: User, audit: Arc<Recorder>, app: App, Json(request): Json<Shown>) -> Result<Json<Accepted>, Error> {
-    let organization_slug = invitations::accept(&app.db, user.id, &SecretString::from(request.token), app.clock.now(), &audit).await?;
+async fn accept(
+    user: User,
+    audit: Arc<Recorder>,
+    app: App,
+    Json(request): Json<Shown>,
+) -> Result<Json<Accepted>, Error> {
+    let organization_slug = invitations::accept(
+        &app.db,
+        user.id,
+        &SecretString::from(request.token),
+        app.clock.now(),
+        &audit,
+    )
+    .await?;
     // The answer may be read before the notification of the change is: this node must not believe that the organization is hidden.
     app.forget("members");
     app.forget("members");

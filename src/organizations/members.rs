@@ -55,7 +55,11 @@ pub struct Page {
 }
 
 /// A page of members, and whether there are more on either side.
-pub async fn page(db: &Db, organization: OrganizationId, page: &Page) -> Result<(Vec<Membership>, bool, bool), Error> {
+pub async fn page(
+    db: &Db,
+    organization: OrganizationId,
+    page: &Page,
+) -> Result<(Vec<Membership>, bool, bool), Error> {
     // One more than asked for says whether there is more. Backwards is read backwards.
     macro_rules! members {
         ($order:literal) => {
@@ -76,14 +80,30 @@ pub async fn page(db: &Db, organization: OrganizationId, page: &Page) -> Result<
         };
     }
     let backwards = page.before.is_some() && page.after.is_none();
-    let sql = if backwards { members!("desc") } else { members!("asc") };
+    let sql = if backwards {
+        members!("desc")
+    } else {
+        members!("asc")
+    };
     let limit = page.size + 1;
     let rows = db
-        .query(sql, &[&organization.0, &page.after, &page.before, &page.username, &page.email, &limit])
+        .query(
+            sql,
+            &[
+                &organization.0,
+                &page.after,
+                &page.before,
+                &page.username,
+                &page.email,
+                &limit,
+            ],
+        )
         .await
         .context("listing members")?;
     let more = i64::try_from(rows.len()).is_ok_and(|found| found > page.size);
-    let shown = rows.iter().take(usize::try_from(page.size).unwrap_or_default());
+    let shown = rows
+        .iter()
+        .take(usize::try_from(page.size).unwrap_or_default());
     let mut members = shown.map(read).collect::<Result<Vec<_>, _>>()?;
     if backwards {
         members.reverse();
@@ -94,23 +114,41 @@ pub async fn page(db: &Db, organization: OrganizationId, page: &Page) -> Result<
 
 fn read(row: &Row) -> Result<Membership, Error> {
     let role = |name: &str| name.parse::<Role>().context("reading a member's role");
-    let (roles, references, names): (Vec<&str>, Vec<String>, Vec<String>) = (row.get(4), row.get(5), row.get(6));
+    let (roles, references, names): (Vec<&str>, Vec<String>, Vec<String>) =
+        (row.get(4), row.get(5), row.get(6));
     let mut on_projects: Vec<(Role, Vec<NamedProject>)> = Vec::new();
     for (name, project) in roles.into_iter().zip(references.into_iter().zip(names)) {
-        let (given, project) = (role(name)?, NamedProject { reference: project.0, name: project.1 });
+        let (given, project) = (
+            role(name)?,
+            NamedProject {
+                reference: project.0,
+                name: project.1,
+            },
+        );
         match on_projects.iter_mut().find(|(known, _)| *known == given) {
             Some((_, projects)) => projects.push(project),
             None => on_projects.push((given, vec![project])),
         }
     }
-    Ok(Membership { user: row.get(0), username: row.get(1), email: row.get(2), role: role(row.get(3))?, on_projects })
+    Ok(Membership {
+        user: row.get(0),
+        username: row.get(1),
+        email: row.get(2),
+        role: role(row.get(3))?,
+        on_projects,
+    })
 }
 
 /// The row of the member with this id.
 pub async fn by_id(db: &Db, organization: OrganizationId, user: Uuid) -> Result<UserId, Error> {
     let sql = "select u.id from members m join users u on u.id = m.user_id where m.organization_id = $1 and u.gotrue_id = $2";
-    let rows = db.query(sql, &[&organization.0, &user]).await.context("looking up a member")?;
-    rows.first().map(|row| UserId(row.get(0))).ok_or(Error::NotFound)
+    let rows = db
+        .query(sql, &[&organization.0, &user])
+        .await
+        .context("looking up a member")?;
+    rows.first()
+        .map(|row| UserId(row.get(0)))
+        .ok_or(Error::NotFound)
 }
 
 /// Gives a user a role in an organization, or another one than before. The last owner stays one.
@@ -123,14 +161,27 @@ pub async fn set(
     audit: Option<&Recorder>,
 ) -> Result<(), Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("setting a member's role")?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("setting a member's role")?;
     lock(&transaction, organization).await?;
     let before = described(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, 200, (before, described(&transaction, organization, user).await?), now).await?;
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (before, described(&transaction, organization, user).await?),
+                now,
+            )
+            .await?;
     }
-    transaction.commit().await.context("setting a member's role")
+    transaction
+        .commit()
+        .await
+        .context("setting a member's role")
 }
 
 /// The same, in a transaction that holds the lock.
@@ -146,7 +197,10 @@ pub(super) async fn set_in(
     }
     let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
                on conflict (organization_id, user_id) do update set role = excluded.role";
-    transaction.execute(sql, &[&organization.0, &user.0, &role.name(), &now]).await.context("setting a member's role")?;
+    transaction
+        .execute(sql, &[&organization.0, &user.0, &role.name(), &now])
+        .await
+        .context("setting a member's role")?;
     Ok(())
 }
 
@@ -160,15 +214,28 @@ pub async fn set_on_projects(
     (now, audit): (DateTime<Utc>, Option<&Recorder>),
 ) -> Result<Vec<NamedProject>, Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("setting roles on projects")?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("setting roles on projects")?;
     lock(&transaction, organization).await?;
     let before = described(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, 200, (before, described(&transaction, organization, user).await?), now).await?;
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (before, described(&transaction, organization, user).await?),
+                now,
+            )
+            .await?;
     }
-    transaction.commit().await.context("setting roles on projects")?;
+    transaction
+        .commit()
+        .await
+        .context("setting roles on projects")?;
     Ok(projects)
 }
 
@@ -183,14 +250,23 @@ pub(super) async fn set_on_projects_in(
 ) -> Result<(), Error> {
     if role == Role::Member {
         let sql = "delete from project_roles where organization_id = $1 and user_id = $2 and project_id = any($3)";
-        transaction.execute(sql, &[&organization.0, &user.0, &projects]).await.context("taking roles on projects")?;
+        transaction
+            .execute(sql, &[&organization.0, &user.0, &projects])
+            .await
+            .context("taking roles on projects")?;
         return Ok(());
     }
     // A project that went away since it was named is passed by.
     let sql = "insert into project_roles (organization_id, user_id, project_id, role, created_at) \
                select $1, $2, p.id, $4, $5 from projects p where p.id = any($3) and p.organization_id = $1 and p.desired <> 'removed' \
                on conflict (user_id, project_id) do update set role = excluded.role";
-    transaction.execute(sql, &[&organization.0, &user.0, &projects, &role.name(), &now]).await.context("giving roles on projects")?;
+    transaction
+        .execute(
+            sql,
+            &[&organization.0, &user.0, &projects, &role.name(), &now],
+        )
+        .await
+        .context("giving roles on projects")?;
     Ok(())
 }
 
@@ -202,10 +278,25 @@ pub(super) async fn projects_in(
 ) -> Result<(Vec<i64>, Vec<NamedProject>), Error> {
     let texts: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
     let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired <> 'removed' order by ref";
-    let rows = transaction.query(sql, &[&organization.0, &texts]).await.context("looking up projects")?;
-    let projects: Vec<_> = rows.iter().map(|row| NamedProject { reference: row.get(1), name: row.get(2) }).collect();
-    match texts.iter().find(|text| !projects.iter().any(|project| project.reference == **text)) {
-        Some(unknown) => Err(Error::invalid("projects", format!("there is no project {unknown} in this organization"))),
+    let rows = transaction
+        .query(sql, &[&organization.0, &texts])
+        .await
+        .context("looking up projects")?;
+    let projects: Vec<_> = rows
+        .iter()
+        .map(|row| NamedProject {
+            reference: row.get(1),
+            name: row.get(2),
+        })
+        .collect();
+    match texts
+        .iter()
+        .find(|text| !projects.iter().any(|project| project.reference == **text))
+    {
+        Some(unknown) => Err(Error::invalid(
+            "projects",
+            format!("there is no project {unknown} in this organization"),
+        )),
         None => Ok((rows.iter().map(|row| row.get(0)).collect(), projects)),
     }
 }
@@ -222,36 +313,73 @@ pub async fn remove(
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
     keep_an_owner(&transaction, organization, user).await?;
-    let before = described(&transaction, organization, user).await?.ok_or(Error::NotFound)?;
+    let before = described(&transaction, organization, user)
+        .await?
+        .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+        audit
+            .write_in(&transaction, 200, (Some(before), None), now)
+            .await?;
     }
     let sql = "delete from members where organization_id = $1 and user_id = $2";
-    transaction.execute(sql, &[&organization.0, &user.0]).await.context("removing a member")?;
+    transaction
+        .execute(sql, &[&organization.0, &user.0])
+        .await
+        .context("removing a member")?;
     transaction.commit().await.context("removing a member")
 }
 
 /// A member with all roles, for the audit log. `None` if the user is no member.
-pub(super) async fn described(transaction: &Transaction<'_>, organization: OrganizationId, user: UserId) -> Result<Option<Value>, Error> {
+pub(super) async fn described(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+) -> Result<Option<Value>, Error> {
     let sql = "select u.gotrue_id::text, m.role, \
                array(select p.ref || ' ' || r.role from project_roles r join projects p on p.id = r.project_id \
                      where r.user_id = m.user_id and r.organization_id = m.organization_id order by p.ref) \
                from members m join users u on u.id = m.user_id where m.organization_id = $1 and m.user_id = $2";
-    let row = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("describing a member")?;
-    let described =
-        |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
+    let row = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("describing a member")?;
+    let described = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
     Ok(row.map(described))
 }
 
 /// Who holds this lock changes the organization's members alone, so that two cannot each be sure of the other.
-pub(super) async fn lock(transaction: &Transaction<'_>, organization: OrganizationId) -> Result<(), Error> {
-    let locked = transaction.query_opt("select from organizations where id = $1 for update", &[&organization.0]).await;
-    locked.context("locking an organization")?.map(drop).ok_or(Error::NotFound)
+pub(super) async fn lock(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+) -> Result<(), Error> {
+    let locked = transaction
+        .query_opt(
+            "select from organizations where id = $1 for update",
+            &[&organization.0],
+        )
+        .await;
+    locked
+        .context("locking an organization")?
+        .map(drop)
+        .ok_or(Error::NotFound)
 }
 
 /// Refuses to go on if `user` is the only owner.
-async fn keep_an_owner(transaction: &Transaction<'_>, organization: OrganizationId, user: UserId) -> Result<(), Error> {
+async fn keep_an_owner(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+) -> Result<(), Error> {
     let sql = "select from members where organization_id = $1 and role = 'owner' having count(*) = 1 and min(user_id) = $2";
-    let last = transaction.query_opt(sql, &[&organization.0, &user.0]).await.context("counting owners")?;
-    if last.is_some() { Err(Error::Rejected("An organization must have at least one owner".into())) } else { Ok(()) }
+    let last = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("counting owners")?;
+    if last.is_some() {
+        Err(Error::Rejected(
+            "An organization must have at least one owner".into(),
+        ))
+    } else {
+        Ok(())
+    }
 }

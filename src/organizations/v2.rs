@@ -112,19 +112,35 @@ struct ProjectAttributes {
 
 impl RoleAttributes {
     fn in_organization(role: Role) -> Self {
-        Self { name: role.name(), scope: "organization", projects: Vec::new() }
+        Self {
+            name: role.name(),
+            scope: "organization",
+            projects: Vec::new(),
+        }
     }
 
     fn on_projects(role: Role, projects: Vec<NamedProject>) -> Self {
-        let projects = projects.into_iter().map(|project| ProjectAttributes { r#ref: project.reference, name: project.name });
-        Self { name: role.name(), scope: "project", projects: projects.collect() }
+        let projects = projects.into_iter().map(|project| ProjectAttributes {
+            r#ref: project.reference,
+            name: project.name,
+        });
+        Self {
+            name: role.name(),
+            scope: "project",
+            projects: projects.collect(),
+        }
     }
 }
 
 impl From<Membership> for MemberResource {
     fn from(member: Membership) -> Self {
         let mut roles = vec![RoleAttributes::in_organization(member.role)];
-        roles.extend(member.on_projects.into_iter().map(|(role, projects)| RoleAttributes::on_projects(role, projects)));
+        roles.extend(
+            member
+                .on_projects
+                .into_iter()
+                .map(|(role, projects)| RoleAttributes::on_projects(role, projects)),
+        );
         let attributes = MemberAttributes {
             username: member.username,
             primary_email: member.email,
@@ -133,24 +149,63 @@ impl From<Membership> for MemberResource {
             avatar_url: None,
             roles,
         };
-        Self { r#type: "organization_member", id: member.user, attributes }
+        Self {
+            r#type: "organization_member",
+            id: member.user,
+            attributes,
+        }
     }
 }
 
-async fn list(organization: Organization, app: App, Query(query): Query<PageQuery>) -> Result<Json<Paged<MemberResource>>, Error> {
+async fn list(
+    organization: Organization,
+    app: App,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Paged<MemberResource>>, Error> {
     if !(1..=100).contains(&query.size) {
         return Err(Error::invalid("page[size]", "expected 1 to 100"));
     }
     if query.after.is_some() && query.before.is_some() {
-        return Err(Error::invalid("page[before]", "cannot be given together with page[after]"));
+        return Err(Error::invalid(
+            "page[before]",
+            "cannot be given together with page[after]",
+        ));
     }
-    let PageQuery { size, after, before, username, email } = query;
-    let (found, earlier, later) = members::page(&app.db, organization.id, &Page { size, after, before, username, email }).await?;
+    let PageQuery {
+        size,
+        after,
+        before,
+        username,
+        email,
+    } = query;
+    let (found, earlier, later) = members::page(
+        &app.db,
+        organization.id,
+        &Page {
+            size,
+            after,
+            before,
+            username,
+            email,
+        },
+    )
+    .await?;
     let link = |way: &str, member: Option<&Membership>| {
-        member.map(|member| format!("/v2/organizations/{}/members?page[size]={size}&page[{way}]={}", organization.slug, member.user))
+        member.map(|member| {
+            format!(
+                "/v2/organizations/{}/members?page[size]={size}&page[{way}]={}",
+                organization.slug, member.user
+            )
+        })
     };
-    let links = Links { prev: link("before", found.first().filter(|_| earlier)), next: link("after", found.last().filter(|_| later)) };
-    Ok(Json(Paged { data: found.into_iter().map(MemberResource::from).collect(), links }))
+    let links = Links {
+        prev: link("before", found.first().filter(|_| earlier)),
+        next: link("after", found.last().filter(|_| later)),
+    };
+    Ok(Json(Paged {
+        data: found.into_iter().map(MemberResource::from).collect(),
+        links,
+    }))
 }
 
 static ROLES: Endpoint = Endpoint {
@@ -178,8 +233,13 @@ struct RoleName {
 }
 
 async fn roles(_: Organization) -> Result<Json<Data<Vec<RoleResource>>>, Error> {
-    let resource = |role: Role| RoleResource { r#type: "organization_role", attributes: RoleName { name: role.name() } };
-    Ok(Json(Data { data: Role::ASSIGNABLE.into_iter().map(resource).collect() }))
+    let resource = |role: Role| RoleResource {
+        r#type: "organization_role",
+        attributes: RoleName { name: role.name() },
+    };
+    Ok(Json(Data {
+        data: Role::ASSIGNABLE.into_iter().map(resource).collect(),
+    }))
 }
 
 /// The member the path names.
@@ -190,7 +250,8 @@ impl Input for MemberId {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
-        id.map(Self).ok_or_else(|| Error::invalid("user_id", "expected a UUID"))
+        id.map(Self)
+            .ok_or_else(|| Error::invalid("user_id", "expected a UUID"))
     }
 }
 
@@ -203,7 +264,9 @@ static ASSIGN: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::OrganizationAdminWrite]], S::OrganizationsWrite),
     limit: &STANDARD,
-    handler: || mount(assign).sample(r#"{"data": {"type": "organization_member_role", "attributes": {"role": "developer"}}}"#),
+    handler: || {
+        mount(assign).sample(r#"{"data": {"type": "organization_member_role", "attributes": {"role": "developer"}}}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -263,12 +326,21 @@ struct GivenProject {
 /// Projects named in one request.
 const PROJECTS_MAX: usize = 100;
 
-fn named(projects: Option<Vec<GivenProject>>) -> Result<Option<std::collections::BTreeSet<ProjectRef>>, Error> {
-    let Some(projects) = projects else { return Ok(None) };
+fn named(
+    projects: Option<Vec<GivenProject>>,
+) -> Result<Option<std::collections::BTreeSet<ProjectRef>>, Error> {
+    let Some(projects) = projects else {
+        return Ok(None);
+    };
     if !(1..=PROJECTS_MAX).contains(&projects.len()) {
-        return Err(Error::invalid("projects", format!("expected 1 to {PROJECTS_MAX}")));
+        return Err(Error::invalid(
+            "projects",
+            format!("expected 1 to {PROJECTS_MAX}"),
+        ));
     }
-    Ok(Some(projects.into_iter().map(|project| project.r#ref).collect()))
+    Ok(Some(
+        projects.into_iter().map(|project| project.r#ref).collect(),
+    ))
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -291,14 +363,27 @@ async fn assign(
     let attributes = if let Some(projects) = projects {
         RoleAttributes::on_projects(
             role,
-            members::set_on_projects(&app.db, organization.id, user, role, &projects, (now, Some(&audit))).await?,
+            members::set_on_projects(
+                &app.db,
+                organization.id,
+                user,
+                role,
+                &projects,
+                (now, Some(&audit)),
+            )
+            .await?,
         )
     } else {
         members::set(&app.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
     settle(&app).await?;
-    Ok(Json(Data { data: AssignedResource { r#type: "organization_member_role", attributes } }))
+    Ok(Json(Data {
+        data: AssignedResource {
+            r#type: "organization_member_role",
+            attributes,
+        },
+    }))
 }
 
 /// The next request on every node is decided by what was changed.
@@ -319,9 +404,21 @@ static REMOVE: Endpoint = Endpoint {
     handler: || mount(remove),
 };
 
-async fn remove(organization: Organization, MemberId(member): MemberId, audit: Arc<Recorder>, app: App) -> Result<Done, Error> {
+async fn remove(
+    organization: Organization,
+    MemberId(member): MemberId,
+    audit: Arc<Recorder>,
+    app: App,
+) -> Result<Done, Error> {
     let user = members::by_id(&app.db, organization.id, member).await?;
-    members::remove(&app.db, organization.id, user, app.clock.now(), Some(&audit)).await?;
+    members::remove(
+        &app.db,
+        organization.id,
+        user,
+        app.clock.now(),
+        Some(&audit),
+    )
+    .await?;
     settle(&app).await?;
     Ok(Done)
 }
@@ -403,10 +500,25 @@ async fn invite(
     Json(request): Json<InviteRequest>,
 ) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
     if !(1..=INVITATIONS_MAX).contains(&request.data.len()) {
-        return Err(Error::invalid("data", format!("expected 1 to {INVITATIONS_MAX}")));
+        return Err(Error::invalid(
+            "data",
+            format!("expected 1 to {INVITATIONS_MAX}"),
+        ));
     }
-    let invites = request.data.into_iter().map(|resource| invitation(resource.attributes, standing)).collect::<Result<_, _>>()?;
-    let made = invitations::invite(&app.db, &app.entropy, organization.id, user.id, invites, (app.clock.now(), &audit)).await?;
+    let invites = request
+        .data
+        .into_iter()
+        .map(|resource| invitation(resource.attributes, standing))
+        .collect::<Result<_, _>>()?;
+    let made = invitations::invite(
+        &app.db,
+        &app.entropy,
+        organization.id,
+        user.id,
+        invites,
+        (app.clock.now(), &audit),
+    )
+    .await?;
     let resource = |made: invitations::Invited| InvitationResource {
         r#type: "organization_invitation",
         attributes: InvitationAttributes {
@@ -415,7 +527,9 @@ async fn invite(
             expires_at: Some(made.expires_at),
         },
     };
-    Ok(Created(Data { data: made.into_iter().map(resource).collect() }))
+    Ok(Created(Data {
+        data: made.into_iter().map(resource).collect(),
+    }))
 }
 
 /// Nobody gives what is above the own role.
@@ -428,7 +542,11 @@ fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite
         return Err(Error::invalid("require_sso", "is not supported"));
     }
     accounts::local_part(&attributes.email)?;
-    Ok(Invite { email: attributes.email, role, projects: named(attributes.projects)?.unwrap_or_default() })
+    Ok(Invite {
+        email: attributes.email,
+        role,
+        projects: named(attributes.projects)?.unwrap_or_default(),
+    })
 }
 
 static REVOKE: Endpoint = Endpoint {
@@ -440,7 +558,9 @@ static REVOKE: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
     limit: &STANDARD,
-    handler: || mount(revoke).sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com"}}]}"#),
+    handler: || {
+        mount(revoke).sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com"}}]}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -470,9 +590,23 @@ async fn revoke(
     if !(1..=100).contains(&request.data.len()) {
         return Err(Error::invalid("data", "expected 1 to 100"));
     }
-    let emails: Vec<_> = request.data.into_iter().map(|resource| resource.attributes.email).collect();
-    let gone = invitations::revoke(&app.db, organization.id, &emails, app.clock.now(), &audit).await?;
-    let attributes = |email| InvitationAttributes { email, token: None, expires_at: None };
-    let resource = |email| InvitationResource { r#type: "organization_invitation", attributes: attributes(email) };
-    Ok(Json(Data { data: gone.into_iter().map(resource).collect() }))
+    let emails: Vec<_> = request
+        .data
+        .into_iter()
+        .map(|resource| resource.attributes.email)
+        .collect();
+    let gone =
+        invitations::revoke(&app.db, organization.id, &emails, app.clock.now(), &audit).await?;
+    let attributes = |email| InvitationAttributes {
+        email,
+        token: None,
+        expires_at: None,
+    };
+    let resource = |email| InvitationResource {
+        r#type: "organization_invitation",
+        attributes: attributes(email),
+    };
+    Ok(Json(Data {
+        data: gone.into_iter().map(resource).collect(),
+    }))
 }

@@ -82,7 +82,9 @@ async fn create(
     organization: Organization,
 ) -> Result<Created<Bare>, Error> {
     let new = request.check(app.clusters.engines())?;
-    Ok(Created(projects::create(&app, &organization, new, &audit).await?))
+    Ok(Created(
+        projects::create(&app, &organization, new, &audit).await?,
+    ))
 }
 
 static REGIONS: Endpoint = Endpoint {
@@ -99,7 +101,10 @@ static REGIONS: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RegionsQuery {
-    #[expect(dead_code, reason = "required by the contract; every organization has the same regions here")]
+    #[expect(
+        dead_code,
+        reason = "required by the contract; every organization has the same regions here"
+    )]
     organization_slug: OrgSlug,
     continent: Option<Continent>,
     #[expect(dead_code, reason = "every region has every size here")]
@@ -145,9 +150,16 @@ struct UpdateRequest {
     name: String,
 }
 
-async fn update(project: Project, app: App, audit: Arc<Recorder>, Json(request): Json<UpdateRequest>) -> Result<Json<Named>, Error> {
+async fn update(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<UpdateRequest>,
+) -> Result<Json<Named>, Error> {
     names::check("name", &request.name, 256)?;
-    Ok(Json(projects::rename(&app, &project, &request.name, &audit).await?))
+    Ok(Json(
+        projects::rename(&app, &project, &request.name, &audit).await?,
+    ))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -179,7 +191,9 @@ static PAUSE: Endpoint = Endpoint {
 };
 
 async fn pause(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Pause, &audit).await.map(|()| Done)
+    lifecycle::command(&app, &project, Command::Pause, &audit)
+        .await
+        .map(|()| Done)
 }
 
 static RESTORE_VERSIONS: Endpoint = Endpoint {
@@ -211,7 +225,9 @@ static RESTORE: Endpoint = Endpoint {
 };
 
 async fn restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Restore, &audit).await.map(|()| Done)
+    lifecycle::command(&app, &project, Command::Restore, &audit)
+        .await
+        .map(|()| Done)
 }
 
 static CANCEL_RESTORE: Endpoint = Endpoint {
@@ -227,7 +243,9 @@ static CANCEL_RESTORE: Endpoint = Endpoint {
 };
 
 async fn cancel_restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::CancelRestore, &audit).await.map(|()| Done)
+    lifecycle::command(&app, &project, Command::CancelRestore, &audit)
+        .await
+        .map(|()| Done)
 }
 
 static RESTART: Endpoint = Endpoint {
@@ -243,7 +261,9 @@ static RESTART: Endpoint = Endpoint {
 };
 
 async fn restart(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Restart, &audit).await.map(|()| Done)
+    lifecycle::command(&app, &project, Command::Restart, &audit)
+        .await
+        .map(|()| Done)
 }
 
 static HEALTH: Endpoint = Endpoint {
@@ -276,20 +296,43 @@ fn one_second() -> u64 {
 /// Services at most in one question: the contract has eight.
 const SERVICES_MAX: usize = 8;
 
-fn comma_separated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<health::Service>, D::Error> {
+fn comma_separated<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<health::Service>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).take(SERVICES_MAX + 1);
-    names.map(|name| health::Service::deserialize(serde::de::value::StrDeserializer::new(name))).collect()
+    let names = text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .take(SERVICES_MAX + 1);
+    names
+        .map(|name| health::Service::deserialize(serde::de::value::StrDeserializer::new(name)))
+        .collect()
 }
 
-async fn services_health(project: Project, app: App, Lists(query): Lists<HealthQuery>) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
+async fn services_health(
+    project: Project,
+    app: App,
+    Lists(query): Lists<HealthQuery>,
+) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
     if !(1..=SERVICES_MAX).contains(&query.services.len()) {
-        return Err(Error::invalid("services", "expected one to eight of the services"));
+        return Err(Error::invalid(
+            "services",
+            "expected one to eight of the services",
+        ));
     }
     if query.timeout_ms > 10_000 {
         return Err(Error::invalid("timeout_ms", "expected 0 to 10000"));
     }
-    Ok(Json(health::check(&app, &project, &query.services, Duration::from_millis(query.timeout_ms)).await?))
+    Ok(Json(
+        health::check(
+            &app,
+            &project,
+            &query.services,
+            Duration::from_millis(query.timeout_ms),
+        )
+        .await?,
+    ))
 }
 
 static UPDATE_PASSWORD: Endpoint = Endpoint {
@@ -327,10 +370,15 @@ async fn update_password(
 ) -> Result<Json<PasswordChanged>, Error> {
     let bytes = request.password.expose_secret();
     if bytes.chars().count() < 4 || bytes.len() > 256 {
-        return Err(Error::invalid("password", "expected at least 4 characters, at most 256 bytes"));
+        return Err(Error::invalid(
+            "password",
+            "expected at least 4 characters, at most 256 bytes",
+        ));
     }
     lifecycle::set_password(&app, &project, request.password, &audit).await?;
-    Ok(Json(PasswordChanged { message: "The password was changed" }))
+    Ok(Json(PasswordChanged {
+        message: "The password was changed",
+    }))
 }
 
 static GET_SETTINGS: Endpoint = Endpoint {
@@ -361,8 +409,15 @@ static REPLACE_SETTINGS: Endpoint = Endpoint {
     handler: || mount(replace_settings).sample(r#"{"work_mem": "8MB"}"#),
 };
 
-async fn replace_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {
-    Ok(Json(parameters::change(&app, &project, change, How::Replace, &audit).await?))
+async fn replace_settings(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(change): Json<Change>,
+) -> Result<Json<Settings>, Error> {
+    Ok(Json(
+        parameters::change(&app, &project, change, How::Replace, &audit).await?,
+    ))
 }
 
 static CHANGE_SETTINGS: Endpoint = Endpoint {
@@ -377,6 +432,13 @@ static CHANGE_SETTINGS: Endpoint = Endpoint {
     handler: || mount(change_settings).sample(r#"{"statement_timeout": "30s"}"#),
 };
 
-async fn change_settings(project: Project, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Settings>, Error> {
-    Ok(Json(parameters::change(&app, &project, change, How::Merge, &audit).await?))
+async fn change_settings(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(change): Json<Change>,
+) -> Result<Json<Settings>, Error> {
+    Ok(Json(
+        parameters::change(&app, &project, change, How::Merge, &audit).await?,
+    ))
 }

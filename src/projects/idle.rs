@@ -36,7 +36,10 @@ impl Uses {
     fn is_news(&self, project: ProjectId, now: Ticks) -> bool {
         let mut uses = self.0.lock();
         let every = u64::try_from(NOTED_EVERY.as_millis()).unwrap_or(Ticks::MAX);
-        if uses.get(&project).is_some_and(|noted| now.saturating_sub(*noted) < every) {
+        if uses
+            .get(&project)
+            .is_some_and(|noted| now.saturating_sub(*noted) < every)
+        {
             return false;
         }
         if uses.len() >= REMEMBERED_MAX {
@@ -54,22 +57,37 @@ pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Targ
     let ready = async {
         loop {
             changes.borrow_and_update();
-            let rows = app.db.query("select status, asleep from projects where id = $1", &[&id.0]).await;
+            let rows = app
+                .db
+                .query(
+                    "select status, asleep from projects where id = $1",
+                    &[&id.0],
+                )
+                .await;
             let rows = rows.context("reading a project's status")?;
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => rouse(app, id).await?,
                 Status::ActiveHealthy => return Ok(Target::of(&app.clusters, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
-                Status::Pausing | Status::Inactive | Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
+                Status::Pausing
+                | Status::Inactive
+                | Status::InitFailed
+                | Status::PauseFailed
+                | Status::RestoreFailed => {
                     return Err(Error::DatabaseUnreachable);
                 }
-                Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {}
+                Status::ComingUp
+                | Status::ActiveUnhealthy
+                | Status::Restoring
+                | Status::Restarting => {}
             }
             changes.changed().await.context("waiting for a project")?;
         }
     };
-    tokio::time::timeout(SETTLE_WAIT, ready).await.unwrap_or(Err(Error::DatabaseUnreachable))
+    tokio::time::timeout(SETTLE_WAIT, ready)
+        .await
+        .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
 /// Notes that somebody uses the project, where that matters. Costs nothing if it was noted a moment ago.
@@ -82,21 +100,30 @@ pub async fn note_use(app: &App, id: ProjectId) -> Result<(), Error> {
 
 async fn write_use(app: &App, id: ProjectId) -> Result<(), Error> {
     let sql = "update projects set used_at = $2 where id = $1";
-    app.db.query(sql, &[&id.0, &app.clock.now()]).await.context("noting the use of a project").map(drop)
+    app.db
+        .query(sql, &[&id.0, &app.clock.now()])
+        .await
+        .context("noting the use of a project")
+        .map(drop)
 }
 
 /// Has a sleeping server started. Somebody else may have at the same moment.
 async fn rouse(app: &App, project: ProjectId) -> Result<(), Error> {
     let sql = "update projects set asleep = false, status = 'RESTORING', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2 where id = $1 and asleep and status = 'ACTIVE_HEALTHY'";
-    app.db.query(sql, &[&project.0, &app.clock.now()]).await.context("waking a project")?;
+    app.db
+        .query(sql, &[&project.0, &app.clock.now()])
+        .await
+        .context("waking a project")?;
     app.reconciler.heard();
     Ok(())
 }
 
 /// Puts projects to sleep that nobody used for so long, until it is dropped. Does nothing where that is not wanted.
 pub async fn run(app: App) {
-    let Some(after) = app.settings.idle_pause_after else { return };
+    let Some(after) = app.settings.idle_pause_after else {
+        return;
+    };
     let mut look = tokio::time::interval(LOOK);
     loop {
         look.tick().await;
@@ -115,9 +142,16 @@ pub async fn doze(app: &App, after: Duration) -> Result<(), Error> {
     let sql = "select id, ref, generation from projects where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep \
                and password_verifier is null and settings_before is null \
                and greatest(used_at, settled_at, created_at) < $2 order by id limit $3";
-    let rows = app.db.query(sql, &[&app.settings.node, &since, &BATCH]).await.context("looking for unused projects")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node, &since, &BATCH])
+        .await
+        .context("looking for unused projects")?;
     for row in &rows {
-        let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+        let project: ProjectRef = row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?;
         match put_to_sleep(app, row, &project).await {
             Ok(true) => tracing::info!(%project, "nobody uses the project; its server sleeps"),
             Ok(false) => {}
@@ -130,8 +164,15 @@ pub async fn doze(app: &App, after: Duration) -> Result<(), Error> {
 async fn put_to_sleep(app: &App, row: &Row, project: &ProjectRef) -> Result<bool, Error> {
     let id = ProjectId(row.get(0));
     // Nobody else has it in hand meanwhile; whoever wakes it waits.
-    let Some(_hold) = app.reconciler.hold(id) else { return Ok(false) };
-    if app.clusters.is_used(project).await.context("looking for open sessions")? {
+    let Some(_hold) = app.reconciler.hold(id) else {
+        return Ok(false);
+    };
+    if app
+        .clusters
+        .is_used(project)
+        .await
+        .context("looking for open sessions")?
+    {
         write_use(app, id).await?;
         return Ok(false);
     }
@@ -139,11 +180,20 @@ async fn put_to_sleep(app: &App, row: &Row, project: &ProjectRef) -> Result<bool
     // Written first: killed in between, it sleeps with its eyes open, and wakes all the faster.
     let sql = "update projects set asleep = true, updated_at = $4 where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' \
                and exists (select from node_leases l where l.node = projects.node and l.generation = $3 for share) returning id";
-    let written = app.db.query(sql, &[&id.0, &row.get::<_, i64>(2), &lease, &app.clock.now()]).await;
+    let written = app
+        .db
+        .query(
+            sql,
+            &[&id.0, &row.get::<_, i64>(2), &lease, &app.clock.now()],
+        )
+        .await;
     if written.context("putting a project to sleep")?.is_empty() {
         return Ok(false);
     }
-    app.clusters.stop(project).await.context("stopping a cluster")?;
+    app.clusters
+        .stop(project)
+        .await
+        .context("stopping a cluster")?;
     Ok(true)
 }
 

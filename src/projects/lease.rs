@@ -52,8 +52,18 @@ impl Standing {
 
     /// The lease, and the time by the database's clock.
     fn read(row: &Row) -> (Self, DateTime<Utc>) {
-        let location = row.get::<_, Option<Json<Location>>>(3).map(|Json(location)| location);
-        (Self { holder: row.get(0), locked: row.get(1), expires_at: row.get(2), location }, row.get(4))
+        let location = row
+            .get::<_, Option<Json<Location>>>(3)
+            .map(|Json(location)| location);
+        (
+            Self {
+                holder: row.get(0),
+                locked: row.get(1),
+                expires_at: row.get(2),
+                location,
+            },
+            row.get(4),
+        )
     }
 }
 
@@ -79,11 +89,17 @@ enum Decision {
 }
 
 fn decide(lease: Option<&Standing>, ours: &Claimant<'_>, now: DateTime<Utc>) -> Decision {
-    let Some(lease) = lease else { return Decision::Take };
+    let Some(lease) = lease else {
+        return Decision::Take;
+    };
     if lease.holder == ours.holder || (ours.own_database && ours.locked) {
         return Decision::Take;
     }
-    match lease.location.as_ref().map(|earlier| ours.location.likeness(earlier)) {
+    match lease
+        .location
+        .as_ref()
+        .map(|earlier| ours.location.likeness(earlier))
+    {
         Some(Likeness::Other) => Decision::Refuse,
         // One kernel keeps the lock file, so the process that had the lock has ended.
         Some(Likeness::Same) if lease.locked && ours.locked => Decision::Take,
@@ -125,7 +141,13 @@ struct Held {
 impl Lease {
     /// A claim that was not made yet, for a folder in this location. `own_database` says that the control database lies in it.
     pub fn new(entropy: &Entropy, location: Location, own_database: bool) -> Self {
-        Self { holder: entropy.uuid(), held: Mutex::default(), location, own_database, refusal: Mutex::default() }
+        Self {
+            holder: entropy.uuid(),
+            held: Mutex::default(),
+            location,
+            own_database,
+            refusal: Mutex::default(),
+        }
     }
 
     /// Why this process may not act on the folder, whether or not another one does.
@@ -135,17 +157,26 @@ impl Lease {
 
     /// The number of the lease while it is held: every outcome is written down under it.
     pub(super) fn generation(&self) -> Option<i64> {
-        self.held.lock().as_ref().filter(|held| Instant::now() < held.until).map(|held| held.generation)
+        self.held
+            .lock()
+            .as_ref()
+            .filter(|held| Instant::now() < held.until)
+            .map(|held| held.generation)
     }
 
     /// The same, to act on.
     pub(super) fn check(&self) -> Result<i64, Error> {
-        self.generation().ok_or("another process drives the clusters of this data folder now").context("acting on a cluster")
+        self.generation()
+            .ok_or("another process drives the clusters of this data folder now")
+            .context("acting on a cluster")
     }
 
     /// Whether this process acts on the clusters of its data folder.
     pub fn leads(&self) -> bool {
-        self.held.lock().as_ref().is_some_and(|held| held.ready && Instant::now() < held.until)
+        self.held
+            .lock()
+            .as_ref()
+            .is_some_and(|held| held.ready && Instant::now() < held.until)
     }
 
     /// Lets go, for good: nothing may claim it again. The kernel tells whoever waits.
@@ -157,7 +188,8 @@ impl Lease {
     pub async fn hand_back(&self, app: &App) {
         let held = self.generation().is_some();
         self.release();
-        let sql = "update node_leases set expires_at = clock_timestamp() where node = $1 and holder = $2";
+        let sql =
+            "update node_leases set expires_at = clock_timestamp() where node = $1 and holder = $2";
         if held && let Err(error) = app.db.query(sql, &[&app.settings.node, &self.holder]).await {
             tracing::debug!(%error, "the lease of the data folder was not handed back; it runs out by itself");
         }
@@ -192,7 +224,12 @@ impl Lease {
                     Claimed::Waiting => (None, None),
                     Claimed::Refused(moved) => (None, Some(moved)),
                 };
-                *held = generation.map(|generation| Held { generation, until: asked + TERM.saturating_sub(MARGIN), lock, ready });
+                *held = generation.map(|generation| Held {
+                    generation,
+                    until: asked + TERM.saturating_sub(MARGIN),
+                    lock,
+                    ready,
+                });
                 *self.refusal.lock() = refusal;
                 Ok(())
             }
@@ -207,23 +244,46 @@ impl Lease {
     }
 
     async fn ask(&self, app: &App, locked: bool) -> Result<Claimed, Error> {
-        let (doing, node, location) = ("claiming the data folder's lease", &app.settings.node, Json(&self.location));
-        let held = |rows: Vec<Row>| rows.first().map_or(Claimed::Waiting, |row| Claimed::Held { generation: row.get(0) });
+        let (doing, node, location) = (
+            "claiming the data folder's lease",
+            &app.settings.node,
+            Json(&self.location),
+        );
+        let held = |rows: Vec<Row>| {
+            rows.first().map_or(Claimed::Waiting, |row| Claimed::Held {
+                generation: row.get(0),
+            })
+        };
         let sql = "update node_leases set locked = $3, location = $4, expires_at = clock_timestamp() + make_interval(secs => $5) \
                    where node = $1 and holder = $2 returning generation";
         let renewal: [Param<'_>; 5] = [node, &self.holder, &locked, &location, &TERM.as_secs_f64()];
-        if let renewed @ Claimed::Held { .. } = held(app.db.query(sql, &renewal).await.context(doing)?) {
+        if let renewed @ Claimed::Held { .. } =
+            held(app.db.query(sql, &renewal).await.context(doing)?)
+        {
             return Ok(renewed);
         }
         let rows = app.db.query(Standing::SQL, &[node]).await.context(doing)?;
         let standing = rows.first().map(Standing::read);
-        let ours = Claimant { holder: self.holder, locked, location: &self.location, own_database: self.own_database };
-        let (lease, now) = standing.map_or((None, DateTime::UNIX_EPOCH), |(lease, now)| (Some(lease), now));
+        let ours = Claimant {
+            holder: self.holder,
+            locked,
+            location: &self.location,
+            own_database: self.own_database,
+        };
+        let (lease, now) = standing.map_or((None, DateTime::UNIX_EPOCH), |(lease, now)| {
+            (Some(lease), now)
+        });
         match decide(lease.as_ref(), &ours, now) {
             Decision::Wait => return Ok(Claimed::Waiting),
             Decision::Refuse => {
-                let earlier = lease.as_ref().and_then(|lease| lease.location.as_ref()).unwrap_or(&self.location);
-                return Ok(Claimed::Refused(Moved::new(app.clusters.home().dir(), earlier)));
+                let earlier = lease
+                    .as_ref()
+                    .and_then(|lease| lease.location.as_ref())
+                    .unwrap_or(&self.location);
+                return Ok(Claimed::Refused(Moved::new(
+                    app.clusters.home().dir(),
+                    earlier,
+                )));
             }
             Decision::Take => {}
         }
@@ -237,25 +297,44 @@ impl Lease {
         let sql = "update node_leases set holder = $2, locked = $3, location = $4, generation = generation + 1, \
                    expires_at = clock_timestamp() + make_interval(secs => $5) \
                    where node = $1 and holder = $6 and locked = $7 and expires_at = $8 returning generation";
-        let params: [Param<'_>; 8] =
-            [node, &self.holder, &locked, &location, &TERM.as_secs_f64(), &lease.holder, &lease.locked, &lease.expires_at];
+        let params: [Param<'_>; 8] = [
+            node,
+            &self.holder,
+            &locked,
+            &location,
+            &TERM.as_secs_f64(),
+            &lease.holder,
+            &lease.locked,
+            &lease.expires_at,
+        ];
         Ok(held(app.db.query(sql, &params).await.context(doing)?))
     }
 }
 
 /// Where a folder of this node was last used, and whether its lease has run out. None if it never was.
 pub async fn last_used(db: &Db, node: Uuid) -> Result<Option<(Option<Location>, bool)>, Error> {
-    let rows = db.query(Standing::SQL, &[&node]).await.context("reading a data folder's lease")?;
+    let rows = db
+        .query(Standing::SQL, &[&node])
+        .await
+        .context("reading a data folder's lease")?;
     let standing = rows.first().map(Standing::read);
     Ok(standing.map(|(lease, now)| (lease.location, lease.expires_at < now)))
 }
 
 /// Lets the next process in this location have the lease. Returns whether it did: not while a process elsewhere renews it.
-pub async fn adopt(db: &Db, node: Uuid, location: &Location, entropy: &Entropy) -> Result<bool, Error> {
+pub async fn adopt(
+    db: &Db,
+    node: Uuid,
+    location: &Location,
+    entropy: &Entropy,
+) -> Result<bool, Error> {
     // A holder of its own, and a generation: a process elsewhere that hung and goes on has lost it.
     let sql = "update node_leases set holder = $2, locked = false, location = $3, generation = generation + 1, \
                expires_at = clock_timestamp() where node = $1 and expires_at < clock_timestamp() returning generation";
-    let rows = db.query(sql, &[&node, &entropy.uuid(), &Json(location)]).await.context("adopting a data folder")?;
+    let rows = db
+        .query(sql, &[&node, &entropy.uuid(), &Json(location)])
+        .await
+        .context("adopting a data folder")?;
     Ok(!rows.is_empty())
 }
 
@@ -268,7 +347,9 @@ pub async fn run(app: App) {
         }
         let before = std::mem::replace(&mut led, app.lease.leads());
         match (before, led) {
-            (true, false) => tracing::warn!("this process no longer acts on the clusters of its data folder"),
+            (true, false) => {
+                tracing::warn!("this process no longer acts on the clusters of its data folder")
+            }
             (false, true) => {
                 tracing::info!("this process acts on the clusters of its data folder");
                 app.reconciler.wake();
@@ -285,7 +366,9 @@ pub async fn run(app: App) {
 /// Logs a refusal when it is new, and again every now and then.
 fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Moved, Instant)> {
     let refusal = refusal?;
-    if let Some((earlier, at)) = told.filter(|(earlier, at)| *earlier == refusal && at.elapsed() < REMINDER) {
+    if let Some((earlier, at)) =
+        told.filter(|(earlier, at)| *earlier == refusal && at.elapsed() < REMINDER)
+    {
         return Some((earlier, at));
     }
     tracing::error!("{refusal}");
@@ -309,15 +392,37 @@ mod tests {
     use super::*;
 
     fn location(machine: &str, boot: &str, inode: u64) -> Location {
-        Location { machine: Some(machine.to_owned()), boot: boot.to_owned(), device: 1, inode, host: machine.to_owned() }
+        Location {
+            machine: Some(machine.to_owned()),
+            boot: boot.to_owned(),
+            device: 1,
+            inode,
+            host: machine.to_owned(),
+        }
     }
 
     /// The outcome for a process that finds the lease of another one.
-    fn asked(earlier: Option<Location>, expired: bool, locked: [bool; 2], here: &Location, own_database: bool) -> Decision {
+    fn asked(
+        earlier: Option<Location>,
+        expired: bool,
+        locked: [bool; 2],
+        here: &Location,
+        own_database: bool,
+    ) -> Decision {
         let now = DateTime::UNIX_EPOCH;
         let expires_at = now + TimeDelta::seconds(if expired { -1 } else { 1 });
-        let lease = Standing { holder: Uuid::from_u128(1), locked: locked[0], expires_at, location: earlier };
-        let ours = Claimant { holder: Uuid::from_u128(2), locked: locked[1], location: here, own_database };
+        let lease = Standing {
+            holder: Uuid::from_u128(1),
+            locked: locked[0],
+            expires_at,
+            location: earlier,
+        };
+        let ours = Claimant {
+            holder: Uuid::from_u128(2),
+            locked: locked[1],
+            location: here,
+            own_database,
+        };
         decide(Some(&lease), &ours, now)
     }
 
@@ -325,36 +430,120 @@ mod tests {
     fn a_lease_passes_at_once_on_one_machine_and_to_a_copy_never() {
         use Decision::{Refuse, Take, Wait};
         let here = location("m", "b", 1);
-        let (rebooted, copied, cloned) = (location("m", "a", 1), location("m", "b", 2), location("n", "c", 1));
+        let (rebooted, copied, cloned) = (
+            location("m", "a", 1),
+            location("m", "b", 2),
+            location("n", "c", 1),
+        );
         let both = [true, true];
         for (earlier, expired, locked, decision, what) in [
-            (Some(&here), false, both, Take, "the holder was killed, and the kernel says so"),
-            (Some(&here), false, [true, false], Wait, "the holder has the lock file"),
-            (Some(&here), false, [false, true], Wait, "the holder never had the lock file"),
+            (
+                Some(&here),
+                false,
+                both,
+                Take,
+                "the holder was killed, and the kernel says so",
+            ),
+            (
+                Some(&here),
+                false,
+                [true, false],
+                Wait,
+                "the holder has the lock file",
+            ),
+            (
+                Some(&here),
+                false,
+                [false, true],
+                Wait,
+                "the holder never had the lock file",
+            ),
             (Some(&here), true, [true, false], Take, "the holder hangs"),
-            (Some(&rebooted), false, both, Wait, "the machine was started again, or it is a clone that runs"),
-            (Some(&rebooted), true, both, Take, "the machine was started again"),
-            (Some(&copied), false, both, Refuse, "the original runs on the same machine"),
-            (Some(&copied), true, both, Refuse, "a copy on the same machine"),
-            (Some(&cloned), false, both, Refuse, "the original runs on another machine"),
-            (Some(&cloned), true, both, Refuse, "a copy from another machine"),
-            (None, false, both, Wait, "an older version holds it, without a location"),
+            (
+                Some(&rebooted),
+                false,
+                both,
+                Wait,
+                "the machine was started again, or it is a clone that runs",
+            ),
+            (
+                Some(&rebooted),
+                true,
+                both,
+                Take,
+                "the machine was started again",
+            ),
+            (
+                Some(&copied),
+                false,
+                both,
+                Refuse,
+                "the original runs on the same machine",
+            ),
+            (
+                Some(&copied),
+                true,
+                both,
+                Refuse,
+                "a copy on the same machine",
+            ),
+            (
+                Some(&cloned),
+                false,
+                both,
+                Refuse,
+                "the original runs on another machine",
+            ),
+            (
+                Some(&cloned),
+                true,
+                both,
+                Refuse,
+                "a copy from another machine",
+            ),
+            (
+                None,
+                false,
+                both,
+                Wait,
+                "an older version holds it, without a location",
+            ),
             (None, true, both, Take, "an older version held it"),
         ] {
-            assert_eq!(asked(earlier.cloned(), expired, locked, &here, false), decision, "{what}");
+            assert_eq!(
+                asked(earlier.cloned(), expired, locked, &here, false),
+                decision,
+                "{what}"
+            );
         }
     }
 
     #[test]
     fn a_new_lease_and_ones_own_are_taken_without_waiting() {
         let (here, now) = (location("m", "b", 1), DateTime::UNIX_EPOCH);
-        let ours = Claimant { holder: Uuid::from_u128(2), locked: false, location: &here, own_database: false };
+        let ours = Claimant {
+            holder: Uuid::from_u128(2),
+            locked: false,
+            location: &here,
+            own_database: false,
+        };
         assert_eq!(decide(None, &ours, now), Decision::Take);
-        let own = Standing { holder: ours.holder, locked: true, expires_at: now, location: Some(here.clone()) };
+        let own = Standing {
+            holder: ours.holder,
+            locked: true,
+            expires_at: now,
+            location: Some(here.clone()),
+        };
         assert_eq!(decide(Some(&own), &ours, now), Decision::Take);
         // A folder with its own control database was confirmed before that was started.
         let elsewhere = Some(location("n", "c", 9));
-        assert_eq!(asked(elsewhere.clone(), false, [true, true], &here, true), Decision::Take);
-        assert_eq!(asked(elsewhere, false, [true, false], &here, true), Decision::Refuse);
+        assert_eq!(
+            asked(elsewhere.clone(), false, [true, true], &here, true),
+            Decision::Take
+        );
+        assert_eq!(
+            asked(elsewhere, false, [true, false], &here, true),
+            Decision::Refuse
+        );
     }
 }

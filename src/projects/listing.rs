@@ -37,13 +37,20 @@ pub(super) enum Audience {
 impl Audience {
     pub(super) fn of(user: &User) -> Self {
         let scoped = user.token.filter(|_| user.grant.is_some()).map(Self::Token);
-        scoped.or(user.approval.as_ref().map(|approval| Self::Approval(approval.id))).unwrap_or(Self::User(user.id))
+        scoped
+            .or(user
+                .approval
+                .as_ref()
+                .map(|approval| Self::Approval(approval.id)))
+            .unwrap_or(Self::User(user.id))
     }
 }
 
 impl Default for Listings {
     fn default() -> Self {
-        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| answer.len() as u64))
+        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| {
+            answer.len() as u64
+        }))
     }
 }
 
@@ -158,16 +165,45 @@ struct ListedDatabase {
 /// Where every project runs, for clients that want one of the contract's providers.
 const PROVIDER: &str = "AWS";
 
-async fn list_of_organization(organization: Organization, app: App, Query(query): Query<PageQuery>) -> Result<Json<Page>, Error> {
+async fn list_of_organization(
+    organization: Organization,
+    app: App,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page>, Error> {
     if !(1..=100).contains(&query.limit) {
         return Err(Error::invalid("limit", "expected 1 to 100"));
     }
     let (offset, limit) = (i64::from(query.offset), i64::from(query.limit));
-    let statuses = query.statuses.as_deref().map(|list| list.split(',').map(str::trim).take(32).map(str::to_owned).collect::<Vec<_>>());
-    let search = query.search.filter(|text| !text.is_empty()).map(|text| text.to_lowercase());
+    let statuses = query.statuses.as_deref().map(|list| {
+        list.split(',')
+            .map(str::trim)
+            .take(32)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    let search = query
+        .search
+        .filter(|text| !text.is_empty())
+        .map(|text| text.to_lowercase());
 
-    let (count, projects) = page(&app, organization.id, search, statuses, query.sort, offset, limit).await?;
-    Ok(Json(Page { projects, pagination: Pagination { count, limit, offset } }))
+    let (count, projects) = page(
+        &app,
+        organization.id,
+        search,
+        statuses,
+        query.sort,
+        offset,
+        limit,
+    )
+    .await?;
+    Ok(Json(Page {
+        projects,
+        pagination: Pagination {
+            count,
+            limit,
+            offset,
+        },
+    }))
 }
 
 async fn page(
@@ -192,22 +228,43 @@ async fn page(
         };
     }
     let id = organization.0;
-    let count = app.db.query(matching!("count(*)", ""), &[&id, &search, &statuses]).await.context("counting projects")?;
+    let count = app
+        .db
+        .query(matching!("count(*)", ""), &[&id, &search, &statuses])
+        .await
+        .context("counting projects")?;
     let sql = match sort {
-        Sort::NameAsc => matching!("ref, name, region, status, created_at, instance_size", " order by lower(name), id limit $4 offset $5"),
+        Sort::NameAsc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by lower(name), id limit $4 offset $5"
+        ),
         Sort::NameDesc => {
-            matching!("ref, name, region, status, created_at, instance_size", " order by lower(name) desc, id limit $4 offset $5")
+            matching!(
+                "ref, name, region, status, created_at, instance_size",
+                " order by lower(name) desc, id limit $4 offset $5"
+            )
         }
-        Sort::CreatedAsc => matching!("ref, name, region, status, created_at, instance_size", " order by id limit $4 offset $5"),
-        Sort::CreatedDesc => matching!("ref, name, region, status, created_at, instance_size", " order by id desc limit $4 offset $5"),
+        Sort::CreatedAsc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by id limit $4 offset $5"
+        ),
+        Sort::CreatedDesc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by id desc limit $4 offset $5"
+        ),
     };
-    let rows = app.db.query(sql, &[&id, &search, &statuses, &limit, &offset]).await.context("listing projects")?;
+    let rows = app
+        .db
+        .query(sql, &[&id, &search, &statuses, &limit, &offset])
+        .await
+        .context("listing projects")?;
     let projects = rows.iter().map(listed).collect::<Result<_, _>>()?;
     Ok((count.first().map_or(0, |row| row.get(0)), projects))
 }
 
 fn listed(row: &Row) -> Result<Listed, Error> {
-    let (reference, region, status): (String, String, _) = (row.get(0), row.get(2), Status::read(row, 3)?);
+    let (reference, region, status): (String, String, _) =
+        (row.get(0), row.get(2), Status::read(row, 3)?);
     let database = ListedDatabase {
         infra_compute_size: row.get(5),
         region: region.clone(),

@@ -116,36 +116,73 @@ pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
         "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
          and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
     );
-    let (organizations, projects) = (user.reach().and_then(Reach::listed_organizations), user.reach().and_then(Reach::listed_projects));
-    let rows = app.db.query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX]).await.context("listing projects")?;
-    let projects = rows.iter().map(|row| read_full(app, row)).collect::<Result<Vec<_>, _>>()?;
+    let (organizations, projects) = (
+        user.reach().and_then(Reach::listed_organizations),
+        user.reach().and_then(Reach::listed_projects),
+    );
+    let rows = app
+        .db
+        .query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX])
+        .await
+        .context("listing projects")?;
+    let projects = rows
+        .iter()
+        .map(|row| read_full(app, row))
+        .collect::<Result<Vec<_>, _>>()?;
     let written = Written::new(&projects)?;
     app.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }
 
 /// Of the projects with these refs, those that exist in an organization a user belongs to.
-pub async fn of_member(db: &Db, user: UserId, references: &BTreeSet<ProjectRef>) -> Result<Vec<Project>, Error> {
+pub async fn of_member(
+    db: &Db,
+    user: UserId,
+    references: &BTreeSet<ProjectRef>,
+) -> Result<Vec<Project>, Error> {
     let references: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
     let sql = "select p.id, p.ref, p.organization_id from projects p join members m on m.organization_id = p.organization_id \
                where m.user_id = $1 and p.ref = any($2) and p.desired <> 'removed' order by p.id";
-    let rows = db.query(sql, &[&user.0, &references]).await.context("looking up projects")?;
+    let rows = db
+        .query(sql, &[&user.0, &references])
+        .await
+        .context("looking up projects")?;
     let project = |row: &Row| {
-        let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-        Ok(Project { id: ProjectId(row.get(0)), reference, organization: OrganizationId(row.get(2)) })
+        let reference = row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?;
+        Ok(Project {
+            id: ProjectId(row.get(0)),
+            reference,
+            organization: OrganizationId(row.get(2)),
+        })
     };
     rows.iter().map(project).collect()
 }
 
 /// One project. A removed one is refused by name, as its former members may know that it was there.
 pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
-    let rows = app.db.query(full!("where p.id = $1"), &[&project.id.0]).await.context("reading a project")?;
+    let rows = app
+        .db
+        .query(full!("where p.id = $1"), &[&project.id.0])
+        .await
+        .context("reading a project")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    if row.get::<_, &str>(8) == "removed" { Err(removed()) } else { read_full(app, row) }
+    if row.get::<_, &str>(8) == "removed" {
+        Err(removed())
+    } else {
+        read_full(app, row)
+    }
 }
 
 /// Writes down that a project is wanted, and wakes the reconciler, which makes it.
-pub async fn create(app: &App, organization: &Organization, new: NewProject, audit: &Recorder) -> Result<Bare, Error> {
+pub async fn create(
+    app: &App,
+    organization: &Organization,
+    new: NewProject,
+    audit: &Recorder,
+) -> Result<Bare, Error> {
     let now = app.clock.now();
     let verifier = new.password_verifier().await?;
     let (engine, channel) = (new.engine.text(), new.engine.channel());
@@ -155,8 +192,14 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
     let taken = pool::take(app, &transaction, &new.engine).await?;
-    let (account, origin) = (taken.as_ref().map(|taken| taken.account), pool::Taken::origin(taken.as_ref()));
-    let reference = taken.map_or_else(|| ProjectRef::generate(&app.entropy), |taken| taken.reference);
+    let (account, origin) = (
+        taken.as_ref().map(|taken| taken.account),
+        pool::Taken::origin(taken.as_ref()),
+    );
+    let reference = taken.map_or_else(
+        || ProjectRef::generate(&app.entropy),
+        |taken| taken.reference,
+    );
     let params: [Param<'_>; 12] = [
         &reference.as_str(),
         &organization.id.0,
@@ -171,10 +214,15 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
         &channel,
         &app.clusters.grants_version(),
     ];
-    let row = transaction.query_one(sql, &params).await.map_err(|error| duplicate_name(error, &new.name))?;
+    let row = transaction
+        .query_one(sql, &params)
+        .await
+        .map_err(|error| duplicate_name(error, &new.name))?;
     keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
-    audit.write_in(&transaction, 201, (None, Some(after)), now).await?;
+    audit
+        .write_in(&transaction, 201, (None, Some(after)), now)
+        .await?;
     transaction.commit().await.context("creating a project")?;
     app.metrics.clusters().began_from(origin);
     app.forget("projects");
@@ -192,16 +240,36 @@ pub async fn create(app: &App, organization: &Organization, new: NewProject, aud
 }
 
 /// Gives a project another name.
-pub async fn rename(app: &App, project: &Project, name: &str, audit: &Recorder) -> Result<Named, Error> {
+pub async fn rename(
+    app: &App,
+    project: &Project,
+    name: &str,
+    audit: &Recorder,
+) -> Result<Named, Error> {
     let now = app.clock.now();
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("renaming a project")?;
     let sql = "select name from projects where id = $1 and desired <> 'removed' for update";
-    let before = transaction.query_opt(sql, &[&project.id.0]).await.context("renaming a project")?.ok_or_else(removed)?;
+    let before = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("renaming a project")?
+        .ok_or_else(removed)?;
     let before = json!({"name": before.get::<_, &str>(0)});
-    let sql = "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
-    let row = transaction.query_one(sql, &[&project.id.0, &name, &now]).await.map_err(|error| duplicate_name(error, name))?;
-    audit.write_in(&transaction, 200, (Some(before), Some(json!({"name": name}))), now).await?;
+    let sql =
+        "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &name, &now])
+        .await
+        .map_err(|error| duplicate_name(error, name))?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(before), Some(json!({"name": name}))),
+            now,
+        )
+        .await?;
     transaction.commit().await.context("renaming a project")?;
     app.forget("projects");
     read_named(&row)
@@ -213,13 +281,22 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
     let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction.query_opt(sql, &[&project.id.0]).await.context("removing a project")?.ok_or_else(removed)?;
+    let row = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("removing a project")?
+        .ok_or_else(removed)?;
     if Status::read(&row, 0)? == Status::Pausing {
-        return Err(Error::Rejected("Project is pausing and is not ready for deletion".into()));
+        return Err(Error::Rejected(
+            "Project is pausing and is not ready for deletion".into(),
+        ));
     }
     let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
-    let row = transaction.query_one(sql, &[&project.id.0, &now]).await.context("removing a project")?;
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &now])
+        .await
+        .context("removing a project")?;
     let named = read_named(&row)?;
     keys::forget(&transaction, project.id).await?;
     jit::forget(&transaction, project.id).await?;
@@ -228,7 +305,14 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
     domains::forget(&transaction, project.id, project.organization, now).await?;
     edge::overrides::forget(&transaction, project.id).await?;
     analytics::keys::forget(&transaction, project.id).await?;
-    audit.write_in(&transaction, 200, (Some(json!({"name": named.name})), None), now).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(json!({"name": named.name})), None),
+            now,
+        )
+        .await?;
     transaction.commit().await.context("removing a project")?;
     app.forget("projects");
     app.reconciler.wake();
@@ -246,12 +330,19 @@ pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
 
 /// What was last seen of a project.
 pub async fn status(app: &App, id: ProjectId) -> Result<Status, Error> {
-    let rows = app.db.query("select status from projects where id = $1", &[&id.0]).await.context("reading a project's status")?;
+    let rows = app
+        .db
+        .query("select status from projects where id = $1", &[&id.0])
+        .await
+        .context("reading a project's status")?;
     Status::read(rows.first().ok_or(Error::NotFound)?, 0)
 }
 
 fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
-    let reference: ProjectRef = row.get::<_, &str>(0).parse().context("reading a project's ref")?;
+    let reference: ProjectRef = row
+        .get::<_, &str>(0)
+        .parse()
+        .context("reading a project's ref")?;
     let slug = organizations::slug(row, 1)?;
     // What runs is what is installed now; the row remembers what it was when the project was made.
     let made_by: &str = row.get(6);
@@ -259,7 +350,9 @@ fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
     let version = installed.map_or(made_by, Engine::text).to_owned();
     let database = Database {
         host: format!("db.{reference}.{}", app.settings.project_domain),
-        postgres_engine: major(made_by).map(|major| major.to_string()).unwrap_or_default(),
+        postgres_engine: major(made_by)
+            .map(|major| major.to_string())
+            .unwrap_or_default(),
         version,
         release_channel: installed.map_or_else(|| row.get(7), |engine| engine.channel().to_owned()),
     };
@@ -278,13 +371,22 @@ fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
 
 /// The major version of a version as the rows have it: 15 of `15.18`, 17 of `17beta1`.
 fn major(version: &str) -> Option<u16> {
-    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    let end = version
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(version.len());
     version[..end].parse().ok()
 }
 
 fn read_named(row: &Row) -> Result<Named, Error> {
-    let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-    Ok(Named { id: row.get(0), reference, name: row.get(2) })
+    let reference = row
+        .get::<_, &str>(1)
+        .parse()
+        .context("reading a project's ref")?;
+    Ok(Named {
+        id: row.get(0),
+        reference,
+        name: row.get(2),
+    })
 }
 
 /// What is said of a project that was removed, to those who may know that it was there.
@@ -294,7 +396,9 @@ pub fn removed() -> Error {
 
 fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
     match db::violated(&error) {
-        Some("projects_name_key") => Error::Rejected(format!("Project with name {name} already exists in this organization").into()),
+        Some("projects_name_key") => Error::Rejected(
+            format!("Project with name {name} already exists in this organization").into(),
+        ),
         _ => Error::internal("writing a project", error),
     }
 }

@@ -42,7 +42,11 @@ impl From<&ResourceLimits> for Budget {
     fn from(limits: &ResourceLimits) -> Self {
         // Half of the disk space is for data.
         let wal_kb = WAL_KB.min((limits.disk_hard_bytes >> 10) / 2);
-        Self { memory_kb: limits.memory_bytes >> 10, processes: limits.processes, wal_kb }
+        Self {
+            memory_kb: limits.memory_bytes >> 10,
+            processes: limits.processes,
+            wal_kb,
+        }
     }
 }
 
@@ -132,12 +136,22 @@ pub(super) enum How {
 /// What is set.
 pub async fn get(app: &App, project: &Project) -> Result<Settings, Error> {
     let sql = "select settings from projects where id = $1 and desired <> 'removed'";
-    let rows = app.db.query(sql, &[&project.id.0]).await.context("reading a project's settings")?;
+    let rows = app
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("reading a project's settings")?;
     from_row(rows.first().ok_or_else(removed)?.get(0))
 }
 
 /// Changes what is set, and returns when the server runs with it, or runs again without it.
-pub(super) async fn change(app: &App, project: &Project, change: Change, how: How, audit: &Recorder) -> Result<Settings, Error> {
+pub(super) async fn change(
+    app: &App,
+    project: &Project,
+    change: Change,
+    how: How,
+    audit: &Recorder,
+) -> Result<Settings, Error> {
     let may_restart = change.restart_database != Some(false);
     let before = to_map(&get(app, project).await?)?;
     let mut wanted = to_map(&change.settings())?;
@@ -149,20 +163,33 @@ pub(super) async fn change(app: &App, project: &Project, change: Change, how: Ho
     if wanted == before {
         return from_row(Value::Object(wanted));
     }
-    let budget = app.clusters.resources().map_or_else(|| Budget::from(&ResourceLimits::default()), |resources| resources.limits().into());
+    let budget = app.clusters.resources().map_or_else(
+        || Budget::from(&ResourceLimits::default()),
+        |resources| resources.limits().into(),
+    );
     check(&wanted, budget)?;
-    let written: Vec<(String, String)> = wanted.iter().map(|(name, value)| (name.clone(), text(value))).collect();
-    app.clusters.check_settings(&project.reference, &written).await.map_err(|problem| match problem {
-        ClusterError::Setting(why) => Error::Rejected(why.into()),
-        ClusterError::Missing(_) => Error::DatabaseUnreachable,
-        other => Error::internal("checking settings", other),
-    })?;
+    let written: Vec<(String, String)> = wanted
+        .iter()
+        .map(|(name, value)| (name.clone(), text(value)))
+        .collect();
+    app.clusters
+        .check_settings(&project.reference, &written)
+        .await
+        .map_err(|problem| match problem {
+            ClusterError::Setting(why) => Error::Rejected(why.into()),
+            ClusterError::Missing(_) => Error::DatabaseUnreachable,
+            other => Error::internal("checking settings", other),
+        })?;
     let mut changes = app.reconciler.changes();
     let generation = write(app, project, &wanted, may_restart, audit).await?;
     let in_force = async {
         loop {
             let sql = "select settings, settings_before is null or generation <> $2, last_error from projects where id = $1";
-            let rows = app.db.query(sql, &[&project.id.0, &generation]).await.context("reading a project's settings")?;
+            let rows = app
+                .db
+                .query(sql, &[&project.id.0, &generation])
+                .await
+                .context("reading a project's settings")?;
             let row = rows.first().ok_or_else(removed)?;
             if row.get(1) {
                 let now: Value = row.get(0);
@@ -173,28 +200,63 @@ pub(super) async fn change(app: &App, project: &Project, change: Change, how: Ho
             changes.changed().await.context("waiting for settings")?;
         }
     };
-    tokio::time::timeout(SETTLE_WAIT * 2, in_force).await.unwrap_or(Err(Error::DatabaseUnreachable))
+    tokio::time::timeout(SETTLE_WAIT * 2, in_force)
+        .await
+        .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
 /// Writes down what is wanted, and returns the number of the wish.
-async fn write(app: &App, project: &Project, wanted: &Map<String, Value>, may_restart: bool, audit: &Recorder) -> Result<i64, Error> {
+async fn write(
+    app: &App,
+    project: &Project,
+    wanted: &Map<String, Value>,
+    may_restart: bool,
+    audit: &Recorder,
+) -> Result<i64, Error> {
     let (now, doing) = (app.clock.now(), "changing a project's settings");
     let mut client = app.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql = "select status, settings from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction.query_opt(sql, &[&project.id.0]).await.context(doing)?.ok_or_else(removed)?;
+    let sql =
+        "select status, settings from projects where id = $1 and desired <> 'removed' for update";
+    let row = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context(doing)?
+        .ok_or_else(removed)?;
     if Status::read(&row, 0)? != Status::ActiveHealthy {
-        return Err(Error::Rejected("Cannot change the settings of non-active projects".into()));
+        return Err(Error::Rejected(
+            "Cannot change the settings of non-active projects".into(),
+        ));
     }
     let before: Value = row.get(1);
-    let restart = may_restart && AT_START.iter().any(|name| before.get(name) != wanted.get(*name));
-    let status = if restart { Status::Restarting } else { Status::ActiveHealthy };
+    let restart = may_restart
+        && AT_START
+            .iter()
+            .any(|name| before.get(name) != wanted.get(*name));
+    let status = if restart {
+        Status::Restarting
+    } else {
+        Status::ActiveHealthy
+    };
     let sql = "update projects set settings = $2, settings_before = coalesce(settings_before, settings), status = $3, asleep = false, \
                generation = generation + 1, attempts = 0, not_before = $4, updated_at = $4, last_error = null where id = $1 \
                returning generation";
     let wanted = Value::Object(wanted.clone());
-    let row = transaction.query_one(sql, &[&project.id.0, &wanted, &status.name(), &now]).await.context(doing)?;
-    audit.write_in(&transaction, 200, (Some(json!({"settings": before})), Some(json!({"settings": wanted}))), now).await?;
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &wanted, &status.name(), &now])
+        .await
+        .context(doing)?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (
+                Some(json!({"settings": before})),
+                Some(json!({"settings": wanted})),
+            ),
+            now,
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
     app.forget("projects");
     app.reconciler.wake();
@@ -215,9 +277,14 @@ fn from_row(settings: Value) -> Result<Settings, Error> {
 /// Whether a server that started with some settings needs a start to run with others.
 pub(super) fn wait(started: &[(String, String)], wanted: &[(String, String)]) -> bool {
     fn value<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a str> {
-        settings.iter().find(|(named, _)| named == name).map(|(_, value)| value.as_str())
+        settings
+            .iter()
+            .find(|(named, _)| named == name)
+            .map(|(_, value)| value.as_str())
     }
-    AT_START.iter().any(|name| value(started, name) != value(wanted, name))
+    AT_START
+        .iter()
+        .any(|name| value(started, name) != value(wanted, name))
 }
 
 /// A value as PostgreSQL reads it.
@@ -236,52 +303,106 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
         let value = text(value);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" .-_".contains(&byte);
         if value.is_empty() || value.len() > VALUE_BYTES_MAX || !value.bytes().all(plain) {
-            return Err(Error::invalid(name.clone(), "expected a number with a unit, such as 64MB or 30s"));
+            return Err(Error::invalid(
+                name.clone(),
+                "expected a number with a unit, such as 64MB or 30s",
+            ));
         }
     }
     let kb = |name: &str, unit_kb: u64, ours: u64| {
-        let Some(value) = wanted.get(name) else { return Ok(ours) };
-        kilobytes(&text(value), unit_kb).ok_or_else(|| Error::invalid(name.to_owned(), "expected a size, such as 64MB"))
+        let Some(value) = wanted.get(name) else {
+            return Ok(ours);
+        };
+        kilobytes(&text(value), unit_kb)
+            .ok_or_else(|| Error::invalid(name.to_owned(), "expected a size, such as 64MB"))
     };
-    let sessions = wanted.get("max_connections").and_then(Value::as_u64).unwrap_or(30);
+    let sessions = wanted
+        .get("max_connections")
+        .and_then(Value::as_u64)
+        .unwrap_or(30);
     let each = kb("work_mem", 1, 4 << 10)?;
     let buffers = kb("shared_buffers", 8, 16 << 10)?;
-    let purposes = [("work_mem", each), ("maintenance_work_mem", kb("maintenance_work_mem", 1, 32 << 10)?), ("shared_buffers", buffers)];
-    let purposes = purposes.into_iter().chain([("logical_decoding_work_mem", kb("logical_decoding_work_mem", 1, 64 << 10)?)]);
+    let purposes = [
+        ("work_mem", each),
+        (
+            "maintenance_work_mem",
+            kb("maintenance_work_mem", 1, 32 << 10)?,
+        ),
+        ("shared_buffers", buffers),
+    ];
+    let purposes = purposes.into_iter().chain([(
+        "logical_decoding_work_mem",
+        kb("logical_decoding_work_mem", 1, 64 << 10)?,
+    )]);
     for (name, size) in purposes {
         if size > budget.memory_kb / 4 {
             let most = (budget.memory_kb / 4) >> 10;
-            return Err(Error::invalid(name, format!("is more than this project's memory allows: at most {most} MB")));
+            return Err(Error::invalid(
+                name,
+                format!("is more than this project's memory allows: at most {most} MB"),
+            ));
         }
     }
     // Few sessions sort at the same time; all of them exist.
-    let needed = sessions.saturating_mul(SESSION_KB).saturating_add(buffers).saturating_add(sessions.saturating_mul(each) / 4);
+    let needed = sessions
+        .saturating_mul(SESSION_KB)
+        .saturating_add(buffers)
+        .saturating_add(sessions.saturating_mul(each) / 4);
     if needed > budget.memory_kb {
-        let text =
-            format!("together with shared_buffers and work_mem needs {} MB, and the project has {}", needed >> 10, budget.memory_kb >> 10);
+        let text = format!(
+            "together with shared_buffers and work_mem needs {} MB, and the project has {}",
+            needed >> 10,
+            budget.memory_kb >> 10
+        );
         return Err(Error::invalid("max_connections", text));
     }
     let count = |name: &str, ours: u64| wanted.get(name).and_then(Value::as_u64).unwrap_or(ours);
-    let processes = [sessions, count("max_worker_processes", 8), count("max_wal_senders", 5), PROCESSES_OWN];
+    let processes = [
+        sessions,
+        count("max_worker_processes", 8),
+        count("max_wal_senders", 5),
+        PROCESSES_OWN,
+    ];
     let processes = processes.into_iter().fold(0, u64::saturating_add);
-    if ["max_connections", "max_worker_processes", "max_wal_senders"].iter().any(|name| wanted.contains_key(*name))
+    if ["max_connections", "max_worker_processes", "max_wal_senders"]
+        .iter()
+        .any(|name| wanted.contains_key(*name))
         && processes > budget.processes
     {
-        let text = format!("together with workers needs {processes} processes, and the project has {}", budget.processes);
+        let text = format!(
+            "together with workers needs {processes} processes, and the project has {}",
+            budget.processes
+        );
         return Err(Error::invalid("max_connections", text));
     }
     // Tables of the lock manager and of workers are shared memory, too.
-    for (name, most) in
-        [("max_locks_per_transaction", 4096), ("max_worker_processes", 64), ("max_wal_senders", 64), ("max_replication_slots", 64)]
-    {
-        if wanted.get(name).and_then(Value::as_u64).is_some_and(|count| count > most) {
-            return Err(Error::invalid(name, format!("is more than this project's memory allows: at most {most}")));
+    for (name, most) in [
+        ("max_locks_per_transaction", 4096),
+        ("max_worker_processes", 64),
+        ("max_wal_senders", 64),
+        ("max_replication_slots", 64),
+    ] {
+        if wanted
+            .get(name)
+            .and_then(Value::as_u64)
+            .is_some_and(|count| count > most)
+        {
+            return Err(Error::invalid(
+                name,
+                format!("is more than this project's memory allows: at most {most}"),
+            ));
         }
     }
     for name in ["max_wal_size", "wal_keep_size", "max_slot_wal_keep_size"] {
         // A negative size, which stands for no bound, is no size here.
         if kb(name, 1 << 10, 0)? > budget.wal_kb {
-            return Err(Error::invalid(name, format!("is more than this project's disk allows: at most {} MB", budget.wal_kb >> 10)));
+            return Err(Error::invalid(
+                name,
+                format!(
+                    "is more than this project's disk allows: at most {} MB",
+                    budget.wal_kb >> 10
+                ),
+            ));
         }
     }
     Ok(())
@@ -290,8 +411,12 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
 /// A size in kB, rounded up: `64MB`, `1.5 GB`, or a number of the setting's own unit.
 fn kilobytes(text: &str, unit_kb: u64) -> Option<u64> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (whole, fraction) = text[..digits].split_once('.').unwrap_or((&text[..digits], ""));
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (whole, fraction) = text[..digits]
+        .split_once('.')
+        .unwrap_or((&text[..digits], ""));
     let bytes: u128 = match text[digits..].trim() {
         "" => u128::from(unit_kb) << 10,
         "B" => 1,
@@ -316,12 +441,26 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_postgresql_reads_them() {
-        for (text, unit_kb, kb) in
-            [("64MB", 1, 64 << 10), ("1.5GB", 1, 1536 << 10), ("128", 8, 1024), ("128", 1, 128), ("1 TB", 1, 1 << 30), ("1B", 1, 1)]
-        {
+        for (text, unit_kb, kb) in [
+            ("64MB", 1, 64 << 10),
+            ("1.5GB", 1, 1536 << 10),
+            ("128", 8, 1024),
+            ("128", 1, 128),
+            ("1 TB", 1, 1 << 30),
+            ("1B", 1, 1),
+        ] {
             assert_eq!(kilobytes(text, unit_kb), Some(kb), "{text}");
         }
-        for bad in ["", "MB", "64mb", "-1", "1..2GB", "9e9GB", "64 M B", "99999999999999TB"] {
+        for bad in [
+            "",
+            "MB",
+            "64mb",
+            "-1",
+            "1..2GB",
+            "9e9GB",
+            "64 M B",
+            "99999999999999TB",
+        ] {
             assert_eq!(kilobytes(bad, 1), None, "{bad}");
         }
     }
@@ -329,7 +468,9 @@ mod tests {
     #[test]
     fn what_costs_too_much_is_named() {
         let problem = |settings: Value| match settings {
-            Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default())).err().map(|error| error.message().into_owned()),
+            Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default()))
+                .err()
+                .map(|error| error.message().into_owned()),
             _ => None,
         };
         for fits in [
@@ -342,11 +483,23 @@ mod tests {
         for (settings, named) in [
             (json!({"shared_buffers": "900GB"}), "shared_buffers: "),
             (json!({"max_connections": 10_000}), "max_connections: "),
-            (json!({"max_connections": 100, "work_mem": "200MB"}), "max_connections: "),
+            (
+                json!({"max_connections": 100, "work_mem": "200MB"}),
+                "max_connections: ",
+            ),
             (json!({"work_mem": "1GB"}), "work_mem: "),
-            (json!({"max_slot_wal_keep_size": "-1"}), "max_slot_wal_keep_size: "),
-            (json!({"max_locks_per_transaction": 2_000_000_000}), "max_locks_per_transaction: "),
-            (json!({"work_mem": "4MB'\nlog_directory = '/tmp"}), "work_mem: "),
+            (
+                json!({"max_slot_wal_keep_size": "-1"}),
+                "max_slot_wal_keep_size: ",
+            ),
+            (
+                json!({"max_locks_per_transaction": 2_000_000_000}),
+                "max_locks_per_transaction: ",
+            ),
+            (
+                json!({"work_mem": "4MB'\nlog_directory = '/tmp"}),
+                "work_mem: ",
+            ),
             (json!({"statement_timeout": ""}), "statement_timeout: "),
             (json!({"max_wal_size": "5GB"}), "max_wal_size: "),
             (

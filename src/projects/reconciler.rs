@@ -171,7 +171,10 @@ impl Reconciler {
 
     /// Keeps the reconciler's hands off a project until it is dropped. None if it has it in hand.
     pub(super) fn hold(&self, project: ProjectId) -> Option<Hold<'_>> {
-        self.busy.lock().insert(project).then_some(Hold { reconciler: self, project })
+        self.busy.lock().insert(project).then_some(Hold {
+            reconciler: self,
+            project,
+        })
     }
 
     /// Leave to work, once a worker is free. None when there is to be no new work.
@@ -192,7 +195,10 @@ impl Reconciler {
         let _ = self.stopping.set(());
         self.wake();
         // All permits back means nobody works any more. The semaphore is never closed.
-        let _ = self.workers.acquire_many(u32::try_from(WORKERS).unwrap_or(u32::MAX)).await;
+        let _ = self
+            .workers
+            .acquire_many(u32::try_from(WORKERS).unwrap_or(u32::MAX))
+            .await;
     }
 }
 
@@ -225,7 +231,11 @@ pub async fn run(app: App) {
 /// Starts work on every project that needs some now, and returns how long until one may need some again.
 async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
     let ended = app.reconciler.watch.take_ended();
-    let looked = if full || !ended.is_empty() { mark_fallen(app, (!full).then_some(&ended)).await } else { Ok(()) };
+    let looked = if full || !ended.is_empty() {
+        mark_fallen(app, (!full).then_some(&ended)).await
+    } else {
+        Ok(())
+    };
     if let Err(error) = looked {
         // Not before the control database answers.
         for project in ended {
@@ -237,7 +247,9 @@ async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
         if !app.reconciler.busy.lock().insert(project.id) {
             continue;
         }
-        let Some(permit) = app.reconciler.begin().await else { break };
+        let Some(permit) = app.reconciler.begin().await else {
+            break;
+        };
         let app = app.clone();
         tokio::spawn(async move {
             let settled = settle(&app, &project).await;
@@ -269,8 +281,15 @@ async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // No pause is that long: a clock that was set back would make it so.
-    let (now, beyond) = (app.clock.now(), app.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX));
-    let rows = app.db.query(sql, &[&app.settings.node, &now, &BATCH, &beyond]).await.context("reading unsettled projects")?;
+    let (now, beyond) = (
+        app.clock.now(),
+        app.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX),
+    );
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node, &now, &BATCH, &beyond])
+        .await
+        .context("reading unsettled projects")?;
     rows.iter().map(|row| read(app, row)).collect()
 }
 
@@ -278,7 +297,11 @@ async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
 async fn next_due(app: &App) -> Result<Duration, Error> {
     let now = app.clock.now();
     let sql = unsettled!("min(not_before)", " and not_before > $2");
-    let rows = app.db.query(sql, &[&app.settings.node, &now]).await.context("reading unsettled projects")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node, &now])
+        .await
+        .context("reading unsettled projects")?;
     let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
     // Up to the millisecond: a pass a moment too early would find nothing.
     let pause = due.and_then(|due| (due - now + TimeDelta::milliseconds(1)).to_std().ok());
@@ -291,14 +314,23 @@ async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), E
     let of: Option<Vec<i64>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
     let sql = "select id, ref, generation, falls, settled_at from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep and ($2::bigint[] is null or id = any($2)) order by id";
-    let rows = app.db.query(sql, &[&app.settings.node, &of]).await.context("reading healthy projects")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node, &of])
+        .await
+        .context("reading healthy projects")?;
     for row in &rows {
-        let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
+        let project: ProjectRef = row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?;
         match app.provisioner.running(&project).await {
             Ok(Some(server)) => watch::begin(app, ProjectId(row.get(0)), server),
             Ok(None) => fell(app, row, &project).await?,
             // One project that cannot be looked at holds up no other.
-            Err(error) => tracing::warn!(%project, %error, "could not look for the project's server"),
+            Err(error) => {
+                tracing::warn!(%project, %error, "could not look for the project's server")
+            }
         }
     }
     Ok(())
@@ -307,16 +339,32 @@ async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), E
 /// Writes down that a server ended by itself. It is started at once, unless it did the same shortly before: then ever later.
 async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
     let now = app.clock.now();
-    let again = row.get::<_, Option<DateTime<Utc>>>(4).is_some_and(|settled| now - settled < STEADY);
-    let falls = if again { row.get::<_, i32>(3).saturating_add(1) } else { 1 };
+    let again = row
+        .get::<_, Option<DateTime<Utc>>>(4)
+        .is_some_and(|settled| now - settled < STEADY);
+    let falls = if again {
+        row.get::<_, i32>(3).saturating_add(1)
+    } else {
+        1
+    };
     tracing::warn!(%project, falls, "the project's server is down; it will be started");
     let lease = app.lease.check()?;
     let sql = fenced!(
         "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $4, not_before = $5, updated_at = $6, \
          last_error = 'the server ended by itself' where status = 'ACTIVE_HEALTHY' and "
     );
-    let params: [Param<'_>; 6] = [&row.get::<_, i64>(0), &row.get::<_, i64>(2), &lease, &falls, &(now + backoff(falls - 1)), &now];
-    app.db.query(sql, &params).await.context("writing a project's status")?;
+    let params: [Param<'_>; 6] = [
+        &row.get::<_, i64>(0),
+        &row.get::<_, i64>(2),
+        &lease,
+        &falls,
+        &(now + backoff(falls - 1)),
+        &now,
+    ];
+    app.db
+        .query(sql, &params)
+        .await
+        .context("writing a project's status")?;
     tell(app);
     Ok(())
 }
@@ -328,11 +376,20 @@ fn backoff(attempts: i32) -> TimeDelta {
 
 fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
     let id = ProjectId(row.get(0));
-    let project: ProjectRef = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-    let major = super::major(row.get(7)).ok_or("no version").context("reading a project's version")?;
+    let project: ProjectRef = row
+        .get::<_, &str>(1)
+        .parse()
+        .context("reading a project's ref")?;
+    let major = super::major(row.get(7))
+        .ok_or("no version")
+        .context("reading a project's version")?;
     Ok(Wanted {
         id,
-        cluster: Cluster { project, uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?, major },
+        cluster: Cluster {
+            project,
+            uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?,
+            major,
+        },
         status: Status::read(row, 2)?,
         generation: row.get(3),
         verifier: row.get(4),
@@ -346,12 +403,16 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
 
 fn settings(row: &Value) -> Setting {
     let settings = row.as_object().into_iter().flatten();
-    settings.map(|(name, value)| (name.clone(), parameters::text(value))).collect()
+    settings
+        .map(|(name, value)| (name.clone(), parameters::text(value)))
+        .collect()
 }
 
 /// The user id of a cluster: no other has the same.
 pub(super) fn uid(app: &App, account: i64) -> Result<u32, Error> {
-    let uid = u32::try_from(account).ok().and_then(|account| app.settings.project_uid_base.checked_add(account));
+    let uid = u32::try_from(account)
+        .ok()
+        .and_then(|account| app.settings.project_uid_base.checked_add(account));
     uid.ok_or("no user id left").context("choosing a user id")
 }
 
@@ -390,11 +451,19 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
         if project.started == project.settings {
             return Err(error);
         }
-        clusters.stop(reference).await.context("stopping a cluster")?;
+        clusters
+            .stop(reference)
+            .await
+            .context("stopping a cluster")?;
         start(app, project, &project.started).await?;
-        went_back = Some(format!("the server did not start with these settings, and runs with those before: {error}"));
+        went_back = Some(format!(
+            "the server did not start with these settings, and runs with those before: {error}"
+        ));
     } else if project.changed && project.status == Status::ActiveHealthy {
-        clusters.reload(reference).await.context("reloading settings")?;
+        clusters
+            .reload(reference)
+            .await
+            .context("reloading settings")?;
     }
     if let Some(verifier) = &project.verifier {
         let set = clusters.set_password(reference, database::OWNER, verifier);
@@ -410,10 +479,23 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
 /// Brings a server in line with what changed while it did not run, before anybody is told that it is there.
 async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
     let reference = &project.cluster.project;
-    let Some(admin) = app.provisioner.admin(reference).await.context("connecting to a cluster")? else { return Ok(()) };
-    app.clusters.repair_over(&admin).await.context("repairing the platform's roles")?;
+    let Some(admin) = app
+        .provisioner
+        .admin(reference)
+        .await
+        .context("connecting to a cluster")?
+    else {
+        return Ok(());
+    };
+    app.clusters
+        .repair_over(&admin)
+        .await
+        .context("repairing the platform's roles")?;
     if project.outdated {
-        app.clusters.grant(&admin).await.context("granting what roles may do")?;
+        app.clusters
+            .grant(&admin)
+            .await
+            .context("granting what roles may do")?;
     }
     jit::keeper::shut(app, project.id, reference, &admin).await
 }
@@ -422,14 +504,26 @@ async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
 async fn start(app: &App, project: &Wanted, settings: &Setting) -> Result<(), Error> {
     let (clusters, reference) = (&app.provisioner, &project.cluster.project);
     if !settings.is_empty() || project.changed || !project.started.is_empty() {
-        clusters.configure(reference, settings).await.context("writing settings")?;
+        clusters
+            .configure(reference, settings)
+            .await
+            .context("writing settings")?;
     }
     timed(app, Step::Start, clusters.start(reference)).await?;
-    timed(app, Step::Ready, clusters.wait_ready(reference, READY_TIMEOUT)).await
+    timed(
+        app,
+        Step::Ready,
+        clusters.wait_ready(reference, READY_TIMEOUT),
+    )
+    .await
 }
 
 /// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.
-async fn timed<T>(app: &App, step: Step, work: impl Future<Output = clusters::Result<T>>) -> Result<T, Error> {
+async fn timed<T>(
+    app: &App,
+    step: Step,
+    work: impl Future<Output = clusters::Result<T>>,
+) -> Result<T, Error> {
     app.lease.check()?;
     let begun = app.clock.ticks();
     let done = work.await.context(step.doing())?;
@@ -449,10 +543,26 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
     );
-    let (goal, now, grants) = (project.status.goal(), app.clock.now(), app.clusters.grants_version());
+    let (goal, now, grants) = (
+        project.status.goal(),
+        app.clock.now(),
+        app.clusters.grants_version(),
+    );
     let started = goal == Status::ActiveHealthy && project.runs_with_all();
-    let params: [Param<'_>; 8] = [&project.id.0, &project.generation, &lease, &goal.name(), &now, &went_back, &grants, &started];
-    app.db.query(sql, &params).await.context("announcing a project")?;
+    let params: [Param<'_>; 8] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &goal.name(),
+        &now,
+        &went_back,
+        &grants,
+        &started,
+    ];
+    app.db
+        .query(sql, &params)
+        .await
+        .context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
     Ok(())
 }
@@ -463,11 +573,23 @@ async fn postpone(app: &App, project: &Wanted, error: &Error) {
     tracing::warn!(project = %project.cluster.project, attempts, %error, "the project could not be settled; it will be retried");
     let status = project.status.after_failure(attempts);
     // Whoever has the lease now makes an attempt of its own.
-    let Some(lease) = app.lease.generation() else { return };
-    let sql = fenced!("update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where ");
+    let Some(lease) = app.lease.generation() else {
+        return;
+    };
+    let sql = fenced!(
+        "update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where "
+    );
     let (now, cause) = (app.clock.now(), error.to_string());
-    let params: [Param<'_>; 8] =
-        [&project.id.0, &project.generation, &lease, &attempts, &(now + backoff(attempts)), &cause, &status.name(), &now];
+    let params: [Param<'_>; 8] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &attempts,
+        &(now + backoff(attempts)),
+        &cause,
+        &status.name(),
+        &now,
+    ];
     if let Err(error) = app.db.query(sql, &params).await {
         tracing::warn!(%error, "a failed attempt could not be written down");
     }
@@ -500,19 +622,32 @@ pub async fn take_stock(app: &App) -> Result<(), Error> {
 
 /// Projects whose roles were given what another version of Gantry gives.
 async fn mark_outdated(app: &App) -> Result<(), Error> {
-    let sql =
-        "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
-    app.db.query(sql, &[&app.settings.node, &app.clusters.grants_version()]).await.context("looking for older projects").map(drop)
+    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
+    app.db
+        .query(sql, &[&app.settings.node, &app.clusters.grants_version()])
+        .await
+        .context("looking for older projects")
+        .map(drop)
 }
 
 /// Removes what no row knows: half-made copies, and clusters whose row never came to be.
 async fn collect_garbage(app: &App) -> Result<(), Error> {
     let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
-    let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading the projects of this node")?;
-    let mut known =
-        rows.iter().map(|row| row.get::<_, &str>(0).parse()).collect::<Result<HashSet<ProjectRef>, _>>().context("reading a ref")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node])
+        .await
+        .context("reading the projects of this node")?;
+    let mut known = rows
+        .iter()
+        .map(|row| row.get::<_, &str>(0).parse())
+        .collect::<Result<HashSet<ProjectRef>, _>>()
+        .context("reading a ref")?;
     known.extend(pool::review(app).await?);
-    app.clusters.collect_garbage(&known).await.context("clearing the data folder")?;
+    app.clusters
+        .collect_garbage(&known)
+        .await
+        .context("clearing the data folder")?;
     app.reconciler.trash_filled();
     Ok(())
 }
@@ -523,7 +658,8 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_minute() {
-        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX].map(|attempts| backoff(attempts).num_seconds());
+        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX]
+            .map(|attempts| backoff(attempts).num_seconds());
         assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 }

@@ -144,19 +144,43 @@ pub struct RegionsInfo {
 /// All regions, and those recommended to somebody on `continent`.
 pub fn available(continent: Option<Continent>) -> RegionsInfo {
     let near = |region: &&Region| continent.is_none_or(|continent| region.continent() == continent);
-    let group = Region::ALL.iter().find(near).map_or(DEFAULT.group(), |region| region.group());
-    let recommended = Region::ALL.iter().filter(|region| region.group() == group).map(|region| specific(*region)).collect();
-    let groups = [SmartGroup::Americas, SmartGroup::Emea, SmartGroup::Apac].map(smart_group).into();
+    let group = Region::ALL
+        .iter()
+        .find(near)
+        .map_or(DEFAULT.group(), |region| region.group());
+    let recommended = Region::ALL
+        .iter()
+        .filter(|region| region.group() == group)
+        .map(|region| specific(*region))
+        .collect();
+    let groups = [SmartGroup::Americas, SmartGroup::Emea, SmartGroup::Apac]
+        .map(smart_group)
+        .into();
     RegionsInfo {
-        recommendations: Recommended { smart_group: smart_group(group), specific: recommended },
-        all: All { smart_group: groups, specific: Region::ALL.iter().map(|region| specific(*region)).collect() },
+        recommendations: Recommended {
+            smart_group: smart_group(group),
+            specific: recommended,
+        },
+        all: All {
+            smart_group: groups,
+            specific: Region::ALL.iter().map(|region| specific(*region)).collect(),
+        },
     }
 }
 
 fn smart_group(code: SmartGroup) -> Group {
-    Group { name: code.name(), code, r#type: "smartGroup" }
+    Group {
+        name: code.name(),
+        code,
+        r#type: "smartGroup",
+    }
 }
 
 fn specific(code: Region) -> Specific {
-    Specific { name: code.name(), code, r#type: "specific", provider: "AWS" }
+    Specific {
+        name: code.name(),
+        code,
+        r#type: "specific",
+        provider: "AWS",
+    }
 }

@@ -47,11 +47,17 @@ pub(super) struct CreateRequest {
     name: String,
     /// Slug of the organization the project will belong to.
     #[schemars(required, with = "String", regex(pattern = r"^[\w-]+$"))]
-    #[expect(dead_code, reason = "the guard reads it, as the request is counted and permitted by it")]
+    #[expect(
+        dead_code,
+        reason = "the guard reads it, as the request is counted and permitted by it"
+    )]
     organization_slug: Option<String>,
     /// Older spelling of `organization_slug`.
     #[schemars(extend("deprecated" = true))]
-    #[expect(dead_code, reason = "the guard reads it, as the request is counted and permitted by it")]
+    #[expect(
+        dead_code,
+        reason = "the guard reads it, as the request is counted and permitted by it"
+    )]
     organization_id: Option<String>,
     /// Accepted and ignored: nothing is billed here.
     #[schemars(extend("deprecated" = true))]
@@ -111,28 +117,55 @@ impl CreateRequest {
             return Err(Error::invalid("db_pass", "expected 1 to 256 bytes"));
         }
         if self.template_url.is_some() {
-            return Err(Error::invalid("template_url", "is not supported by this server; apply a migration instead"));
+            return Err(Error::invalid(
+                "template_url",
+                "is not supported by this server; apply a migration instead",
+            ));
         }
         if self.high_availability == Some(true) {
-            return Err(Error::invalid("high_availability", "is not available on this server"));
+            return Err(Error::invalid(
+                "high_availability",
+                "is not available on this server",
+            ));
         }
-        let engine = choose(engines, self.postgres_engine.as_deref(), self.release_channel.as_deref())?;
+        let engine = choose(
+            engines,
+            self.postgres_engine.as_deref(),
+            self.release_channel.as_deref(),
+        )?;
         let region = match (self.region, self.region_selection) {
-            (Some(_), Some(_)) => return Err(Error::invalid("region", "give either region or region_selection")),
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "region",
+                    "give either region or region_selection",
+                ));
+            }
             (Some(code), None) => find_region(&code)?,
             (None, Some(RegionSelection::Specific { code })) => code,
             (None, Some(RegionSelection::SmartGroup { code })) => code.first(),
             (None, None) => regions::DEFAULT,
         };
         let size = self.desired_instance_size.unwrap_or(InstanceSize::Nano);
-        Ok(NewProject { name: self.name, region, size, engine, password: self.db_pass })
+        Ok(NewProject {
+            name: self.name,
+            region,
+            size,
+            engine,
+            password: self.db_pass,
+        })
     }
 }
 
 /// The first of the offered installations, the default before all others, that has the major version and release channel.
 fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Result<Engine, Error> {
     let refused = |field, wanted: &str, available: Vec<String>| {
-        Err(Error::invalid(field, format!("{wanted} is not offered here; available: {}", available.join(", "))))
+        Err(Error::invalid(
+            field,
+            format!(
+                "{wanted} is not offered here; available: {}",
+                available.join(", ")
+            ),
+        ))
     };
     let of_major = |engine: &&Engine| major.is_none_or(|major| engine.major().to_string() == major);
     let of_channel = |engine: &&Engine| channel.is_none_or(|channel| engine.channel() == channel);
@@ -141,19 +174,29 @@ fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Resu
         return refused(
             "postgres_engine",
             major.unwrap_or_default(),
-            engines.offered().iter().map(|engine| engine.major().to_string()).collect(),
+            engines
+                .offered()
+                .iter()
+                .map(|engine| engine.major().to_string())
+                .collect(),
         );
     }
     if let Some(engine) = fits.iter().copied().find(of_channel) {
         return Ok(engine.clone());
     }
-    let mut channels: Vec<_> = fits.iter().map(|engine| engine.channel().to_owned()).collect();
+    let mut channels: Vec<_> = fits
+        .iter()
+        .map(|engine| engine.channel().to_owned())
+        .collect();
     channels.dedup();
     refused("release_channel", channel.unwrap_or_default(), channels)
 }
 
 fn find_region(code: &str) -> Result<Region, Error> {
-    let found = Region::ALL.iter().copied().find(|region| region.code() == code);
+    let found = Region::ALL
+        .iter()
+        .copied()
+        .find(|region| region.code() == code);
     found.ok_or_else(|| Error::invalid("region", "Need to use one of available regions."))
 }
 
@@ -165,7 +208,9 @@ impl NewProject {
 
 /// A password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
 pub async fn verifier(password: SecretString) -> Result<String, Error> {
-    tokio::task::spawn_blocking(move || postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes()))
-        .await
-        .context("making a password verifier")
+    tokio::task::spawn_blocking(move || {
+        postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes())
+    })
+    .await
+    .context("making a password verifier")
 }

@@ -112,13 +112,20 @@ impl Status {
 
     /// Whether it may be restored.
     pub(super) const fn is_paused(self) -> bool {
-        matches!(self, Self::Inactive | Self::PauseFailed | Self::RestoreFailed)
+        matches!(
+            self,
+            Self::Inactive | Self::PauseFailed | Self::RestoreFailed
+        )
     }
 
     /// The state that a row has in this column.
     pub fn read(row: &Row, column: usize) -> Result<Self, Error> {
         let name: &str = row.get(column);
-        Self::ALL.into_iter().find(|status| status.name() == name).ok_or(name.to_owned()).context("reading a project's status")
+        Self::ALL
+            .into_iter()
+            .find(|status| status.name() == name)
+            .ok_or(name.to_owned())
+            .context("reading a project's status")
     }
 }
 
@@ -146,20 +153,37 @@ impl Command {
     pub(super) fn begin(self, status: Status) -> Result<Status, String> {
         let (accepted, begins, refusal) = match self {
             Self::Pause => (
-                matches!(status, Status::ActiveHealthy | Status::ActiveUnhealthy | Status::PauseFailed),
+                matches!(
+                    status,
+                    Status::ActiveHealthy | Status::ActiveUnhealthy | Status::PauseFailed
+                ),
                 Status::Pausing,
                 "This project cannot be paused",
             ),
-            Self::Restore if status == Status::Pausing => (false, status, "This project is not in a paused state yet"),
-            Self::Restore => (status.is_paused(), Status::Restoring, "This project is no longer in a paused state"),
-            Self::CancelRestore => {
-                (matches!(status, Status::Restoring | Status::RestoreFailed), Status::Pausing, "This project is not being restored")
+            Self::Restore if status == Status::Pausing => {
+                (false, status, "This project is not in a paused state yet")
             }
-            Self::Restart => {
-                (matches!(status, Status::ActiveHealthy | Status::ActiveUnhealthy), Status::Restarting, "This project cannot be restarted")
-            }
+            Self::Restore => (
+                status.is_paused(),
+                Status::Restoring,
+                "This project is no longer in a paused state",
+            ),
+            Self::CancelRestore => (
+                matches!(status, Status::Restoring | Status::RestoreFailed),
+                Status::Pausing,
+                "This project is not being restored",
+            ),
+            Self::Restart => (
+                matches!(status, Status::ActiveHealthy | Status::ActiveUnhealthy),
+                Status::Restarting,
+                "This project cannot be restarted",
+            ),
         };
-        if accepted { Ok(begins) } else { Err(format!("{refusal}, it is {}", status.name())) }
+        if accepted {
+            Ok(begins)
+        } else {
+            Err(format!("{refusal}, it is {}", status.name()))
+        }
     }
 }
 
@@ -167,7 +191,12 @@ impl Command {
 mod tests {
     use super::*;
 
-    const COMMANDS: [Command; 4] = [Command::Pause, Command::Restore, Command::CancelRestore, Command::Restart];
+    const COMMANDS: [Command; 4] = [
+        Command::Pause,
+        Command::Restore,
+        Command::CancelRestore,
+        Command::Restart,
+    ];
 
     #[test]
     fn names_on_the_wire_and_in_the_database_are_one() {
@@ -183,10 +212,17 @@ mod tests {
             let mut status = begun;
             for attempts in 1..20 {
                 status = status.after_failure(attempts);
-                assert_eq!((status.goal(), status.desired()), (begun.goal(), begun.desired()), "{begun:?} after {attempts}");
+                assert_eq!(
+                    (status.goal(), status.desired()),
+                    (begun.goal(), begun.desired()),
+                    "{begun:?} after {attempts}"
+                );
             }
             assert_eq!(status.after_failure(20), status, "{begun:?} comes to rest");
-            assert!(status == begun || status != begun.goal(), "{begun:?} is not announced by failing");
+            assert!(
+                status == begun || status != begun.goal(),
+                "{begun:?} is not announced by failing"
+            );
         }
     }
 
@@ -198,23 +234,51 @@ mod tests {
             (Status::Restoring, Status::RestoreFailed),
             (Status::Restarting, Status::ActiveUnhealthy),
         ] {
-            assert_eq!((begun.after_failure(4), begun.after_failure(5)), (begun, shown));
+            assert_eq!(
+                (begun.after_failure(4), begun.after_failure(5)),
+                (begun, shown)
+            );
         }
     }
 
     #[test]
     fn every_command_is_accepted_where_the_table_says() {
-        use Status::{ActiveHealthy, ActiveUnhealthy, Inactive, PauseFailed, RestoreFailed, Restoring};
+        use Status::{
+            ActiveHealthy, ActiveUnhealthy, Inactive, PauseFailed, RestoreFailed, Restoring,
+        };
         for (command, accepted, begins) in [
-            (Command::Pause, &[ActiveHealthy, ActiveUnhealthy, PauseFailed][..], Status::Pausing),
-            (Command::Restore, &[Inactive, PauseFailed, RestoreFailed], Status::Restoring),
-            (Command::CancelRestore, &[Restoring, RestoreFailed], Status::Pausing),
-            (Command::Restart, &[ActiveHealthy, ActiveUnhealthy], Status::Restarting),
+            (
+                Command::Pause,
+                &[ActiveHealthy, ActiveUnhealthy, PauseFailed][..],
+                Status::Pausing,
+            ),
+            (
+                Command::Restore,
+                &[Inactive, PauseFailed, RestoreFailed],
+                Status::Restoring,
+            ),
+            (
+                Command::CancelRestore,
+                &[Restoring, RestoreFailed],
+                Status::Pausing,
+            ),
+            (
+                Command::Restart,
+                &[ActiveHealthy, ActiveUnhealthy],
+                Status::Restarting,
+            ),
         ] {
             for status in Status::ALL {
                 match command.begin(status) {
-                    Ok(next) => assert_eq!((next, accepted.contains(&status)), (begins, true), "{command:?} in {status:?}"),
-                    Err(text) => assert!(!accepted.contains(&status) && text.ends_with(status.name()), "{command:?}: {text}"),
+                    Ok(next) => assert_eq!(
+                        (next, accepted.contains(&status)),
+                        (begins, true),
+                        "{command:?} in {status:?}"
+                    ),
+                    Err(text) => assert!(
+                        !accepted.contains(&status) && text.ends_with(status.name()),
+                        "{command:?}: {text}"
+                    ),
                 }
             }
         }
@@ -223,9 +287,17 @@ mod tests {
     /// Every state but those of a removal can be left by asking, at the latest when its own work has ended.
     #[test]
     fn every_state_has_a_way_out() {
-        for status in Status::ALL.into_iter().filter(|status| status.goal() != Status::Removed) {
+        for status in Status::ALL
+            .into_iter()
+            .filter(|status| status.goal() != Status::Removed)
+        {
             let reachable = [status, status.goal()];
-            assert!(COMMANDS.into_iter().any(|command| reachable.into_iter().any(|from| command.begin(from).is_ok())), "{status:?}");
+            assert!(
+                COMMANDS.into_iter().any(|command| reachable
+                    .into_iter()
+                    .any(|from| command.begin(from).is_ok())),
+                "{status:?}"
+            );
         }
     }
 }

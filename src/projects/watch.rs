@@ -72,7 +72,10 @@ mod tests {
         watch.end(project, 10);
         assert!(!watch.begin(project, 11), "the second is still watched");
         watch.end(project, 11);
-        assert_eq!((watch.take_ended(), watch.take_ended()), ([project].into(), HashSet::new()));
+        assert_eq!(
+            (watch.take_ended(), watch.take_ended()),
+            ([project].into(), HashSet::new())
+        );
         assert!(watch.begin(project, 11), "a pid may come back");
     }
 }

@@ -86,8 +86,14 @@ pub enum Disk {
 
 /// Looks again and again until it is dropped. Does nothing where projects have no limits.
 pub async fn run(app: App) {
-    let Some(resources) = app.clusters.resources() else { return };
-    let mut look_again = tokio::time::interval(if resources.groups().enforced() { LOOK_AT_GROUPS } else { LOOK_AT_PROCESSES });
+    let Some(resources) = app.clusters.resources() else {
+        return;
+    };
+    let mut look_again = tokio::time::interval(if resources.groups().enforced() {
+        LOOK_AT_GROUPS
+    } else {
+        LOOK_AT_PROCESSES
+    });
     look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         look_again.tick().await;
@@ -108,8 +114,15 @@ pub async fn look(app: &App, disk: Disk) -> Result<(), Error> {
     let projects = running(app).await?;
     let running: HashSet<ProjectId> = projects.iter().map(|project| project.id).collect();
     state.projects.retain(|id, _| running.contains(id));
-    let refs = projects.iter().map(|project| project.project.clone()).collect();
-    let mut measured = app.clusters.measure_processes(refs).await.context("measuring projects")?;
+    let refs = projects
+        .iter()
+        .map(|project| project.project.clone())
+        .collect();
+    let mut measured = app
+        .clusters
+        .measure_processes(refs)
+        .await
+        .context("measuring projects")?;
     let measure_disk = disk_is_due(app, &mut state, disk);
     for project in &projects {
         let seen = state.projects.entry(project.id).or_default();
@@ -132,11 +145,18 @@ pub async fn look(app: &App, disk: Disk) -> Result<(), Error> {
 async fn running(app: &App) -> Result<Vec<Watched>, Error> {
     let sql = "select id, ref, generation, settled_at, resource_warning, read_only from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
-    let rows = app.db.query(sql, &[&app.settings.node]).await.context("reading running projects")?;
+    let rows = app
+        .db
+        .query(sql, &[&app.settings.node])
+        .await
+        .context("reading running projects")?;
     let read = |row: &Row| {
         Ok(Watched {
             id: ProjectId(row.get(0)),
-            project: row.get::<_, &str>(1).parse().context("reading a project's ref")?,
+            project: row
+                .get::<_, &str>(1)
+                .parse()
+                .context("reading a project's ref")?,
             generation: row.get(2),
             settled_at: row.get(3),
             warning: row.get(4),
@@ -148,7 +168,9 @@ async fn running(app: &App) -> Result<Vec<Watched>, Error> {
 
 /// Whether disk space is measured in this look: after much of it was used, or a long time.
 fn disk_is_due(app: &App, state: &mut State, disk: Disk) -> bool {
-    let Some(resources) = app.clusters.resources() else { return false };
+    let Some(resources) = app.clusters.resources() else {
+        return false;
+    };
     // A file system that does not say is measured as if nothing changed.
     let (bytes, inodes) = disk::free(app.clusters.home().dir()).unwrap_or_default();
     let now = app.clock.ticks();
@@ -168,20 +190,45 @@ fn disk_is_due(app: &App, state: &mut State, disk: Disk) -> bool {
 }
 
 /// Notes what the kernel did to a project in its control group, or bounds one that has none.
-async fn look_at_processes(app: &App, project: &Watched, seen: &mut Seen, measured: Measured) -> Result<(), Error> {
-    let Some(resources) = app.clusters.resources() else { return Ok(()) };
+async fn look_at_processes(
+    app: &App,
+    project: &Watched,
+    seen: &mut Seen,
+    measured: Measured,
+) -> Result<(), Error> {
+    let Some(resources) = app.clusters.resources() else {
+        return Ok(());
+    };
     let limits = resources.limits();
     match measured {
         Measured::Group(counts) => {
-            let (kills, refused) = seen.counts.replace((counts.oom_kills, counts.forks_refused)).unwrap_or_default();
+            let (kills, refused) = seen
+                .counts
+                .replace((counts.oom_kills, counts.forks_refused))
+                .unwrap_or_default();
             if counts.oom_kills > kills {
-                note(app, project, seen, Bound::Memory, rules::memory_event(limits.memory_bytes));
+                note(
+                    app,
+                    project,
+                    seen,
+                    Bound::Memory,
+                    rules::memory_event(limits.memory_bytes),
+                );
             } else if counts.forks_refused > refused {
-                note(app, project, seen, Bound::Processes, rules::processes_event(limits.processes));
+                note(
+                    app,
+                    project,
+                    seen,
+                    Bound::Processes,
+                    rules::processes_event(limits.processes),
+                );
             }
         }
         Measured::Processes(_) if resources.groups().enforced() => {
-            app.clusters.adopt(&project.project).await.context("bounding a project's server")?;
+            app.clusters
+                .adopt(&project.project)
+                .await
+                .context("bounding a project's server")?;
         }
         Measured::Processes(usage) => {
             let (remedy, strikes) = rules::remedy(&usage, limits, seen.strikes);
@@ -190,8 +237,22 @@ async fn look_at_processes(app: &App, project: &Watched, seen: &mut Seen, measur
                 return Ok(());
             }
             let over = usage.memory_bytes > limits.memory_bytes;
-            let event = if over { rules::memory_event(limits.memory_bytes) } else { rules::processes_event(limits.processes) };
-            note(app, project, seen, if over { Bound::Memory } else { Bound::Processes }, event);
+            let event = if over {
+                rules::memory_event(limits.memory_bytes)
+            } else {
+                rules::processes_event(limits.processes)
+            };
+            note(
+                app,
+                project,
+                seen,
+                if over {
+                    Bound::Memory
+                } else {
+                    Bound::Processes
+                },
+                event,
+            );
             bound_processes(app, project, remedy).await?;
         }
     }
@@ -201,12 +262,26 @@ async fn look_at_processes(app: &App, project: &Watched, seen: &mut Seen, measur
 async fn bound_processes(app: &App, project: &Watched, remedy: Remedy) -> Result<(), Error> {
     match remedy {
         Remedy::Nothing => Ok(()),
-        Remedy::Terminate(pid) => app.clusters.end_process(&project.project, pid, Signal::TERM).await.context("ending a process"),
-        Remedy::Kill(pid) => app.clusters.end_process(&project.project, pid, Signal::KILL).await.context("ending a process"),
+        Remedy::Terminate(pid) => app
+            .clusters
+            .end_process(&project.project, pid, Signal::TERM)
+            .await
+            .context("ending a process"),
+        Remedy::Kill(pid) => app
+            .clusters
+            .end_process(&project.project, pid, Signal::KILL)
+            .await
+            .context("ending a process"),
         Remedy::StopServer => {
             // The reconciler finds it down, and starts it again.
-            let Some(_hold) = app.reconciler.hold(project.id) else { return Ok(()) };
-            let stopped = app.clusters.stop_at_once(&project.project).await.context("stopping a cluster");
+            let Some(_hold) = app.reconciler.hold(project.id) else {
+                return Ok(());
+            };
+            let stopped = app
+                .clusters
+                .stop_at_once(&project.project)
+                .await
+                .context("stopping a cluster");
             app.reconciler.watch.look_at(project.id);
             stopped
         }
@@ -221,23 +296,44 @@ fn note(app: &App, project: &Watched, seen: &mut Seen, bound: Bound, event: Stri
 
 /// Measures a project's disk space, and makes it read-only, writable or stopped where its limits ask for it.
 async fn look_at_disk(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
-    let Some(resources) = app.clusters.resources() else { return Ok(()) };
+    let Some(resources) = app.clusters.resources() else {
+        return Ok(());
+    };
     let limits = resources.limits();
-    let usage = app.clusters.disk_usage(&project.project, limits.inodes_stop().saturating_add(1)).await.context("measuring disk space")?;
+    let usage = app
+        .clusters
+        .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
+        .await
+        .context("measuring disk space")?;
     let level = rules::disk_level(usage, limits, project.read_only);
-    let before = seen.level.replace((level, rules::disk_warning(level, usage, limits))).map(|(level, _)| level);
+    let before = seen
+        .level
+        .replace((level, rules::disk_warning(level, usage, limits)))
+        .map(|(level, _)| level);
     if level > before.unwrap_or(DiskLevel::Fine) {
-        let bound = if level == DiskLevel::Soft { Bound::DiskSoft } else { Bound::DiskHard };
+        let bound = if level == DiskLevel::Soft {
+            Bound::DiskSoft
+        } else {
+            Bound::DiskHard
+        };
         tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk space is nearly or fully used");
         app.metrics.clusters().reached(bound);
     }
     let read_only = level >= DiskLevel::ReadOnly;
     if read_only != project.read_only {
-        app.clusters.set_read_only(&project.project, read_only).await.context("making a project read-only or writable")?;
+        app.clusters
+            .set_read_only(&project.project, read_only)
+            .await
+            .context("making a project read-only or writable")?;
         let sql = "update projects set read_only = $2 where id = $1";
-        app.db.query(sql, &[&project.id.0, &read_only]).await.context("writing that a project is read-only")?;
+        app.db
+            .query(sql, &[&project.id.0, &read_only])
+            .await
+            .context("writing that a project is read-only")?;
     }
-    let begun = project.settled_at.is_none_or(|settled| app.clock.now() - settled >= GRACE);
+    let begun = project
+        .settled_at
+        .is_none_or(|settled| app.clock.now() - settled >= GRACE);
     if level == DiskLevel::Stop && (begun || rules::beyond_grace(usage, limits)) {
         stop(app, project, rules::disk_warning(level, usage, limits)).await?;
     }
@@ -251,8 +347,17 @@ async fn stop(app: &App, project: &Watched, warning: Option<String>) -> Result<(
                last_error = null, resource_warning = $4, not_before = $5, updated_at = $5 \
                where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' and exists \
                (select from node_leases l where l.node = projects.node and l.generation = $3 for share)";
-    let params: [Param<'_>; 5] = [&project.id.0, &project.generation, &lease, &warning, &app.clock.now()];
-    app.db.query(sql, &params).await.context("stopping a project")?;
+    let params: [Param<'_>; 5] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &warning,
+        &app.clock.now(),
+    ];
+    app.db
+        .query(sql, &params)
+        .await
+        .context("stopping a project")?;
     tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
     app.metrics.clusters().reached(Bound::DiskStop);
     app.reconciler.heard();
@@ -262,9 +367,12 @@ async fn stop(app: &App, project: &Watched, warning: Option<String>) -> Result<(
 /// Writes down what the project's health is to say, if that changed.
 async fn tell(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
     let now = app.clock.ticks();
-    seen.event.take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
+    seen.event
+        .take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
     // Disk space was not measured since this process leads: what the last one said stands.
-    let Some((_, disk)) = &seen.level else { return Ok(()) };
+    let Some((_, disk)) = &seen.level else {
+        return Ok(());
+    };
     let event = seen.event.as_ref().map(|(_, event)| event.clone());
     let warning = match (disk.clone(), event) {
         (Some(disk), Some(event)) => Some(format!("{disk}; {event}")),
@@ -273,6 +381,11 @@ async fn tell(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error
     if warning == project.warning {
         return Ok(());
     }
-    let sql = "update projects set resource_warning = $2 where id = $1 and status = 'ACTIVE_HEALTHY'";
-    app.db.query(sql, &[&project.id.0, &warning]).await.context("writing what a project's health is to say").map(drop)
+    let sql =
+        "update projects set resource_warning = $2 where id = $1 and status = 'ACTIVE_HEALTHY'";
+    app.db
+        .query(sql, &[&project.id.0, &warning])
+        .await
+        .context("writing what a project's health is to say")
+        .map(drop)
 }

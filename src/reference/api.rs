@@ -43,7 +43,9 @@ static DOCUMENT: Endpoint = Endpoint {
 };
 
 async fn openapi_document(app: App) -> Result<Json<Map<String, Value>>, Error> {
-    let Value::Object(document) = document(endpoints::all(), &app.settings.links) else { return Ok(Json(Map::new())) };
+    let Value::Object(document) = document(endpoints::all(), &app.settings.links) else {
+        return Ok(Json(Map::new()));
+    };
     Ok(Json(document))
 }
 
@@ -81,7 +83,9 @@ impl Input for FileName {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("file").map(|name| Self(name.to_owned())).ok_or(Error::NotFound)
+        call.placeholder("file")
+            .map(|name| Self(name.to_owned()))
+            .ok_or(Error::NotFound)
     }
 }
 

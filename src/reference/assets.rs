@@ -27,7 +27,11 @@ const SCRIPT: &str = include_str!("../../static/docs.js");
 
 /// The viewer, as its crate packages it. Its own index page has an inline script, so ours stands in its place.
 static VIEWER: LazyLock<Router> = LazyLock::new(|| {
-    generate_routes(ApiDefinition { uri_prefix: "/docs", api_definition: OpenApiSource::Uri("/api/v1-json"), title: None })
+    generate_routes(ApiDefinition {
+        uri_prefix: "/docs",
+        api_definition: OpenApiSource::Uri("/api/v1-json"),
+        title: None,
+    })
 });
 
 /// A file of the page.
@@ -45,9 +49,18 @@ impl Output for Asset {
         let mut response = Response::new(self.body);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, self.content_type);
-        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        headers.insert(
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(POLICY),
+        );
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        headers.insert(
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("no-referrer"),
+        );
         response
     }
 }
@@ -55,20 +68,40 @@ impl Output for Asset {
 /// The page itself.
 #[expect(clippy::unnecessary_wraps, reason = "handlers answer results")]
 pub(super) fn page() -> Result<Asset, Error> {
-    Ok(Asset { content_type: HeaderValue::from_static("text/html; charset=utf-8"), body: PAGE.into() })
+    Ok(Asset {
+        content_type: HeaderValue::from_static("text/html; charset=utf-8"),
+        body: PAGE.into(),
+    })
 }
 
 /// A script or style of the page.
 pub(super) async fn file(name: &str) -> Result<Asset, Error> {
     match name {
-        "docs.js" => Ok(Asset { content_type: HeaderValue::from_static("text/javascript; charset=utf-8"), body: SCRIPT.into() }),
+        "docs.js" => Ok(Asset {
+            content_type: HeaderValue::from_static("text/javascript; charset=utf-8"),
+            body: SCRIPT.into(),
+        }),
         "swagger-ui.css" | "swagger-ui-bundle.js" => {
-            let request = Request::get(format!("/docs/{name}")).body(AxumBody::empty()).context("asking the viewer for a file")?;
-            let answer = VIEWER.clone().oneshot(request).await.context("asking the viewer for a file")?;
-            let content_type =
-                HeaderValue::from_static(if name.ends_with("css") { "text/css; charset=utf-8" } else { "text/javascript; charset=utf-8" });
-            let body = read(Body::new(answer.into_body()), FILE_BYTES_MAX).await.context("reading a file of the viewer")?;
-            Ok(Asset { content_type, body: body.into() })
+            let request = Request::get(format!("/docs/{name}"))
+                .body(AxumBody::empty())
+                .context("asking the viewer for a file")?;
+            let answer = VIEWER
+                .clone()
+                .oneshot(request)
+                .await
+                .context("asking the viewer for a file")?;
+            let content_type = HeaderValue::from_static(if name.ends_with("css") {
+                "text/css; charset=utf-8"
+            } else {
+                "text/javascript; charset=utf-8"
+            });
+            let body = read(Body::new(answer.into_body()), FILE_BYTES_MAX)
+                .await
+                .context("reading a file of the viewer")?;
+            Ok(Asset {
+                content_type,
+                body: body.into(),
+            })
         }
         _ => Err(Error::NotFound),
     }

@@ -35,7 +35,11 @@ pub fn compatibility() -> Vec<Compatibility> {
         method: endpoint.method.name(),
         path: endpoint.path,
         aliases: endpoint.aliases,
-        state: if (endpoint.handler)().built { State::Built } else { State::Planned },
+        state: if (endpoint.handler)().built {
+            State::Built
+        } else {
+            State::Planned
+        },
     };
     endpoints::all().iter().map(row).collect()
 }

@@ -85,7 +85,13 @@ enum Wish {
 }
 
 /// Serves one connection to its end. `entry` is given back when it is logged in.
-pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>, entry: Entry) {
+pub(super) async fn serve(
+    app: &App,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Tls>,
+    entry: Entry,
+) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%error, "a connection broke before it began");
         return;
@@ -93,15 +99,41 @@ pub(super) async fn serve(app: &App, stream: TcpStream, peer: SocketAddr, tls: O
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
     match opened {
         Ok(Ok(Wish::Session(Client::Plain(client), startup))) => {
-            session(app, Asked { client, peer, sni: None, encrypted: false, startup: *startup }, entry).await;
+            session(
+                app,
+                Asked {
+                    client,
+                    peer,
+                    sni: None,
+                    encrypted: false,
+                    startup: *startup,
+                },
+                entry,
+            )
+            .await;
         }
         Ok(Ok(Wish::Session(Client::Tls(client), startup))) => {
             let sni = client.get_ref().1.server_name().map(str::to_owned);
-            session(app, Asked { client, peer, sni, encrypted: true, startup: *startup }, entry).await;
+            session(
+                app,
+                Asked {
+                    client,
+                    peer,
+                    sni,
+                    encrypted: true,
+                    startup: *startup,
+                },
+                entry,
+            )
+            .await;
         }
         Ok(Ok(Wish::Cancel(key))) => cancel(app, key).await,
-        Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => refuse(app, stream, &refusal).await,
-        Ok(Ok(Wish::None(Some((Client::Tls(stream), refusal))))) => refuse(app, stream, &refusal).await,
+        Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => {
+            refuse(app, stream, &refusal).await
+        }
+        Ok(Ok(Wish::None(Some((Client::Tls(stream), refusal))))) => {
+            refuse(app, stream, &refusal).await
+        }
         // Nobody is left to tell, or said nothing at all.
         Ok(Ok(Wish::None(None)) | Err(_)) => {}
         Err(_) => app.metrics.router().count(Refusal::Late.outcome()),
@@ -142,19 +174,28 @@ async fn open(mut stream: TcpStream, tls: Option<Tls>) -> io::Result<Wish> {
             }
             Ok(Opening::Gss) => stream.write_all(b"N").await?,
             Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-            Ok(Opening::Start(startup)) => return Ok(Wish::Session(Client::Plain(stream), Box::new(startup))),
+            Ok(Opening::Start(startup)) => {
+                return Ok(Wish::Session(Client::Plain(stream), Box::new(startup)));
+            }
             Err(refusal) => return Ok(Wish::None(Some((Client::Plain(stream), refusal)))),
         }
     }
-    Ok(Wish::None(Some((Client::Plain(stream), Refusal::Malformed("too many requests for encryption")))))
+    Ok(Wish::None(Some((
+        Client::Plain(stream),
+        Refusal::Malformed("too many requests for encryption"),
+    ))))
 }
 
 async fn open_encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Wish> {
     let mut stream = Box::new(TlsAcceptor::from(tls.0.clone()).accept(stream).await?);
     let refusal = match opening(&mut stream).await? {
         Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-        Ok(Opening::Start(startup)) => return Ok(Wish::Session(Client::Tls(stream), Box::new(startup))),
-        Ok(Opening::Tls | Opening::Gss) => Refusal::Malformed("the connection is encrypted already"),
+        Ok(Opening::Start(startup)) => {
+            return Ok(Wish::Session(Client::Tls(stream), Box::new(startup)));
+        }
+        Ok(Opening::Tls | Opening::Gss) => {
+            Refusal::Malformed("the connection is encrypted already")
+        }
         Err(refusal) => refusal,
     };
     Ok(Wish::None(Some((Client::Tls(stream), refusal))))
@@ -196,7 +237,9 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(app: &App, mut stream: S, ref
 /// Passes a cancel request on to the server that knows the key, and to no other. Nobody is told whether there was one.
 async fn cancel(app: &App, key: CancelKey) {
     app.metrics.router().count("cancel");
-    let Some(socket) = app.router.keys.lock().get(&key).cloned() else { return };
+    let Some(socket) = app.router.keys.lock().get(&key).cloned() else {
+        return;
+    };
     let asked = timeout(CONNECT, async {
         let mut server = socket.connect().await?;
         server.write_all(&key.request()).await?;
@@ -225,7 +268,13 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>, 
     app.metrics.router().count("session");
     app.metrics.router().sessions.increment(1.0);
     let early = std::mem::take(&mut session.early);
-    let ended = pipe::run(&mut session.client, &mut session.server, early, app.router.stopping()).await;
+    let ended = pipe::run(
+        &mut session.client,
+        &mut session.server,
+        early,
+        app.router.stopping(),
+    )
+    .await;
     app.metrics.router().sessions.decrement(1.0);
     if ended == Ended::Stopped {
         refuse(app, session.client, &Refusal::Stopping).await;
@@ -236,13 +285,26 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>, 
 }
 
 /// Finds the project's server and logs in there; or tells the client why not.
-async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) -> Option<Session<C>> {
-    let Asked { client, peer, sni, encrypted, startup } = asked;
+async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
+    app: &App,
+    asked: Asked<C>,
+) -> Option<Session<C>> {
+    let Asked {
+        client,
+        peer,
+        sni,
+        encrypted,
+        startup,
+    } = asked;
     let prepared = async {
         let named = named::find(&startup, sni.as_deref(), &app.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(app, &named, peer, encrypted).await?;
-        let place = app.router.projects.take(door.id).ok_or(Refusal::ProjectFull)?;
+        let place = app
+            .router
+            .projects
+            .take(door.id)
+            .ok_or(Refusal::ProjectFull)?;
         let socket = app.clusters.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
@@ -263,7 +325,13 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) ->
         Ok(Ok(Outcome::In(key))) => {
             let cancellable = key.map(|key| Cancellable::new(app, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
-            return Some(Session { client, server, early: (sent, answered), _place: place, _cancellable: cancellable });
+            return Some(Session {
+                client,
+                server,
+                early: (sent, answered),
+                _place: place,
+                _cancellable: cancellable,
+            });
         }
         Ok(Ok(Outcome::Out { wrong_password })) => {
             if wrong_password {
@@ -287,7 +355,12 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>) ->
 }
 
 /// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
-async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> Result<Door, Refusal> {
+async fn admit(
+    app: &App,
+    named: &Named,
+    peer: SocketAddr,
+    encrypted: bool,
+) -> Result<Door, Refusal> {
     let open = async {
         loop {
             let door = door(app, named, peer.ip(), encrypted).await?;
@@ -301,13 +374,21 @@ async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> R
                 }
                 Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
                 Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
-                Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => return Err(Refusal::Away),
+                Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
+                    return Err(Refusal::Away);
+                }
                 // Then the door is looked at once more: its rules may have changed meanwhile.
-                Status::ActiveHealthy | Status::ComingUp | Status::ActiveUnhealthy | Status::Restoring | Status::Restarting => {
-                    projects::wake(app, door.id, &named.project).await.map_err(|error| match error {
-                        Error::Unavailable { .. } => Refusal::ControlAway,
-                        _ => Refusal::Away,
-                    })?;
+                Status::ActiveHealthy
+                | Status::ComingUp
+                | Status::ActiveUnhealthy
+                | Status::Restoring
+                | Status::Restarting => {
+                    projects::wake(app, door.id, &named.project).await.map_err(
+                        |error| match error {
+                            Error::Unavailable { .. } => Refusal::ControlAway,
+                            _ => Refusal::Away,
+                        },
+                    )?;
                 }
             }
         }
@@ -317,11 +398,18 @@ async fn admit(app: &App, named: &Named, peer: SocketAddr, encrypted: bool) -> R
 
 /// The project's door, if its rules let this client through it.
 async fn door(app: &App, named: &Named, address: IpAddr, encrypted: bool) -> Result<Door, Refusal> {
-    let door = network::door(app, &named.project, address).await.map_err(|error| fault(&error))?.ok_or(Refusal::Unknown)?;
+    let door = network::door(app, &named.project, address)
+        .await
+        .map_err(|error| fault(&error))?
+        .ok_or(Refusal::Unknown)?;
     if door.banned {
         return Err(Refusal::Banned);
     }
-    if !door.admitted || !jit::admits(app, door.id, &named.user, address).await.map_err(|error| fault(&error))? {
+    if !door.admitted
+        || !jit::admits(app, door.id, &named.user, address)
+            .await
+            .map_err(|error| fault(&error))?
+    {
         return Err(Refusal::Restricted);
     }
     if door.tls_required && !encrypted {

@@ -19,7 +19,9 @@ pub(super) struct Failures {
 
 impl Default for Failures {
     fn default() -> Self {
-        Self { counted: Cache::new(ADDRESSES_MAX) }
+        Self {
+            counted: Cache::new(ADDRESSES_MAX),
+        }
     }
 }
 
@@ -28,7 +30,11 @@ impl Failures {
     pub(super) fn note(&self, project: ProjectId, block: IpNet, now: Ticks) -> bool {
         let key = (project, block);
         // Two at once may count as one: then the ban comes one attempt later.
-        let (before, since) = self.counted.get(&key).filter(|(_, since)| now.saturating_sub(*since) < WINDOW).unwrap_or((0, now));
+        let (before, since) = self
+            .counted
+            .get(&key)
+            .filter(|(_, since)| now.saturating_sub(*since) < WINDOW)
+            .unwrap_or((0, now));
         if before + 1 >= FAILURES_MAX {
             self.counted.remove(&key);
             return true;
@@ -44,7 +50,10 @@ mod tests {
 
     #[test]
     fn so_many_in_a_window_are_too_many() {
-        let (failures, block) = (Failures::default(), "192.0.2.1/32".parse::<IpNet>().unwrap());
+        let (failures, block) = (
+            Failures::default(),
+            "192.0.2.1/32".parse::<IpNet>().unwrap(),
+        );
         let note = |project, now| failures.note(ProjectId(project), block, now);
         for _ in 1..FAILURES_MAX {
             assert!(!note(1, 0));

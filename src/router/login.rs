@@ -27,7 +27,10 @@ pub(super) enum Outcome {
 }
 
 /// Passes messages on until the server is ready for queries, or says no.
-pub(super) async fn relay<C, S>(client: &mut Wire<C>, server: &mut Wire<S>) -> std::io::Result<Outcome>
+pub(super) async fn relay<C, S>(
+    client: &mut Wire<C>,
+    server: &mut Wire<S>,
+) -> std::io::Result<Outcome>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
@@ -50,7 +53,9 @@ where
                 client.send(&outbox.split()).await?;
                 let answer = client.message().await?;
                 if answer[0] != b'p' {
-                    return Ok(Outcome::Refused(Refusal::Malformed("expected an answer to the server's challenge")));
+                    return Ok(Outcome::Refused(Refusal::Malformed(
+                        "expected an answer to the server's challenge",
+                    )));
                 }
                 server.send(&answer).await?;
             }
@@ -62,7 +67,8 @@ where
             Step::End => {
                 outbox.extend_from_slice(&message);
                 client.send(&outbox).await?;
-                let wrong_password = !gate.is_open() && matches!(sqlstate(&message[5..]), Some(b"28P01" | b"28000"));
+                let wrong_password =
+                    !gate.is_open() && matches!(sqlstate(&message[5..]), Some(b"28P01" | b"28000"));
                 return Ok(Outcome::Out { wrong_password });
             }
         }
@@ -105,7 +111,9 @@ impl Gate {
         let (kind, body) = (message[0], message.get(5..).unwrap_or_default());
         let (next, step) = match (*self, kind, request(kind, body)) {
             (_, b'E', _) => (*self, Step::End),
-            (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => (*self, Step::Pass),
+            (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => {
+                (*self, Step::Pass)
+            }
             // `SCRAM-SHA-256` and nothing else: binding to a channel that ends here would be a lie.
             (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => (Self::Asked, Step::Answer),
             (Self::Asked, _, Some((11, _))) => (Self::Challenged, Step::Answer),
@@ -180,8 +188,19 @@ mod tests {
             vec![message(b'Z', b"I")],
             vec![message(b'K', b"12345678")],
             vec![message(b'S', b"a\0b\0")],
-            vec![asks(10, SCRAM), asks(11, b""), asks(12, b""), message(b'Z', b"I")],
-            vec![asks(10, SCRAM), asks(11, b""), asks(12, b""), asks(0, b""), asks(3, b"")],
+            vec![
+                asks(10, SCRAM),
+                asks(11, b""),
+                asks(12, b""),
+                message(b'Z', b"I"),
+            ],
+            vec![
+                asks(10, SCRAM),
+                asks(11, b""),
+                asks(12, b""),
+                asks(0, b""),
+                asks(3, b""),
+            ],
             vec![message(b'R', b"\0\0")],
         ] {
             let mut gate = Gate::default();

@@ -98,7 +98,16 @@ pub struct Tally {
 }
 
 /// How a connection may end, as the metrics have it.
-pub const OUTCOMES: [&str; 8] = ["session", "cancel", "wrong password", "malformed", "unknown project", "forbidden", "unavailable", "full"];
+pub const OUTCOMES: [&str; 8] = [
+    "session",
+    "cancel",
+    "wrong password",
+    "malformed",
+    "unknown project",
+    "forbidden",
+    "unavailable",
+    "full",
+];
 
 impl Tally {
     fn count(&self, outcome: &str) {
@@ -136,7 +145,10 @@ struct Cancellable {
 impl Cancellable {
     fn new(app: &App, key: CancelKey, socket: ServerSocket) -> Self {
         app.router.keys.lock().insert(key.clone(), socket);
-        Self { app: app.clone(), key }
+        Self {
+            app: app.clone(),
+            key,
+        }
     }
 }
 
@@ -148,12 +160,20 @@ impl Drop for Cancellable {
 
 /// Takes connections until [`Router::stop`], then sees the sessions out.
 pub async fn run(app: App, listener: TcpListener, tls: Option<Tls>) {
-    let take = |connections: &mut JoinSet<()>, stream, peer| take(&app, connections, stream, peer, tls.clone());
+    let take = |connections: &mut JoinSet<()>, stream, peer| {
+        take(&app, connections, stream, peer, tls.clone())
+    };
     accepting::run(listener, app.router.stopping(), ("databases", DRAIN), take).await;
 }
 
 /// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
-fn take(app: &App, connections: &mut JoinSet<()>, stream: TcpStream, peer: SocketAddr, tls: Option<Tls>) {
+fn take(
+    app: &App,
+    connections: &mut JoinSet<()>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Tls>,
+) {
     let Some((connection, entry)) = enter(app, peer) else {
         app.metrics.router().count(Refusal::Full.outcome());
         // As much as fits into the socket's buffer, which is empty.
@@ -172,5 +192,11 @@ fn enter(app: &App, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
     let connection = app.router.connections.clone().try_acquire_owned().ok()?;
     let login = app.router.logins.clone().try_acquire_owned().ok()?;
     let address = app.router.addresses.take(bans::block(peer.ip()))?;
-    Some((connection, Entry { _login: login, _address: address }))
+    Some((
+        connection,
+        Entry {
+            _login: login,
+            _address: address,
+        },
+    ))
 }

@@ -27,7 +27,15 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
         None => (None, None),
     };
     let mut project: Option<ProjectRef> = None;
-    for found in [by_user, by_options, sni.and_then(|host| by_host(host, domain)), by_login_role(user)].into_iter().flatten() {
+    for found in [
+        by_user,
+        by_options,
+        sni.and_then(|host| by_host(host, domain)),
+        by_login_role(user),
+    ]
+    .into_iter()
+    .flatten()
+    {
         match &project {
             Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
             _ => project = Some(found),
@@ -37,17 +45,27 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
     if user.is_empty() {
         return Err(Refusal::NoUser);
     }
-    let ours = RESERVED.contains(&user) || RESERVED_PREFIXES.iter().any(|prefix| user.starts_with(prefix));
+    let ours = RESERVED.contains(&user)
+        || RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| user.starts_with(prefix));
     // What members are let in as, for a time, has a password.
     if ours && !user.starts_with(jit::LOGIN_PREFIX) {
         return Err(Refusal::Reserved(user.to_owned()));
     }
-    Ok(Named { project, user: user.to_owned(), options })
+    Ok(Named {
+        project,
+        user: user.to_owned(),
+        options,
+    })
 }
 
 /// `role.<ref>`. A role may have dots of its own.
 fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
-    match user.rsplit_once('.').map(|(role, suffix)| (role, suffix.parse())) {
+    match user
+        .rsplit_once('.')
+        .map(|(role, suffix)| (role, suffix.parse()))
+    {
         Some((role, Ok(project))) => (role, Some(project)),
         _ => (user, None),
     }
@@ -55,13 +73,19 @@ fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
 
 /// `cli_login_<…>_<ref>_<random>`: clients that connect by a name which only they can resolve say nothing else.
 fn by_login_role(user: &str) -> Option<ProjectRef> {
-    user.strip_prefix(LOGIN_ROLE_PREFIX)?.rsplit('_').nth(1)?.parse().ok()
+    user.strip_prefix(LOGIN_ROLE_PREFIX)?
+        .rsplit('_')
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 /// `db.<ref>.<domain>` or `<ref>.<domain>`.
 fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
     let host = host.to_ascii_lowercase();
-    let name = host.strip_suffix(&domain.to_ascii_lowercase())?.strip_suffix('.')?;
+    let name = host
+        .strip_suffix(&domain.to_ascii_lowercase())?
+        .strip_suffix('.')?;
     name.strip_prefix("db.").unwrap_or(name).parse().ok()
 }
 
@@ -105,17 +129,31 @@ mod tests {
 
     fn ask(user: &str, options: Option<&str>, sni: Option<&str>) -> Result<Named, Refusal> {
         let mut packet = [0, 3, 0, 0].to_vec();
-        for text in [Some("user"), Some(user), options.map(|_| "options"), options].into_iter().flatten() {
+        for text in [
+            Some("user"),
+            Some(user),
+            options.map(|_| "options"),
+            options,
+        ]
+        .into_iter()
+        .flatten()
+        {
             packet.extend_from_slice(text.as_bytes());
             packet.push(0);
         }
         packet.push(0);
-        let Opening::Start(startup) = opening(&packet)? else { panic!() };
+        let Opening::Start(startup) = opening(&packet)? else {
+            panic!()
+        };
         find(&startup, sni, "example.test")
     }
 
     fn named(project: &str, user: &str, options: Option<&str>) -> Named {
-        Named { project: project.parse().unwrap(), user: user.to_owned(), options: options.map(str::to_owned) }
+        Named {
+            project: project.parse().unwrap(),
+            user: user.to_owned(),
+            options: options.map(str::to_owned),
+        }
     }
 
     #[test]
@@ -131,54 +169,127 @@ mod tests {
             assert_eq!(ask(&suffix, Some(&option), Some(host)).unwrap(), plain());
         }
         assert_eq!(ask(&login, None, None).unwrap(), named(A, &login, None));
-        assert_eq!(ask(&format!("{login}.{A}"), None, None).unwrap(), named(A, &login, None));
+        assert_eq!(
+            ask(&format!("{login}.{A}"), None, None).unwrap(),
+            named(A, &login, None)
+        );
     }
 
     #[test]
     fn names_that_disagree_or_are_missing_are_refused() {
         let conflict = Err(Refusal::Conflict(A.parse().unwrap(), B.parse().unwrap()));
-        assert_eq!(ask(&format!("postgres.{A}"), Some(&format!("reference={B}")), None), conflict);
-        assert_eq!(ask(&format!("postgres.{A}"), None, Some(&format!("db.{B}.example.test"))), conflict);
-        assert_eq!(ask("x", Some(&format!("reference={A} reference={B}")), None), conflict);
-        assert_eq!(ask(&format!("cli_login_postgres_{B}_qwertyui.{A}"), None, None), conflict);
-        for (user, sni) in [("postgres", None), ("post.gres", None), ("postgres.", None), ("postgres", Some("db.example.test"))] {
+        assert_eq!(
+            ask(
+                &format!("postgres.{A}"),
+                Some(&format!("reference={B}")),
+                None
+            ),
+            conflict
+        );
+        assert_eq!(
+            ask(
+                &format!("postgres.{A}"),
+                None,
+                Some(&format!("db.{B}.example.test"))
+            ),
+            conflict
+        );
+        assert_eq!(
+            ask("x", Some(&format!("reference={A} reference={B}")), None),
+            conflict
+        );
+        assert_eq!(
+            ask(&format!("cli_login_postgres_{B}_qwertyui.{A}"), None, None),
+            conflict
+        );
+        for (user, sni) in [
+            ("postgres", None),
+            ("post.gres", None),
+            ("postgres.", None),
+            ("postgres", Some("db.example.test")),
+        ] {
             assert_eq!(ask(user, None, sni), Err(Refusal::NoProject), "{user}");
         }
-        assert_eq!(ask("postgres", Some("reference=short"), None), Err(Refusal::Unknown));
-        assert_eq!(ask("postgres", None, Some(&format!("db.{A}.elsewhere.test"))), Err(Refusal::NoProject));
+        assert_eq!(
+            ask("postgres", Some("reference=short"), None),
+            Err(Refusal::Unknown)
+        );
+        assert_eq!(
+            ask("postgres", None, Some(&format!("db.{A}.elsewhere.test"))),
+            Err(Refusal::NoProject)
+        );
         assert_eq!(ask(&format!(".{A}"), None, None), Err(Refusal::NoUser));
     }
 
     #[test]
     fn roles_keep_their_dots_quotes_and_letters() {
-        for role in ["a.b", "\"q\"", "Straße", "o'hara", "-c role=x", " ", "postgres;--", B] {
-            assert_eq!(ask(&format!("{role}.{A}"), None, None).unwrap(), named(A, role, None));
+        for role in [
+            "a.b",
+            "\"q\"",
+            "Straße",
+            "o'hara",
+            "-c role=x",
+            " ",
+            "postgres;--",
+            B,
+        ] {
+            assert_eq!(
+                ask(&format!("{role}.{A}"), None, None).unwrap(),
+                named(A, role, None)
+            );
         }
     }
 
     #[test]
     fn nobody_comes_as_one_of_ours() {
-        for role in ["supabase_admin", "gantry_owner", "supabase_read_only_user", "authenticator", "anon", "service_role", "pg_monitor"] {
-            assert_eq!(ask(&format!("{role}.{A}"), None, None), Err(Refusal::Reserved(role.to_owned())));
+        for role in [
+            "supabase_admin",
+            "gantry_owner",
+            "supabase_read_only_user",
+            "authenticator",
+            "anon",
+            "service_role",
+            "pg_monitor",
+        ] {
+            assert_eq!(
+                ask(&format!("{role}.{A}"), None, None),
+                Err(Refusal::Reserved(role.to_owned()))
+            );
         }
     }
 
     #[test]
     fn members_come_as_what_they_were_given() {
         let role = format!("{}alice_k3v9", jit::LOGIN_PREFIX);
-        assert_eq!(ask(&format!("{role}.{A}"), None, None).unwrap(), named(A, &role, None));
-        assert_eq!(ask(&format!("gantry_jit.{A}"), None, None), Err(Refusal::Reserved("gantry_jit".to_owned())));
+        assert_eq!(
+            ask(&format!("{role}.{A}"), None, None).unwrap(),
+            named(A, &role, None)
+        );
+        assert_eq!(
+            ask(&format!("gantry_jit.{A}"), None, None),
+            Err(Refusal::Reserved("gantry_jit".to_owned()))
+        );
     }
 
     #[test]
     fn other_options_are_passed_on_as_they_are() {
         for (sent, kept) in [
             (format!("reference={A}"), None),
-            (format!("-c a=b reference={A}  -c c=d\\ e"), Some("-c a=b -c c=d\\ e")),
-            (format!("-c a=x\\ reference={B} reference={A}"), Some("-c a=x\\ reference=bbbbbbbbbbbbbbbbbbbb")),
+            (
+                format!("-c a=b reference={A}  -c c=d\\ e"),
+                Some("-c a=b -c c=d\\ e"),
+            ),
+            (
+                format!("-c a=x\\ reference={B} reference={A}"),
+                Some("-c a=x\\ reference=bbbbbbbbbbbbbbbbbbbb"),
+            ),
             (format!("-c a=\\\\ reference={A}"), Some("-c a=\\\\")),
         ] {
-            assert_eq!(ask("r", Some(&sent), None).unwrap(), named(A, "r", kept), "{sent}");
+            assert_eq!(
+                ask("r", Some(&sent), None).unwrap(),
+                named(A, "r", kept),
+                "{sent}"
+            );
         }
     }
 }

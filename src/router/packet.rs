@@ -50,7 +50,10 @@ impl CancelKey {
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let (pid, secret) = body.split_first_chunk()?;
         let bounded = (4..=KEY_BYTES_MAX).contains(&secret.len());
-        bounded.then(|| Self { pid: u32::from_be_bytes(*pid), secret: Bytes::copy_from_slice(secret) })
+        bounded.then(|| Self {
+            pid: u32::from_be_bytes(*pid),
+            secret: Bytes::copy_from_slice(secret),
+        })
     }
 
     /// As a request to a server.
@@ -82,17 +85,25 @@ pub(super) struct Startup {
 /// The length a packet says it has, its own four bytes included.
 pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, Refusal> {
     let length = usize::try_from(u32::from_be_bytes(prefix)).unwrap_or(usize::MAX);
-    if (8..=OPENING_BYTES_MAX).contains(&length) { Ok(length) } else { Err(Refusal::Malformed("invalid length of startup packet")) }
+    if (8..=OPENING_BYTES_MAX).contains(&length) {
+        Ok(length)
+    } else {
+        Err(Refusal::Malformed("invalid length of startup packet"))
+    }
 }
 
 /// Reads an opening packet, without its length.
 pub(super) fn opening(packet: &[u8]) -> Result<Opening, Refusal> {
-    let (code, body) = packet.split_first_chunk().ok_or(Refusal::Malformed("incomplete startup packet"))?;
+    let (code, body) = packet
+        .split_first_chunk()
+        .ok_or(Refusal::Malformed("incomplete startup packet"))?;
     match (u32::from_be_bytes(*code), body) {
         (TLS, []) => Ok(Opening::Tls),
         (GSS, []) => Ok(Opening::Gss),
         (TLS | GSS, _) => Err(Refusal::Malformed("invalid length of startup packet")),
-        (CANCEL, key) => CancelKey::read(key).map(Opening::Cancel).ok_or(Refusal::Malformed("invalid length of cancel request")),
+        (CANCEL, key) => CancelKey::read(key)
+            .map(Opening::Cancel)
+            .ok_or(Refusal::Malformed("invalid length of cancel request")),
         (version, body) if version >> 16 == 3 => startup(version, body).map(Opening::Start),
         _ => Err(Refusal::Protocol),
     }
@@ -131,9 +142,13 @@ fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
         }
     }
     if !texts.is_empty() {
-        return Err(Refusal::Malformed("invalid startup packet layout: expected terminator as last byte"));
+        return Err(Refusal::Malformed(
+            "invalid startup packet layout: expected terminator as last byte",
+        ));
     }
-    startup.user = user.filter(|user| !user.is_empty()).ok_or(Refusal::NoUser)?;
+    startup.user = user
+        .filter(|user| !user.is_empty())
+        .ok_or(Refusal::NoUser)?;
     startup.database = startup.database.filter(|database| !database.is_empty());
     startup.replication = match replication.as_deref() {
         None | Some("false" | "off" | "no" | "0") => false,
@@ -145,10 +160,15 @@ fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
 
 /// Takes a zero-terminated text from the front.
 fn text(from: &mut &[u8]) -> Result<String, Refusal> {
-    let end = from.iter().position(|byte| *byte == 0).ok_or(Refusal::Malformed("incomplete startup packet"))?;
+    let end = from
+        .iter()
+        .position(|byte| *byte == 0)
+        .ok_or(Refusal::Malformed("incomplete startup packet"))?;
     let (text, rest) = from.split_at(end);
     *from = &rest[1..];
-    std::str::from_utf8(text).map(str::to_owned).map_err(|_| Refusal::Malformed("a startup parameter is not UTF-8"))
+    std::str::from_utf8(text)
+        .map(str::to_owned)
+        .map_err(|_| Refusal::Malformed("a startup parameter is not UTF-8"))
 }
 
 impl Startup {
@@ -157,15 +177,24 @@ impl Startup {
         // Without a database PostgreSQL takes the user's name: that of the role, not what the client wrote.
         let database = self.database.as_deref().unwrap_or(user);
         if user.len() > NAME_BYTES_MAX || database.len() > NAME_BYTES_MAX {
-            return Err(Refusal::Malformed("the name of a role or database is longer than 63 bytes"));
+            return Err(Refusal::Malformed(
+                "the name of a role or database is longer than 63 bytes",
+            ));
         }
         let mut packet = BytesMut::with_capacity(256);
         packet.put_u32(0);
         packet.put_u16(3);
         packet.put_u16(self.minor);
         let replication = self.replication.then_some(("replication", "database"));
-        let ours = [("user", user), ("database", database)].into_iter().chain(options.map(|text| ("options", text))).chain(replication);
-        for (name, value) in ours.chain(self.rest.iter().map(|(name, value)| (name.as_str(), value.as_str()))) {
+        let ours = [("user", user), ("database", database)]
+            .into_iter()
+            .chain(options.map(|text| ("options", text)))
+            .chain(replication);
+        for (name, value) in ours.chain(
+            self.rest
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str())),
+        ) {
             for text in [name, value] {
                 packet.put_slice(text.as_bytes());
                 packet.put_u8(0);
@@ -204,22 +233,51 @@ mod tests {
 
     #[test]
     fn what_is_written_for_the_server_is_what_was_read() {
-        let startup = start(&[("user", "me.ref"), ("options", "-c a=b"), ("TimeZone", "UTC"), ("_pq_.x", "")]).unwrap();
+        let startup = start(&[
+            ("user", "me.ref"),
+            ("options", "-c a=b"),
+            ("TimeZone", "UTC"),
+            ("_pq_.x", ""),
+        ])
+        .unwrap();
         let packet = startup.packet("me", Some("-c a=b")).unwrap();
-        assert_eq!(opening_length(packet[..4].try_into().unwrap()).unwrap(), packet.len());
-        let Opening::Start(again) = opening(&packet[4..]).unwrap() else { panic!() };
-        assert_eq!((again.user.as_str(), again.database.as_deref()), ("me", Some("me")), "the database of a role that names none");
-        assert_eq!(again.rest, [("TimeZone".to_owned(), "UTC".to_owned()), ("_pq_.x".to_owned(), String::new())]);
+        assert_eq!(
+            opening_length(packet[..4].try_into().unwrap()).unwrap(),
+            packet.len()
+        );
+        let Opening::Start(again) = opening(&packet[4..]).unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            (again.user.as_str(), again.database.as_deref()),
+            ("me", Some("me")),
+            "the database of a role that names none"
+        );
+        assert_eq!(
+            again.rest,
+            [
+                ("TimeZone".to_owned(), "UTC".to_owned()),
+                ("_pq_.x".to_owned(), String::new())
+            ]
+        );
     }
 
     #[test]
     fn other_requests_are_told_apart() {
         assert_eq!(opening(&TLS.to_be_bytes()).unwrap(), Opening::Tls);
         assert_eq!(opening(&GSS.to_be_bytes()).unwrap(), Opening::Gss);
-        let key = CancelKey { pid: 7, secret: Bytes::from_static(b"1234") };
+        let key = CancelKey {
+            pid: 7,
+            secret: Bytes::from_static(b"1234"),
+        };
         let request = key.request();
         assert_eq!(opening(&request[4..]).unwrap(), Opening::Cancel(key));
-        for short in [&b""[..], &[0], &CANCEL.to_be_bytes(), &[TLS.to_be_bytes(), [0; 4]].concat()] {
+        for short in [
+            &b""[..],
+            &[0],
+            &CANCEL.to_be_bytes(),
+            &[TLS.to_be_bytes(), [0; 4]].concat(),
+        ] {
             assert!(opening(short).is_err(), "{short:?}");
         }
     }
@@ -240,13 +298,30 @@ mod tests {
         ] {
             assert!(start(parameters).is_err(), "{parameters:?}");
         }
-        assert!(start(&[("user", "a")]).unwrap().packet(&long, None).is_err(), "PostgreSQL would cut it off");
-        assert!(start(&[("user", "a"), ("database", &long)]).unwrap().packet("a", None).is_err());
-        assert_eq!(opening(&body(2 << 16, &[("user", "a")])), Err(Refusal::Protocol));
+        assert!(
+            start(&[("user", "a")])
+                .unwrap()
+                .packet(&long, None)
+                .is_err(),
+            "PostgreSQL would cut it off"
+        );
+        assert!(
+            start(&[("user", "a"), ("database", &long)])
+                .unwrap()
+                .packet("a", None)
+                .is_err()
+        );
+        assert_eq!(
+            opening(&body(2 << 16, &[("user", "a")])),
+            Err(Refusal::Protocol)
+        );
         let mut trailing = body(3 << 16, &[("user", "a")]);
         trailing.extend_from_slice(b"more\0");
         assert!(opening(&trailing).is_err());
-        assert!(opening(b"\x00\x03\x00\x00user\0\xff\0\0").is_err(), "not UTF-8");
+        assert!(
+            opening(b"\x00\x03\x00\x00user\0\xff\0\0").is_err(),
+            "not UTF-8"
+        );
         for length in [0, 7, 10_001, u32::MAX] {
             assert!(opening_length(length.to_be_bytes()).is_err(), "{length}");
         }

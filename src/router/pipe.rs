@@ -34,7 +34,12 @@ pub(super) enum Ended {
 /// Passes bytes both ways until a side hangs up; or, once `stopping` is ready, until the session does nothing.
 ///
 /// `early` was read of the client, or of the server, while logging in.
-pub(super) async fn run<C, S>(client: &mut C, server: &mut S, early: (BytesMut, BytesMut), stopping: impl Future<Output = ()>) -> Ended
+pub(super) async fn run<C, S>(
+    client: &mut C,
+    server: &mut S,
+    early: (BytesMut, BytesMut),
+    stopping: impl Future<Output = ()>,
+) -> Ended
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
@@ -55,10 +60,17 @@ where
                 Poll::Pending => {}
             }
         }
-        if down.poll(cx, server, client, |bytes| tail.answered(bytes)).is_ready() {
+        if down
+            .poll(cx, server, client, |bytes| tail.answered(bytes))
+            .is_ready()
+        {
             return Poll::Ready(Ended::HungUp);
         }
-        if stopped && tail.last == IDLE && down.kept.is_empty() { Poll::Ready(Ended::Stopped) } else { Poll::Pending }
+        if stopped && tail.last == IDLE && down.kept.is_empty() {
+            Poll::Ready(Ended::Stopped)
+        } else {
+            Poll::Pending
+        }
     })
     .await
 }
@@ -90,11 +102,20 @@ struct Half {
 
 impl Half {
     fn new(kept: BytesMut) -> Self {
-        Self { kept, unflushed: false }
+        Self {
+            kept,
+            unflushed: false,
+        }
     }
 
     /// Passes on what there is. Ready when there will be nothing more and all was written, or when a side broke.
-    fn poll<R, W>(&mut self, cx: &mut Context<'_>, from: &mut R, to: &mut W, mut saw: impl FnMut(&[u8])) -> Poll<End>
+    fn poll<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut R,
+        to: &mut W,
+        mut saw: impl FnMut(&[u8]),
+    ) -> Poll<End>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -135,7 +156,12 @@ impl Half {
     }
 
     /// Writes what the writer takes at once, and returns the rest. If it broke, the next attempt finds out.
-    fn offer<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W, bytes: &[u8]) -> BytesMut {
+    fn offer<W: AsyncWrite + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: &mut W,
+        bytes: &[u8],
+    ) -> BytesMut {
         self.unflushed = true;
         match Pin::new(to).poll_write(cx, bytes) {
             Poll::Ready(Ok(written)) => BytesMut::from(&bytes[written..]),
@@ -172,23 +198,46 @@ mod tests {
             let (far, mut server) = duplex(narrow.min(3000));
             let pipe = tokio::spawn(async move {
                 let (mut near, mut far) = (near, far);
-                run(&mut near, &mut far, (BytesMut::from(&b"early"[..]), BytesMut::new()), pending()).await
+                run(
+                    &mut near,
+                    &mut far,
+                    (BytesMut::from(&b"early"[..]), BytesMut::new()),
+                    pending(),
+                )
+                .await
             });
-            let sent: Vec<u8> = (0..100_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+            let sent: Vec<u8> = (0..100_000_u32)
+                .map(|n| u8::try_from(n % 251).unwrap())
+                .collect();
             let copy = sent.clone();
             let writer = tokio::spawn(async move {
                 client.write_all(&copy).await.unwrap();
                 client
             });
             let mut arrived = vec![0; sent.len() + 5];
-            timeout(PATIENCE, server.read_exact(&mut arrived)).await.unwrap().unwrap();
-            assert!(arrived.starts_with(b"early") && arrived[5..] == sent, "{narrow}");
+            timeout(PATIENCE, server.read_exact(&mut arrived))
+                .await
+                .unwrap()
+                .unwrap();
+            assert!(
+                arrived.starts_with(b"early") && arrived[5..] == sent,
+                "{narrow}"
+            );
             let mut client = writer.await.unwrap();
             // The last words of a server arrive, although it hangs up right after them.
             let farewell = async move { server.write_all(b"FATAL").await.unwrap() };
             let mut last = Vec::new();
-            timeout(PATIENCE, async { tokio::join!(farewell, client.read_to_end(&mut last)) }).await.unwrap().1.unwrap();
-            assert_eq!((last.as_slice(), pipe.await.unwrap()), (&b"FATAL"[..], Ended::HungUp));
+            timeout(PATIENCE, async {
+                tokio::join!(farewell, client.read_to_end(&mut last))
+            })
+            .await
+            .unwrap()
+            .1
+            .unwrap();
+            assert_eq!(
+                (last.as_slice(), pipe.await.unwrap()),
+                (&b"FATAL"[..], Ended::HungUp)
+            );
         }
     }
 
@@ -205,14 +254,21 @@ mod tests {
         server.read_exact(&mut [0; 11]).await.unwrap();
         stop.send(true).unwrap();
         // In a transaction, it still is not.
-        for (answer, last) in [(&b"C....Z\0\0\0\x05T"[..], false), (b"C....Z\0\0\0", false), (b"\x05I", true)] {
+        for (answer, last) in [
+            (&b"C....Z\0\0\0\x05T"[..], false),
+            (b"C....Z\0\0\0", false),
+            (b"\x05I", true),
+        ] {
             server.write_all(answer).await.unwrap();
             client.read_exact(&mut vec![0; answer.len()]).await.unwrap();
             if !last {
                 assert!(!pipe.is_finished());
             }
         }
-        assert_eq!(timeout(PATIENCE, pipe).await.unwrap().unwrap(), Ended::Stopped);
+        assert_eq!(
+            timeout(PATIENCE, pipe).await.unwrap().unwrap(),
+            Ended::Stopped
+        );
     }
 
     #[test]

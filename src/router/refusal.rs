@@ -66,7 +66,9 @@ impl Refusal {
             Self::Away => Some("Look at the project's health: GET /v1/projects/{ref}/health."),
             Self::ControlAway => Some("Try again shortly."),
             Self::Elsewhere => Some("Connect to the machine that runs the project."),
-            Self::Full | Self::ProjectFull => Some("Close connections that are not used, or try again."),
+            Self::Full | Self::ProjectFull => {
+                Some("Close connections that are not used, or try again.")
+            }
             _ => None,
         };
         let (state, message) = match self {
@@ -101,7 +103,12 @@ impl Refusal {
         let mut out = BytesMut::with_capacity(256);
         out.put_u8(b'E');
         out.put_u32(0);
-        let fields = [(b'S', "FATAL"), (b'V', "FATAL"), (b'C', state), (b'M', &message)];
+        let fields = [
+            (b'S', "FATAL"),
+            (b'V', "FATAL"),
+            (b'C', state),
+            (b'M', &message),
+        ];
         for (field, text) in fields.into_iter().chain(hint.map(|text| (b'H', text))) {
             out.put_u8(field);
             // A zero would end the field early.
@@ -117,10 +124,21 @@ impl Refusal {
     /// Label in the metrics.
     pub(super) fn outcome(&self) -> &'static str {
         match self {
-            Self::Malformed(_) | Self::Protocol | Self::NoUser | Self::Replication | Self::Late => "malformed",
+            Self::Malformed(_) | Self::Protocol | Self::NoUser | Self::Replication | Self::Late => {
+                "malformed"
+            }
             Self::NoProject | Self::Conflict(..) | Self::Unknown => "unknown project",
-            Self::Reserved(_) | Self::TlsRequired | Self::Restricted | Self::Banned | Self::Unguarded => "forbidden",
-            Self::Paused | Self::Away | Self::ControlAway | Self::Elsewhere | Self::Stopping | Self::Fault => "unavailable",
+            Self::Reserved(_)
+            | Self::TlsRequired
+            | Self::Restricted
+            | Self::Banned
+            | Self::Unguarded => "forbidden",
+            Self::Paused
+            | Self::Away
+            | Self::ControlAway
+            | Self::Elsewhere
+            | Self::Stopping
+            | Self::Fault => "unavailable",
             Self::Full | Self::ProjectFull => "full",
         }
     }
@@ -128,7 +146,8 @@ impl Refusal {
 
 /// The field of an `ErrorResponse`'s body that names the SQLSTATE.
 pub(super) fn sqlstate(body: &[u8]) -> Option<&[u8]> {
-    body.split(|byte| *byte == 0).find_map(|field| field.strip_prefix(b"C"))
+    body.split(|byte| *byte == 0)
+        .find_map(|field| field.strip_prefix(b"C"))
 }
 
 #[cfg(test)]
@@ -139,10 +158,26 @@ mod tests {
 
     #[test]
     fn a_client_understands_every_refusal() {
-        for refusal in [Refusal::NoProject, Refusal::Unknown, Refusal::Reserved("a\0b".to_owned()), Refusal::Paused, Refusal::Stopping] {
+        for refusal in [
+            Refusal::NoProject,
+            Refusal::Unknown,
+            Refusal::Reserved("a\0b".to_owned()),
+            Refusal::Paused,
+            Refusal::Stopping,
+        ] {
             let mut bytes = refusal.message();
-            assert_eq!(sqlstate(&bytes[5..]).unwrap(), refusal.text().0.as_bytes(), "{refusal:?}");
-            assert!(matches!(Message::parse(&mut bytes).unwrap().unwrap(), Message::ErrorResponse(_)), "{refusal:?}");
+            assert_eq!(
+                sqlstate(&bytes[5..]).unwrap(),
+                refusal.text().0.as_bytes(),
+                "{refusal:?}"
+            );
+            assert!(
+                matches!(
+                    Message::parse(&mut bytes).unwrap().unwrap(),
+                    Message::ErrorResponse(_)
+                ),
+                "{refusal:?}"
+            );
             assert!(bytes.is_empty());
         }
     }

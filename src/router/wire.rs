@@ -16,7 +16,10 @@ pub(super) struct Wire<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, inbox: BytesMut::new() }
+        Self {
+            stream,
+            inbox: BytesMut::new(),
+        }
     }
 
     /// The next message: its kind, its length and its body, as they came.
@@ -45,11 +48,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
 /// The length of the message at the beginning, if all of it is there.
 fn message_length(inbox: &[u8]) -> io::Result<Option<usize>> {
-    let Some((mut header, _)) = inbox.split_at_checked(5) else { return Ok(None) };
+    let Some((mut header, _)) = inbox.split_at_checked(5) else {
+        return Ok(None);
+    };
     header.advance(1);
     let length = usize::try_from(header.get_u32()).unwrap_or(usize::MAX);
     if !(4..MESSAGE_BYTES_MAX).contains(&length) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message of an impossible length"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "a message of an impossible length",
+        ));
     }
     Ok((inbox.len() > length).then_some(length + 1))
 }
@@ -71,7 +79,11 @@ mod tests {
         });
         assert_eq!(wire.message().await.unwrap(), &sent[..9]);
         assert_eq!(wire.message().await.unwrap(), &sent[9..15]);
-        assert_eq!(wire.message().await.unwrap_err().kind(), io::ErrorKind::InvalidData, "`rest!` has no length that could be");
+        assert_eq!(
+            wire.message().await.unwrap_err().kind(),
+            io::ErrorKind::InvalidData,
+            "`rest!` has no length that could be"
+        );
         writer.await.unwrap();
     }
 

@@ -55,8 +55,20 @@ async fn list(user: User, app: App, Query(query): Query<ListQuery>) -> Result<Js
     if !(1..=PAGE_MAX).contains(&query.limit) {
         return Err(Error::invalid("limit", format!("expected 1 to {PAGE_MAX}")));
     }
-    let order = Order { by: query.sort_by, direction: query.sort_order };
-    Ok(Json(snippets::list(&app, &user, query.project_ref.as_ref(), order, (query.cursor.as_deref(), query.limit)).await?))
+    let order = Order {
+        by: query.sort_by,
+        direction: query.sort_order,
+    };
+    Ok(Json(
+        snippets::list(
+            &app,
+            &user,
+            query.project_ref.as_ref(),
+            order,
+            (query.cursor.as_deref(), query.limit),
+        )
+        .await?,
+    ))
 }
 
 static GET: Endpoint = Endpoint {

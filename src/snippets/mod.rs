@@ -34,7 +34,9 @@ const KEPT_MAX: i64 = 1_000;
 const SCHEMA_VERSION: &str = "1.0";
 
 /// Who sees a snippet, of those who see its project.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Visibility {
@@ -137,13 +139,26 @@ pub struct NewSnippet {
 impl NewSnippet {
     fn check(&self) -> Result<(), Error> {
         if !(1..=NAME_MAX).contains(&self.name.chars().count()) {
-            return Err(Error::invalid("name", format!("expected 1 to {NAME_MAX} characters")));
+            return Err(Error::invalid(
+                "name",
+                format!("expected 1 to {NAME_MAX} characters"),
+            ));
         }
-        if self.description.as_ref().is_some_and(|text| text.chars().count() > DESCRIPTION_MAX) {
-            return Err(Error::invalid("description", format!("expected at most {DESCRIPTION_MAX} characters")));
+        if self
+            .description
+            .as_ref()
+            .is_some_and(|text| text.chars().count() > DESCRIPTION_MAX)
+        {
+            return Err(Error::invalid(
+                "description",
+                format!("expected at most {DESCRIPTION_MAX} characters"),
+            ));
         }
         if self.sql.len() > SQL_BYTES_MAX || self.sql.contains('\0') {
-            return Err(Error::invalid("sql", format!("expected at most {SQL_BYTES_MAX} bytes, and none that is zero")));
+            return Err(Error::invalid(
+                "sql",
+                format!("expected at most {SQL_BYTES_MAX} bytes, and none that is zero"),
+            ));
         }
         Ok(())
     }
@@ -171,14 +186,32 @@ use visible;
 /// A snippet that the user sees.
 pub async fn get(app: &App, user: &User, id: Uuid) -> Result<Whole, Error> {
     let (organizations, projects) = reach(user);
-    let rows = app.db.query(visible!("s.sql, ", "and s.id = $4"), &[&user.id.0, &organizations, &projects, &id]).await;
+    let rows = app
+        .db
+        .query(
+            visible!("s.sql, ", "and s.id = $4"),
+            &[&user.id.0, &organizations, &projects, &id],
+        )
+        .await;
     let rows = rows.context("reading a snippet")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    Ok(Whole { snippet: read(row), content: Content { schema_version: SCHEMA_VERSION, sql: row.get(0) } })
+    Ok(Whole {
+        snippet: read(row),
+        content: Content {
+            schema_version: SCHEMA_VERSION,
+            sql: row.get(0),
+        },
+    })
 }
 
 /// Keeps a snippet. One of the same name, owner and project is replaced.
-pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<Uuid, Error> {
+pub async fn add(
+    db: &Db,
+    entropy: &Entropy,
+    new: &NewSnippet,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<Uuid, Error> {
     new.check()?;
     let id = entropy.uuid();
     let sql = "insert into snippets (id, project_id, owner_id, visibility, name, description, sql, inserted_at, updated_at, updated_by) \
@@ -187,29 +220,68 @@ pub async fn add(db: &Db, entropy: &Entropy, new: &NewSnippet, now: DateTime<Utc
                on conflict (project_id, owner_id, name) do update set visibility = excluded.visibility, \
                description = excluded.description, sql = excluded.sql, updated_at = excluded.updated_at, updated_by = excluded.updated_by \
                returning id";
-    let NewSnippet { owner, project, visibility, name, description, sql: text } = new;
-    let params: [crate::db::Param<'_>; 9] = [&id, &project.0, &owner.0, &visibility.name(), name, description, text, &now, &KEPT_MAX];
+    let NewSnippet {
+        owner,
+        project,
+        visibility,
+        name,
+        description,
+        sql: text,
+    } = new;
+    let params: [crate::db::Param<'_>; 9] = [
+        &id,
+        &project.0,
+        &owner.0,
+        &visibility.name(),
+        name,
+        description,
+        text,
+        &now,
+        &KEPT_MAX,
+    ];
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("keeping a snippet")?;
-    let row = transaction.query_opt(sql, &params).await.context("keeping a snippet")?;
-    let full = || Error::Rejected(format!("A user can keep {KEPT_MAX} snippets on a project").into());
+    let row = transaction
+        .query_opt(sql, &params)
+        .await
+        .context("keeping a snippet")?;
+    let full =
+        || Error::Rejected(format!("A user can keep {KEPT_MAX} snippets on a project").into());
     let id = row.ok_or_else(full)?.get(0);
     if let Some(audit) = audit {
         let after = json!({"id": id, "name": name, "visibility": visibility.name()});
-        audit.write_in(&transaction, 200, (None, Some(after)), now).await?;
+        audit
+            .write_in(&transaction, 200, (None, Some(after)), now)
+            .await?;
     }
     transaction.commit().await.context("keeping a snippet")?;
     Ok(id)
 }
 
 /// Forgets a snippet.
-pub async fn remove(db: &Db, id: Uuid, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<(), Error> {
+pub async fn remove(
+    db: &Db,
+    id: Uuid,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("forgetting a snippet")?;
     let sql = "delete from snippets where id = $1 returning name";
-    let row = transaction.query_opt(sql, &[&id]).await.context("forgetting a snippet")?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(sql, &[&id])
+        .await
+        .context("forgetting a snippet")?
+        .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
-        audit.write_in(&transaction, 200, (Some(json!({"id": id, "name": row.get::<_, &str>(0)})), None), now).await?;
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (Some(json!({"id": id, "name": row.get::<_, &str>(0)})), None),
+                now,
+            )
+            .await?;
     }
     transaction.commit().await.context("forgetting a snippet")
 }
@@ -217,19 +289,36 @@ pub async fn remove(db: &Db, id: Uuid, now: DateTime<Utc>, audit: Option<&Record
 /// The project of a snippet, and the organization it belongs to.
 pub async fn project(db: &Db, id: Uuid) -> Result<Project, Error> {
     let sql = "select p.id, p.ref, p.organization_id from snippets s join projects p on p.id = s.project_id where s.id = $1";
-    let rows = db.query(sql, &[&id]).await.context("looking up a snippet")?;
+    let rows = db
+        .query(sql, &[&id])
+        .await
+        .context("looking up a snippet")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    let reference = row.get::<_, &str>(1).parse().context("reading a project's ref")?;
-    Ok(Project { id: ProjectId(row.get(0)), reference, organization: OrganizationId(row.get(2)) })
+    let reference = row
+        .get::<_, &str>(1)
+        .parse()
+        .context("reading a project's ref")?;
+    Ok(Project {
+        id: ProjectId(row.get(0)),
+        reference,
+        organization: OrganizationId(row.get(2)),
+    })
 }
 
 /// Forgets those of a project that is removed.
 pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    transaction.execute("delete from snippets where project_id = $1", &[&project.0]).await.context("forgetting snippets").map(drop)
+    transaction
+        .execute("delete from snippets where project_id = $1", &[&project.0])
+        .await
+        .context("forgetting snippets")
+        .map(drop)
 }
 
 fn reach(user: &User) -> (Option<Vec<i64>>, Option<Vec<i64>>) {
-    (user.reach().and_then(Reach::listed_organizations), user.reach().and_then(Reach::listed_projects))
+    (
+        user.reach().and_then(Reach::listed_organizations),
+        user.reach().and_then(Reach::listed_projects),
+    )
 }
 
 /// Reads what [`visible`] selects, after one column of the caller's.
@@ -239,12 +328,25 @@ fn read(row: &Row) -> Snippet {
         inserted_at: row.get(2),
         updated_at: row.get(3),
         kind: Kind::Sql,
-        visibility: if row.get::<_, &str>(4) == Visibility::User.name() { Visibility::User } else { Visibility::Project },
+        visibility: if row.get::<_, &str>(4) == Visibility::User.name() {
+            Visibility::User
+        } else {
+            Visibility::Project
+        },
         name: row.get(5),
         description: row.get(6),
-        project: OfProject { id: row.get(7), name: row.get(8) },
-        owner: Person { id: row.get(9), username: row.get(10) },
-        updated_by: Person { id: row.get(11), username: row.get(12) },
+        project: OfProject {
+            id: row.get(7),
+            name: row.get(8),
+        },
+        owner: Person {
+            id: row.get(9),
+            username: row.get(10),
+        },
+        updated_by: Person {
+            id: row.get(11),
+            username: row.get(12),
+        },
         favorite: false,
     }
 }

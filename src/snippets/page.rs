@@ -124,13 +124,40 @@ pub async fn list(
     let (organizations, projects) = reach(user);
     let project = project.map(ProjectRef::as_str);
     // One more tells whether there is another page.
-    let rows = app.db.query(sql, &[&user.id.0, &organizations, &projects, &by, &project, &key, &id, &(i64::from(limit) + 1)]).await;
+    let rows = app
+        .db
+        .query(
+            sql,
+            &[
+                &user.id.0,
+                &organizations,
+                &projects,
+                &by,
+                &project,
+                &key,
+                &id,
+                &(i64::from(limit) + 1),
+            ],
+        )
+        .await;
     let rows = rows.context("listing snippets")?;
     let shown = usize::try_from(limit).map_or(rows.len(), |limit| rows.len().min(limit));
     let more = rows.len() > shown;
     let last = rows[..shown].last().filter(|_| more);
-    let cursor = last.map(|row| Cursor { order, key: row.get(0), id: row.get(1) }.write()).transpose()?;
-    Ok(Page { data: rows[..shown].iter().map(read).collect(), cursor })
+    let cursor = last
+        .map(|row| {
+            Cursor {
+                order,
+                key: row.get(0),
+                id: row.get(1),
+            }
+            .write()
+        })
+        .transpose()?;
+    Ok(Page {
+        data: rows[..shown].iter().map(read).collect(),
+        cursor,
+    })
 }
 
 #[cfg(test)]
@@ -139,13 +166,30 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written_and_in_its_order_only() {
-        let order = Order { by: Sort::Name, direction: Direction::Asc };
-        let cursor = Cursor { order, key: "a 'quoted' größe".to_owned(), id: Uuid::from_u128(7) };
+        let order = Order {
+            by: Sort::Name,
+            direction: Direction::Asc,
+        };
+        let cursor = Cursor {
+            order,
+            key: "a 'quoted' größe".to_owned(),
+            id: Uuid::from_u128(7),
+        };
         let text = cursor.write().unwrap();
         assert_eq!(Cursor::read(&text, order).unwrap(), cursor);
         assert!(Cursor::read(&text, Order::default()).is_err());
-        let zero = Cursor { key: "\0".to_owned(), ..cursor };
-        for bad in ["", "x", "e30", &text[1..], &format!("{text}="), &zero.write().unwrap()] {
+        let zero = Cursor {
+            key: "\0".to_owned(),
+            ..cursor
+        };
+        for bad in [
+            "",
+            "x",
+            "e30",
+            &text[1..],
+            &format!("{text}="),
+            &zero.write().unwrap(),
+        ] {
             assert!(Cursor::read(bad, order).is_err(), "{bad}");
         }
     }

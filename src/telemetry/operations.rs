@@ -40,11 +40,19 @@ impl Operations {
 
     /// One answered request. A status outside 100 to 599 has no count, and an operation outside the list nothing at all.
     pub(super) fn observe(&self, operation: u16, status: u16, millis: u64) {
-        let Some(operation) = self.0.get(usize::from(operation)) else { return };
-        if let Some(requests) = operation.requests.get(usize::from(status / 100).wrapping_sub(1)) {
+        let Some(operation) = self.0.get(usize::from(operation)) else {
+            return;
+        };
+        if let Some(requests) = operation
+            .requests
+            .get(usize::from(status / 100).wrapping_sub(1))
+        {
             requests.fetch_add(1, Ordering::Relaxed);
         }
-        let bucket = MILLIS.iter().position(|end| millis <= *end).unwrap_or(MILLIS.len());
+        let bucket = MILLIS
+            .iter()
+            .position(|end| millis <= *end)
+            .unwrap_or(MILLIS.len());
         operation.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         operation.millis.fetch_add(millis, Ordering::Relaxed);
     }
@@ -59,7 +67,11 @@ impl Operations {
         writeln!(page, "# TYPE gantry_requests_total counter")?;
         for Operation { id, requests, .. } in &self.0 {
             for (class, requests) in CLASSES.iter().zip(requests) {
-                writeln!(page, "gantry_requests_total{{operation=\"{id}\",status=\"{class}\"}} {}", requests.load(Ordering::Relaxed))?;
+                writeln!(
+                    page,
+                    "gantry_requests_total{{operation=\"{id}\",status=\"{class}\"}} {}",
+                    requests.load(Ordering::Relaxed)
+                )?;
             }
         }
         writeln!(page, "\n# TYPE gantry_request_seconds histogram")?;
@@ -77,10 +89,20 @@ impl Operation {
         for (end, bucket) in ends.zip(&self.buckets) {
             sum += bucket.load(Ordering::Relaxed);
             let end = end.map_or_else(|| "+Inf".to_owned(), seconds);
-            writeln!(page, "gantry_request_seconds_bucket{{operation=\"{id}\",le=\"{end}\"}} {sum}")?;
+            writeln!(
+                page,
+                "gantry_request_seconds_bucket{{operation=\"{id}\",le=\"{end}\"}} {sum}"
+            )?;
         }
-        writeln!(page, "gantry_request_seconds_sum{{operation=\"{id}\"}} {}", seconds(self.millis.load(Ordering::Relaxed)))?;
-        writeln!(page, "gantry_request_seconds_count{{operation=\"{id}\"}} {sum}")
+        writeln!(
+            page,
+            "gantry_request_seconds_sum{{operation=\"{id}\"}} {}",
+            seconds(self.millis.load(Ordering::Relaxed))
+        )?;
+        writeln!(
+            page,
+            "gantry_request_seconds_count{{operation=\"{id}\"}} {sum}"
+        )
     }
 }
 
@@ -97,7 +119,15 @@ mod tests {
     #[test]
     fn buckets_hold_all_that_were_no_slower() {
         let operations = Operations::new(["one", "other"].into_iter());
-        for (status, millis) in [(200, 0), (204, 1), (404, 2), (500, 1_500), (200, 40_000), (99, 3), (700, 3)] {
+        for (status, millis) in [
+            (200, 0),
+            (204, 1),
+            (404, 2),
+            (500, 1_500),
+            (200, 40_000),
+            (99, 3),
+            (700, 3),
+        ] {
             operations.observe(0, status, millis);
         }
         operations.observe(2, 200, 1);
@@ -119,8 +149,14 @@ mod tests {
             "gantry_request_seconds_count{operation=\"one\"} 7",
             "gantry_request_seconds_count{operation=\"other\"} 0",
         ] {
-            assert!(page.lines().any(|written| written == line), "{line} is not in\n{page}");
+            assert!(
+                page.lines().any(|written| written == line),
+                "{line} is not in\n{page}"
+            );
         }
-        assert_eq!(page.lines().count(), 2 * (CLASSES.len() + MILLIS.len() + 1 + 2) + 4);
+        assert_eq!(
+            page.lines().count(),
+            2 * (CLASSES.len() + MILLIS.len() + 1 + 2) + 4
+        );
     }
 }

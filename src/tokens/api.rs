@@ -21,14 +21,17 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+    http::{
+        Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount,
+    },
     ids::{OrgSlug, ProjectRef, TokenId},
     limits::STANDARD,
     listener, tokens,
 };
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
+pub static ENDPOINTS: &[&Endpoint] =
+    &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
 /// The token the path names. That it is the caller's is looked up with it.
 struct Named(TokenId);
@@ -37,7 +40,10 @@ impl Input for Named {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("id").and_then(|id| id.parse().ok()).map(|id| Self(TokenId(id))).ok_or(Error::NotFound)
+        call.placeholder("id")
+            .and_then(|id| id.parse().ok())
+            .map(|id| Self(TokenId(id)))
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -125,10 +131,19 @@ struct DraftRequest {
 impl DraftRequest {
     fn draft(self) -> Result<Draft, Error> {
         let network = |text: &String| {
-            text.parse::<IpNet>().map_err(|_| Error::invalid("networks", format!("{text} is not a network such as 192.0.2.0/24")))
+            text.parse::<IpNet>().map_err(|_| {
+                Error::invalid(
+                    "networks",
+                    format!("{text} is not a network such as 192.0.2.0/24"),
+                )
+            })
         };
         Ok(Draft {
-            networks: self.networks.iter().map(network).collect::<Result<_, _>>()?,
+            networks: self
+                .networks
+                .iter()
+                .map(network)
+                .collect::<Result<_, _>>()?,
             resources: Resources::named(self.organization_slugs, self.project_refs)?,
             permissions: self.permissions,
             not_before: self.not_before,
@@ -148,23 +163,50 @@ struct CreatedToken {
 
 impl CreatedToken {
     fn new(about: Token, minted: &Minted) -> Self {
-        Self { about, token: minted.expose().to_owned() }
+        Self {
+            about,
+            token: minted.expose().to_owned(),
+        }
     }
 }
 
-async fn create(user: User, app: App, audit: Arc<Recorder>, Json(request): Json<CreateRequest>) -> Result<Created<CreatedToken>, Error> {
+async fn create(
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(request): Json<CreateRequest>,
+) -> Result<Created<CreatedToken>, Error> {
     let now = app.clock.now();
     let expires_at = match (request.expires_at, request.expires_in_days) {
-        (Some(_), Some(_)) => return Err(Error::invalid("expires_in_days", "cannot be given together with expires_at")),
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid(
+                "expires_in_days",
+                "cannot be given together with expires_at",
+            ));
+        }
         (Some(moment), None) => moment,
         (None, days) if days.is_none_or(|days| (1..=LIFE_DAYS_MAX).contains(&days)) => {
             now + TimeDelta::days(days.unwrap_or(LIFE_DAYS_DEFAULT))
         }
-        (None, _) => return Err(Error::invalid("expires_in_days", format!("expected 1 to {LIFE_DAYS_MAX}"))),
+        (None, _) => {
+            return Err(Error::invalid(
+                "expires_in_days",
+                format!("expected 1 to {LIFE_DAYS_MAX}"),
+            ));
+        }
     };
     let grant = request.draft.draft()?.resolve(&app.db, user.id).await?;
     let minted = scoped::mint(&app.entropy);
-    let token = scoped::create(&app.db, user.id, &request.name, &minted, (now, expires_at), &grant, Some(&audit)).await?;
+    let token = scoped::create(
+        &app.db,
+        user.id,
+        &request.name,
+        &minted,
+        (now, expires_at),
+        &grant,
+        Some(&audit),
+    )
+    .await?;
     Ok(Created(CreatedToken::new(token, &minted)))
 }
 
@@ -180,7 +222,12 @@ static REVOKE: Endpoint = Endpoint {
     handler: || mount(revoke),
 };
 
-async fn revoke(Named(token): Named, user: User, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
+async fn revoke(
+    Named(token): Named,
+    user: User,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
     tokens::get(&app.db, user.id, token).await?;
     tokens::revoke(&app.db, token, app.clock.now(), Some(&audit)).await?;
     app.forget("tokens");
@@ -221,15 +268,29 @@ struct SimulateRequest {
     address: Option<IpAddr>,
 }
 
-async fn simulate(user: User, app: App, Json(request): Json<SimulateRequest>) -> Result<Json<Simulation>, Error> {
+async fn simulate(
+    user: User,
+    app: App,
+    Json(request): Json<SimulateRequest>,
+) -> Result<Json<Simulation>, Error> {
     let token = match request.token_id {
         Some(id) => simulate::Token::Made(TokenId(id)),
         None => simulate::Token::Draft(request.draft.draft()?),
     };
-    let body = request.body.map(|body| body.to_string()).unwrap_or_default();
+    let body = request
+        .body
+        .map(|body| body.to_string())
+        .unwrap_or_default();
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
-    let imagined = crate::http::Imagined { method: &request.method, path, query, body: body.as_bytes() };
-    Ok(Json(simulate::simulate(&app, &user, token, imagined, request.address).await?))
+    let imagined = crate::http::Imagined {
+        method: &request.method,
+        path,
+        query,
+        body: body.as_bytes(),
+    };
+    Ok(Json(
+        simulate::simulate(&app, &user, token, imagined, request.address).await?,
+    ))
 }
 
 static USAGE: Endpoint = Endpoint {
@@ -256,13 +317,29 @@ fn month() -> u32 {
     30
 }
 
-async fn used_for(Named(token): Named, user: User, app: App, Query(query): Query<UsageQuery>) -> Result<Json<Usage>, Error> {
+async fn used_for(
+    Named(token): Named,
+    user: User,
+    app: App,
+    Query(query): Query<UsageQuery>,
+) -> Result<Json<Usage>, Error> {
     if !(1..=usage::DAYS_MAX).contains(&query.days) {
-        return Err(Error::invalid("days", format!("expected 1 to {}", usage::DAYS_MAX)));
+        return Err(Error::invalid(
+            "days",
+            format!("expected 1 to {}", usage::DAYS_MAX),
+        ));
     }
     let scope = tokens::get(&app.db, user.id, token).await?.scope;
-    let held = scope.map(|scope| scope.permissions.iter().filter_map(|name| Permission::from_name(name)).collect::<Permissions>());
-    Ok(Json(usage::usage(&app.db, token, held, query.days, app.clock.now()).await?))
+    let held = scope.map(|scope| {
+        scope
+            .permissions
+            .iter()
+            .filter_map(|name| Permission::from_name(name))
+            .collect::<Permissions>()
+    });
+    Ok(Json(
+        usage::usage(&app.db, token, held, query.days, app.clock.now()).await?,
+    ))
 }
 
 static CLI_LOGIN: Endpoint = Endpoint {
@@ -284,7 +361,10 @@ impl Input for Session {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("session_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("session_id")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -295,6 +375,12 @@ struct DeviceQuery {
     device_code: String,
 }
 
-async fn fetch_login(Session(session): Session, app: App, Query(query): Query<DeviceQuery>) -> Result<Json<Fetched>, Error> {
-    Ok(Json(cli_login::fetch(&app.db, session, &query.device_code, app.clock.now()).await?))
+async fn fetch_login(
+    Session(session): Session,
+    app: App,
+    Query(query): Query<DeviceQuery>,
+) -> Result<Json<Fetched>, Error> {
+    Ok(Json(
+        cli_login::fetch(&app.db, session, &query.device_code, app.clock.now()).await?,
+    ))
 }

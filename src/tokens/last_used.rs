@@ -25,7 +25,10 @@ pub async fn run(db: Db, clock: Clock, mut uses: mpsc::Receiver<Use>) {
     let mut batch = Vec::new();
     while uses.recv_many(&mut batch, QUEUE_MAX).await > 0 {
         // Of several uses the last.
-        let last: BTreeMap<i64, String> = batch.drain(..).map(|used| (used.token.0, used.address.to_canonical().to_string())).collect();
+        let last: BTreeMap<i64, String> = batch
+            .drain(..)
+            .map(|used| (used.token.0, used.address.to_canonical().to_string()))
+            .collect();
         let (ids, addresses): (Vec<i64>, Vec<String>) = last.into_iter().unzip();
         let sql = "update tokens t set last_used_at = $3, last_used_from = u.address \
                    from unnest($1::bigint[], $2::text[]) u(id, address) where t.id = u.id";

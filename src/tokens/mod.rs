@@ -61,17 +61,36 @@ pub fn recognise(header: Option<&[u8]>) -> Result<Presented, Credential> {
     }
     if well_formed(token) {
         let digest = Digest::of(token);
-        return Ok(if token.starts_with(oauth::ACCESS_PREFIX) { Presented::Approval(digest) } else { Presented::Token(digest) });
+        return Ok(if token.starts_with(oauth::ACCESS_PREFIX) {
+            Presented::Approval(digest)
+        } else {
+            Presented::Token(digest)
+        });
     }
-    let jwt = token.split('.').count() == 3 && token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    Err(if jwt { Credential::Jwt } else { Credential::Malformed })
+    let jwt = token.split('.').count() == 3
+        && token
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    Err(if jwt {
+        Credential::Jwt
+    } else {
+        Credential::Malformed
+    })
 }
 
 fn well_formed(token: &str) -> bool {
-    let Some(rest) = token.strip_prefix("sbp_") else { return false };
-    let hex = rest.strip_prefix("oauth_").or_else(|| rest.strip_prefix("v0_")).unwrap_or(rest);
+    let Some(rest) = token.strip_prefix("sbp_") else {
+        return false;
+    };
+    let hex = rest
+        .strip_prefix("oauth_")
+        .or_else(|| rest.strip_prefix("v0_"))
+        .unwrap_or(rest);
     // Without a way out in the middle the compiler looks at sixteen at once.
-    hex.len() == 40 && hex.bytes().fold(true, |all, b| all & matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    hex.len() == 40
+        && hex
+            .bytes()
+            .fold(true, |all, b| all & matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// A new token: shown once, never stored.
@@ -152,13 +171,26 @@ pub async fn create(
     let transaction = client.transaction().await.context("storing a token")?;
     let sql = "insert into tokens (user_id, name, digest, alias, created_at, expires_at) values ($1, $2, $3, $4, $5, $6) returning id";
     let row = transaction
-        .query_one(sql, &[&owner.0, &name, &minted.digest.as_bytes(), &minted.alias, &created_at, &expires_at])
+        .query_one(
+            sql,
+            &[
+                &owner.0,
+                &name,
+                &minted.digest.as_bytes(),
+                &minted.alias,
+                &created_at,
+                &expires_at,
+            ],
+        )
         .await
         .context("storing a token")?;
     let id = row.get(0);
     if let Some(audit) = audit {
-        let after = json!({"id": id, "name": name, "alias": minted.alias, "expires_at": expires_at});
-        audit.write_in(&transaction, 201, (None, Some(after)), created_at).await?;
+        let after =
+            json!({"id": id, "name": name, "alias": minted.alias, "expires_at": expires_at});
+        audit
+            .write_in(&transaction, 201, (None, Some(after)), created_at)
+            .await?;
     }
     transaction.commit().await.context("storing a token")?;
     Ok(Token {
@@ -190,13 +222,22 @@ macro_rules! tokens {
 
 /// The live tokens of a user, newest first.
 pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
-    let rows = db.query(tokens!("order by created_at desc, id desc limit $2"), &[&owner.0, &LIST_MAX]).await.context("listing tokens")?;
+    let rows = db
+        .query(
+            tokens!("order by created_at desc, id desc limit $2"),
+            &[&owner.0, &LIST_MAX],
+        )
+        .await
+        .context("listing tokens")?;
     Ok(rows.iter().map(read).collect())
 }
 
 /// One live token of a user.
 pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error> {
-    let rows = db.query(tokens!("and id = $2"), &[&owner.0, &token.0]).await.context("reading a token")?;
+    let rows = db
+        .query(tokens!("and id = $2"), &[&owner.0, &token.0])
+        .await
+        .context("reading a token")?;
     rows.first().map(read).ok_or(Error::NotFound)
 }
 
@@ -226,29 +267,52 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.
-pub async fn revoke(db: &Db, token: TokenId, now: DateTime<Utc>, audit: Option<&Recorder>) -> Result<(), Error> {
+pub async fn revoke(
+    db: &Db,
+    token: TokenId,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("revoking a token")?;
     let sql = "update tokens set revoked_at = $2 where id = $1 and revoked_at is null returning name, alias";
-    let row = transaction.query_opt(sql, &[&token.0, &now]).await.context("revoking a token")?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(sql, &[&token.0, &now])
+        .await
+        .context("revoking a token")?
+        .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
-        let before = json!({"id": token.0, "name": row.get::<_, &str>(0), "alias": row.get::<_, &str>(1)});
-        audit.write_in(&transaction, 200, (Some(before), None), now).await?;
+        let before =
+            json!({"id": token.0, "name": row.get::<_, &str>(0), "alias": row.get::<_, &str>(1)});
+        audit
+            .write_in(&transaction, 200, (Some(before), None), now)
+            .await?;
     }
     transaction.commit().await.context("revoking a token")
 }
 
 /// Whose live token this is.
 pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
-    let rows =
-        db.query("select user_id from tokens where id = $1 and revoked_at is null", &[&token.0]).await.context("looking up a token")?;
-    rows.first().map(|row| UserId(row.get(0))).ok_or(Error::NotFound)
+    let rows = db
+        .query(
+            "select user_id from tokens where id = $1 and revoked_at is null",
+            &[&token.0],
+        )
+        .await
+        .context("looking up a token")?;
+    rows.first()
+        .map(|row| UserId(row.get(0)))
+        .ok_or(Error::NotFound)
 }
 
 impl Minted {
     fn of(token: String) -> Self {
         let alias = format!("{}…{}", &token[..8], &token[40..]);
-        Self { digest: Digest::of(&token), token: SecretString::from(token), alias }
+        Self {
+            digest: Digest::of(&token),
+            token: SecretString::from(token),
+            alias,
+        }
     }
 
     /// The token in clear, to be shown once.
@@ -265,14 +329,32 @@ mod tests {
     fn headers_are_told_apart() {
         let good = format!("sbp_{}", "a1".repeat(20));
         let cases = [
-            (format!("Bearer {good}"), Ok(Presented::Token(Digest::of(&good)))),
-            (format!("bearer {good}"), Ok(Presented::Token(Digest::of(&good)))),
-            (format!("Bearer sbp_oauth_{}", "0".repeat(40)), Ok(Presented::Approval(Digest::of(&format!("sbp_oauth_{}", "0".repeat(40)))))),
+            (
+                format!("Bearer {good}"),
+                Ok(Presented::Token(Digest::of(&good))),
+            ),
+            (
+                format!("bearer {good}"),
+                Ok(Presented::Token(Digest::of(&good))),
+            ),
+            (
+                format!("Bearer sbp_oauth_{}", "0".repeat(40)),
+                Ok(Presented::Approval(Digest::of(&format!(
+                    "sbp_oauth_{}",
+                    "0".repeat(40)
+                )))),
+            ),
             (format!("Bearer {good}x"), Err(Credential::Malformed)),
             (format!("Bearer {good} "), Err(Credential::Malformed)),
             (format!("Bearer  {good}"), Err(Credential::Malformed)),
-            (format!("Bearer {}", good.to_uppercase()), Err(Credential::Malformed)),
-            ("Bearer eyJhbGciOiJIUzI1NiJ9.eyJyb2xlIjoiYW5vbiJ9.c2ln".into(), Err(Credential::Jwt)),
+            (
+                format!("Bearer {}", good.to_uppercase()),
+                Err(Credential::Malformed),
+            ),
+            (
+                "Bearer eyJhbGciOiJIUzI1NiJ9.eyJyb2xlIjoiYW5vbiJ9.c2ln".into(),
+                Err(Credential::Jwt),
+            ),
             ("Bearer a.b".into(), Err(Credential::Malformed)),
             (format!("Basic {good}"), Err(Credential::Missing)),
             (good, Err(Credential::Missing)),
@@ -288,7 +370,11 @@ mod tests {
     fn a_minted_token_is_well_formed_and_never_marked_scoped() {
         for seed in 0..2000 {
             let minted = mint_classic(&Entropy::seeded(seed));
-            assert!(well_formed(minted.expose()) && !minted.expose().starts_with("sbp_fc"), "{}", minted.expose());
+            assert!(
+                well_formed(minted.expose()) && !minted.expose().starts_with("sbp_fc"),
+                "{}",
+                minted.expose()
+            );
             assert_eq!(minted.alias.chars().count(), 13);
         }
     }

@@ -79,23 +79,45 @@ pub struct Simulation {
 }
 
 /// What `request` would get with `token`, a token of `owner`.
-pub async fn simulate(app: &App, owner: &User, token: Token, request: Imagined<'_>, address: Option<IpAddr>) -> Result<Simulation, Error> {
+pub async fn simulate(
+    app: &App,
+    owner: &User,
+    token: Token,
+    request: Imagined<'_>,
+    address: Option<IpAddr>,
+) -> Result<Simulation, Error> {
     let holder = match token {
-        Token::Made(id) => app.directory.holder(owner.id, id, address).await?.ok_or(Error::NotFound)?,
+        Token::Made(id) => app
+            .directory
+            .holder(owner.id, id, address)
+            .await?
+            .ok_or(Error::NotFound)?,
         Token::Draft(draft) => {
             let grant = draft.resolve(&app.db, owner.id).await?;
-            let holds = grant.has_begun(app.clock.now()) && address.is_none_or(|address| grant.admits(address));
-            holds.then(|| Arc::new(User { grant: Some(Arc::new(grant)), lately: None, ..owner.clone() }))
+            let holds = grant.has_begun(app.clock.now())
+                && address.is_none_or(|address| grant.admits(address));
+            holds.then(|| {
+                Arc::new(User {
+                    grant: Some(Arc::new(grant)),
+                    lately: None,
+                    ..owner.clone()
+                })
+            })
         }
     };
     let Some(holder) = holder else {
-        return Ok(Simulation::refused(Rule::Credential, &Error::Unauthenticated(Credential::Unknown)));
+        return Ok(Simulation::refused(
+            Rule::Credential,
+            &Error::Unauthenticated(Credential::Unknown),
+        ));
     };
     let (method, path) = (request.method.to_owned(), request.path.to_owned());
-    Ok(match rehearse(app, endpoints::all(), holder, request).await? {
-        Some(rehearsal) => Simulation::of(&rehearsal),
-        None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
-    })
+    Ok(
+        match rehearse(app, endpoints::all(), holder, request).await? {
+            Some(rehearsal) => Simulation::of(&rehearsal),
+            None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
+        },
+    )
 }
 
 impl Simulation {
@@ -106,7 +128,9 @@ impl Simulation {
         };
         simulation.operation = Some(rehearsal.endpoint.id);
         simulation.case = rehearsal.case;
-        let names = |group: &&[crate::access::Permission]| group.iter().map(|permission| permission.name()).collect();
+        let names = |group: &&[crate::access::Permission]| {
+            group.iter().map(|permission| permission.name()).collect()
+        };
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
             Standing::Member(held) => Some(held.subject.name()),
@@ -131,7 +155,9 @@ impl Simulation {
 
     fn refused(rule: Rule, error: &Error) -> Self {
         let missing = match error {
-            Error::Forbidden(Denial::Permissions(missing)) => missing.iter().map(|permission| permission.name()).collect(),
+            Error::Forbidden(Denial::Permissions(missing)) => {
+                missing.iter().map(|permission| permission.name()).collect()
+            }
             _ => Vec::new(),
         };
         Self {

@@ -61,7 +61,11 @@ impl std::fmt::Debug for Calls {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { last: AtomicU64::new(0), latest: AtomicU64::new(0), noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64] }
+        Self {
+            last: AtomicU64::new(0),
+            latest: AtomicU64::new(0),
+            noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64],
+        }
     }
 }
 
@@ -76,10 +80,16 @@ impl Calls {
         }
         self.latest.store(latest, Ordering::Relaxed);
         let (word, bit) = (self.noted.get(place / 64)?, 1 << (place % 64));
-        if word.load(Ordering::Relaxed) & bit != 0 || word.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+        if word.load(Ordering::Relaxed) & bit != 0
+            || word.fetch_or(bit, Ordering::Relaxed) & bit != 0
+        {
             return None;
         }
-        Some(Noted { token, operation, case: u8::try_from(case).unwrap_or_default() })
+        Some(Noted {
+            token,
+            operation,
+            case: u8::try_from(case).unwrap_or_default(),
+        })
     }
 
     /// Whether the last use is to be written, which it is from then on.
@@ -87,7 +97,10 @@ impl Calls {
         let last = self.last.load(Ordering::Relaxed);
         let due = last == 0 || now.saturating_sub(last) >= LAST_USE_RESOLUTION;
         // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
-        due && self.last.compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        due && self
+            .last
+            .compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
     }
 }
 
@@ -100,7 +113,11 @@ pub async fn run(db: Db, clock: Clock, mut noted: mpsc::Receiver<Noted>) {
         if let Err(error) = write(&db, &calls, today).await {
             tracing::warn!(%error, "what some tokens were used for was not written");
         }
-        if swept != Some(today) && sweep(&db, today).await.inspect_err(|error| tracing::warn!(%error, "old calls were not removed")).is_ok()
+        if swept != Some(today)
+            && sweep(&db, today)
+                .await
+                .inspect_err(|error| tracing::warn!(%error, "old calls were not removed"))
+                .is_ok()
         {
             swept = Some(today);
         }
@@ -111,21 +128,34 @@ pub async fn run(db: Db, clock: Clock, mut noted: mpsc::Receiver<Noted>) {
 async fn write(db: &Db, calls: &BTreeSet<Noted>, today: NaiveDate) -> Result<(), Error> {
     let named = calls.iter().filter_map(|call| {
         let endpoint = endpoints::all().get(usize::from(call.operation))?;
-        Some((call.token.0, endpoint.id, endpoint.access.cases().get(usize::from(call.case)).map_or("", |case| case.when)))
+        Some((
+            call.token.0,
+            endpoint.id,
+            endpoint
+                .access
+                .cases()
+                .get(usize::from(call.case))
+                .map_or("", |case| case.when),
+        ))
     });
-    let (tokens, rest): (Vec<i64>, Vec<_>) = named.map(|(token, id, case)| (token, (id, case))).unzip();
+    let (tokens, rest): (Vec<i64>, Vec<_>) =
+        named.map(|(token, id, case)| (token, (id, case))).unzip();
     let (operations, kinds): (Vec<&str>, Vec<&str>) = rest.into_iter().unzip();
     // A token may be gone by now.
     let sql = "insert into token_calls (token_id, day, operation, kind) \
                select n.token, $1, n.operation, n.kind from unnest($2::bigint[], $3::text[], $4::text[]) as n (token, operation, kind) \
                join tokens t on t.id = n.token on conflict do nothing";
-    db.query(sql, &[&today, &tokens, &operations, &kinds]).await.context("writing what tokens were used for")?;
+    db.query(sql, &[&today, &tokens, &operations, &kinds])
+        .await
+        .context("writing what tokens were used for")?;
     Ok(())
 }
 
 async fn sweep(db: &Db, today: NaiveDate) -> Result<(), Error> {
     let oldest = today - TimeDelta::days(DAYS_MAX.into());
-    db.query("delete from token_calls where day < $1", &[&oldest]).await.context("removing old calls")?;
+    db.query("delete from token_calls where day < $1", &[&oldest])
+        .await
+        .context("removing old calls")?;
     Ok(())
 }
 
@@ -161,18 +191,36 @@ struct UsedOperation {
 }
 
 /// What a token was used for in the last `days`. `held` is what it has, if it is scoped.
-pub async fn usage(db: &Db, token: TokenId, held: Option<Permissions>, days: u32, now: DateTime<Utc>) -> Result<Usage, Error> {
+pub async fn usage(
+    db: &Db,
+    token: TokenId,
+    held: Option<Permissions>,
+    days: u32,
+    now: DateTime<Utc>,
+) -> Result<Usage, Error> {
     let since = now.date_naive() - TimeDelta::days(i64::from(days) - 1);
     let sql = "select operation, kind, count(*), max(day) from token_calls where token_id = $1 and day >= $2 \
                group by operation, kind order by operation, kind";
-    let rows = db.query(sql, &[&token.0, &since]).await.context("reading what a token was used for")?;
-    let by_id: BTreeMap<&str, &'static Endpoint> = endpoints::all().iter().map(|endpoint| (endpoint.id, *endpoint)).collect();
+    let rows = db
+        .query(sql, &[&token.0, &since])
+        .await
+        .context("reading what a token was used for")?;
+    let by_id: BTreeMap<&str, &'static Endpoint> = endpoints::all()
+        .iter()
+        .map(|endpoint| (endpoint.id, *endpoint))
+        .collect();
     let (mut operations, mut needs, mut needs_account) = (Vec::new(), Vec::new(), false);
     for row in &rows {
         let (operation, kind): (String, &str) = (row.get(0), row.get(1));
         // An operation that is gone needs nothing any more.
-        let Some(endpoint) = by_id.get(&*operation) else { continue };
-        let case = endpoint.access.cases().iter().find(|case| case.when == kind);
+        let Some(endpoint) = by_id.get(&*operation) else {
+            continue;
+        };
+        let case = endpoint
+            .access
+            .cases()
+            .iter()
+            .find(|case| case.when == kind);
         let needed = case.map_or(endpoint.access.permissions(), |case| case.permissions);
         needs_account |= matches!(endpoint.access, Access::User | Access::Unscoped);
         needs.push(needed);
@@ -181,13 +229,30 @@ pub async fn usage(db: &Db, token: TokenId, held: Option<Permissions>, days: u32
             case: case.map(|case| case.when),
             days: row.get(2),
             last_used_on: row.get(3),
-            accepted_permissions: needed.0.iter().map(|group| group.iter().map(|permission| permission.name()).collect()).collect(),
+            accepted_permissions: needed
+                .0
+                .iter()
+                .map(|group| group.iter().map(|permission| permission.name()).collect())
+                .collect(),
         });
     }
     let enough = fewest(&needs);
-    needs_account |= enough.iter().any(|permission| permission == Permission::OrganizationsCreate);
-    let unused = held.map(|held| held.iter().filter(|permission| !enough.contains(*permission)).map(Permission::name).collect());
-    Ok(Usage { days, operations, permissions: enough.names(), unused_permissions: unused.unwrap_or_default(), needs_account })
+    needs_account |= enough
+        .iter()
+        .any(|permission| permission == Permission::OrganizationsCreate);
+    let unused = held.map(|held| {
+        held.iter()
+            .filter(|permission| !enough.contains(*permission))
+            .map(Permission::name)
+            .collect()
+    });
+    Ok(Usage {
+        days,
+        operations,
+        permissions: enough.names(),
+        unused_permissions: unused.unwrap_or_default(),
+        needs_account,
+    })
 }
 
 /// Steps after which the search for fewer permissions ends, with the fewest found so far.
@@ -204,7 +269,11 @@ pub fn fewest(needs: &[AnyOf]) -> Permissions {
             _ => open.push(*need),
         }
     }
-    let mut search = Search { open, best: None, steps: 0 };
+    let mut search = Search {
+        open,
+        best: None,
+        steps: 0,
+    };
     search.choose(0, forced.into_iter().collect());
     search.best.unwrap_or_default()
 }
@@ -219,7 +288,10 @@ struct Search {
 impl Search {
     fn choose(&mut self, depth: usize, chosen: Permissions) {
         self.steps += 1;
-        if self.best.is_some_and(|best| self.steps > STEPS_MAX || chosen.len() >= best.len()) {
+        if self
+            .best
+            .is_some_and(|best| self.steps > STEPS_MAX || chosen.len() >= best.len())
+        {
             return;
         }
         let Some(need) = self.open.get(depth).copied() else {
@@ -230,7 +302,10 @@ impl Search {
             return self.choose(depth + 1, chosen);
         }
         for group in need.0 {
-            self.choose(depth + 1, chosen.iter().chain(group.iter().copied()).collect());
+            self.choose(
+                depth + 1,
+                chosen.iter().chain(group.iter().copied()).collect(),
+            );
         }
     }
 }
@@ -244,13 +319,25 @@ mod tests {
     #[test]
     fn every_operation_and_case_has_a_bit() {
         assert!(endpoints::all().len() < OPERATIONS_MAX);
-        assert!(endpoints::all().iter().all(|endpoint| endpoint.access.cases().len() <= CASES_MAX));
+        assert!(
+            endpoints::all()
+                .iter()
+                .all(|endpoint| endpoint.access.cases().len() <= CASES_MAX)
+        );
         let calls = Calls::default();
         let mut seen = BTreeSet::new();
         for (operation, endpoint) in (0..).zip(endpoints::all()) {
             for case in 0..endpoint.access.cases().len().max(1) {
-                assert!(seen.insert(calls.note(TokenId(1), operation, Some(case)).unwrap()), "{} {case}", endpoint.id);
-                assert_eq!(calls.note(TokenId(1), operation, Some(case)), None, "noted once");
+                assert!(
+                    seen.insert(calls.note(TokenId(1), operation, Some(case)).unwrap()),
+                    "{} {case}",
+                    endpoint.id
+                );
+                assert_eq!(
+                    calls.note(TokenId(1), operation, Some(case)),
+                    None,
+                    "noted once"
+                );
             }
         }
     }

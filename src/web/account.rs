@@ -20,9 +20,22 @@ use crate::{
     http::{Access, Endpoint, Verb, mount},
 };
 
-pub(super) static ACCOUNT: Endpoint = page("page-account", "Account", Verb::Get, "/account", Access::Caller, || mount(account));
-pub(super) static SET_PASSWORD: Endpoint =
-    page("page-set-password", "Change the password", Verb::Post, "/account/password", Access::Caller, || mount(set_password));
+pub(super) static ACCOUNT: Endpoint = page(
+    "page-account",
+    "Account",
+    Verb::Get,
+    "/account",
+    Access::Caller,
+    || mount(account),
+);
+pub(super) static SET_PASSWORD: Endpoint = page(
+    "page-set-password",
+    "Change the password",
+    Verb::Post,
+    "/account/password",
+    Access::Caller,
+    || mount(set_password),
+);
 
 #[derive(Template)]
 #[template(path = "account.html")]
@@ -61,14 +74,20 @@ async fn account(visitor: Visitor) -> Result<Answer, Error> {
 
 async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Answer, Error> {
     let now = visitor.app.clock.now();
-    let changed = passwords::changed_at(&visitor.app.db, visitor.user.id).await?.map(|at| Moment::new(at, now));
+    let changed = passwords::changed_at(&visitor.app.db, visitor.user.id)
+        .await?
+        .map(|at| Moment::new(at, now));
     let account = visitor.account.clone();
     let row = |passkey: Known| Row {
         added: Moment::new(passkey.created_at, now),
         used: passkey.last_used_at.map(|at| Moment::new(at, now)),
         passkey,
     };
-    let passkeys = passkeys::list(&visitor.app.db, visitor.user.id).await?.into_iter().map(row).collect();
+    let passkeys = passkeys::list(&visitor.app.db, visitor.user.id)
+        .await?
+        .into_iter()
+        .map(row)
+        .collect();
     let page = AccountPage {
         frame: visitor.frame().of("/account"),
         email: account.email,
@@ -84,7 +103,15 @@ async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Ans
 
 /// The page, with why a passkey was not added.
 pub(super) async fn passkey_refused(visitor: &Visitor, why: String) -> Result<Answer, Error> {
-    show(visitor, StatusCode::UNPROCESSABLE_ENTITY, Wrong { passkey: Some(why), ..Wrong::default() }).await
+    show(
+        visitor,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        Wrong {
+            passkey: Some(why),
+            ..Wrong::default()
+        },
+    )
+    .await
 }
 
 #[derive(Deserialize)]
@@ -97,28 +124,62 @@ struct NewPassword {
 
 /// Whoever knows the password may change it; whoever has none may set one. Every other session ends.
 async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result<Answer, Error> {
-    let (app, again) = (&visitor.app, |wrong| show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wrong));
+    let (app, again) = (&visitor.app, |wrong| {
+        show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wrong)
+    });
     if form.password.expose_secret() != form.again.expose_secret() {
-        return again(Wrong { again: Some("The two are not the same.".to_owned()), ..Wrong::default() }).await;
+        return again(Wrong {
+            again: Some("The two are not the same.".to_owned()),
+            ..Wrong::default()
+        })
+        .await;
     }
-    if passwords::changed_at(&app.db, visitor.user.id).await?.is_some() {
+    if passwords::changed_at(&app.db, visitor.user.id)
+        .await?
+        .is_some()
+    {
         let (email, address) = (&visitor.account.email, visitor.peer.address);
-        let wrong = match sign_in::try_password(&app.db, email, form.current, address, app.clock.now()).await? {
-            Outcome::Right(_) => None,
-            Outcome::Wrong => Some("This is not your password.".to_owned()),
-            Outcome::Held(wait) => Some(words::held(wait)),
-        };
+        let wrong =
+            match sign_in::try_password(&app.db, email, form.current, address, app.clock.now())
+                .await?
+            {
+                Outcome::Right(_) => None,
+                Outcome::Wrong => Some("This is not your password.".to_owned()),
+                Outcome::Held(wait) => Some(words::held(wait)),
+            };
         if wrong.is_some() {
-            return again(Wrong { current: wrong, ..Wrong::default() }).await;
+            return again(Wrong {
+                current: wrong,
+                ..Wrong::default()
+            })
+            .await;
         }
     }
-    match passwords::set(&app.db, &app.entropy, &visitor.account, form.password, app.clock.now()).await {
+    match passwords::set(
+        &app.db,
+        &app.entropy,
+        &visitor.account,
+        form.password,
+        app.clock.now(),
+    )
+    .await
+    {
         Ok(()) => {}
         Err(Error::Invalid { problem, .. }) => {
-            return again(Wrong { password: Some(problem.into_owned()), ..Wrong::default() }).await;
+            return again(Wrong {
+                password: Some(problem.into_owned()),
+                ..Wrong::default()
+            })
+            .await;
         }
         Err(error) => return Err(error),
     }
-    sessions::end(&app.db, visitor.user.id, Ending::Others(&visitor.secret.digest()), app.clock.now()).await?;
+    sessions::end(
+        &app.db,
+        visitor.user.id,
+        Ending::Others(&visitor.secret.digest()),
+        app.clock.now(),
+    )
+    .await?;
     Answer::to("/account?done=password")
 }

@@ -20,9 +20,15 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "same-origin"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
     (header::CACHE_CONTROL, "no-store"),
-    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (
+        HeaderName::from_static("permissions-policy"),
+        "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    ),
 ];
 
 /// What a page answers.
@@ -33,47 +39,76 @@ impl Answer {
     pub fn page(template: &impl Template) -> Result<Self, Error> {
         let html = template.render().context("writing a page")?;
         let mut answer = Self::plain(StatusCode::OK, html.into());
-        answer.0.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+        answer.0.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/html; charset=utf-8"),
+        );
         Ok(answer)
     }
 
     /// A file to be kept.
-    pub fn file(name: &str, content_type: &'static str, bytes: impl Into<Body>) -> Result<Self, Error> {
+    pub fn file(
+        name: &str,
+        content_type: &'static str,
+        bytes: impl Into<Body>,
+    ) -> Result<Self, Error> {
         let mut answer = Self::plain(StatusCode::OK, bytes.into());
         let headers = answer.0.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let kept = HeaderValue::try_from(format!("attachment; filename=\"{name}\"")).context("naming a file")?;
+        let kept = HeaderValue::try_from(format!("attachment; filename=\"{name}\""))
+            .context("naming a file")?;
         headers.insert(header::CONTENT_DISPOSITION, kept);
         Ok(answer)
     }
 
     /// What a script of ours asked for.
     pub fn json(value: &impl Serialize) -> Result<Self, Error> {
-        let mut answer = Self::plain(StatusCode::OK, serde_json::to_vec(value).context("answering a script")?.into());
-        answer.0.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut answer = Self::plain(
+            StatusCode::OK,
+            serde_json::to_vec(value)
+                .context("answering a script")?
+                .into(),
+        );
+        answer.0.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
         Ok(answer)
     }
 
     /// The way to a page of ours: what a form answers when it did something, so that loading again does nothing twice.
     pub fn to(path: &str) -> Result<Self, Error> {
         let mut answer = Self::plain(StatusCode::SEE_OTHER, Body::empty());
-        answer.0.headers_mut().insert(header::LOCATION, HeaderValue::try_from(path).context("naming a page")?);
+        answer.0.headers_mut().insert(
+            header::LOCATION,
+            HeaderValue::try_from(path).context("naming a page")?,
+        );
         Ok(answer)
     }
 
     /// The way to an application's address: nobody there learns where the browser was.
     pub fn away(address: &str) -> Result<Self, Error> {
         let mut answer = Self::to(address)?;
-        answer.0.headers_mut().insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        answer.0.headers_mut().insert(
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("no-referrer"),
+        );
         Ok(answer)
     }
 
     /// The same page, whose form may lead to an application's address: browsers hold a form to the policy on all of its way.
     #[must_use]
     pub fn leading_to(mut self, origin: Option<&str>) -> Self {
-        let policy = origin.map(|origin| POLICY.replace("form-action 'self'", &format!("form-action 'self' {origin}")));
+        let policy = origin.map(|origin| {
+            POLICY.replace(
+                "form-action 'self'",
+                &format!("form-action 'self' {origin}"),
+            )
+        });
         if let Some(policy) = policy.and_then(|policy| HeaderValue::try_from(policy).ok()) {
-            self.0.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+            self.0
+                .headers_mut()
+                .insert(header::CONTENT_SECURITY_POLICY, policy);
         }
         self
     }

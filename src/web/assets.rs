@@ -13,10 +13,22 @@ use crate::{
 };
 
 /// A page has three files, which a browser asks for once.
-static FILES: Limit = Limit { key: LimitKey::Path, windows: &[per(1_000, 60)] };
+static FILES: Limit = Limit {
+    key: LimitKey::Path,
+    windows: &[per(1_000, 60)],
+};
 
-pub(super) static ASSET: Endpoint =
-    Endpoint { limit: &FILES, ..page("page-asset", "A file of the pages", Verb::Get, "/assets/{file}", Access::Public, || mount(asset)) };
+pub(super) static ASSET: Endpoint = Endpoint {
+    limit: &FILES,
+    ..page(
+        "page-asset",
+        "A file of the pages",
+        Verb::Get,
+        "/assets/{file}",
+        Access::Public,
+        || mount(asset),
+    )
+};
 
 /// An embedded file.
 struct File {
@@ -28,7 +40,11 @@ struct File {
 impl File {
     fn new(stem: &str, ending: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
         let digest = Sha256::digest(bytes);
-        Self { name: format!("{stem}-{}.{ending}", hex::encode(&digest[..6])), content_type, bytes }
+        Self {
+            name: format!("{stem}-{}.{ending}", hex::encode(&digest[..6])),
+            content_type,
+            bytes,
+        }
     }
 }
 
@@ -44,13 +60,41 @@ pub(super) struct Assets {
 pub(super) static ASSETS: LazyLock<Assets> = LazyLock::new(|| {
     let script = "text/javascript; charset=utf-8";
     let files = [
-        File::new("gantry", "css", "text/css; charset=utf-8", include_bytes!("../../static/web/gantry.css")),
-        File::new("gantry", "js", script, include_bytes!("../../static/web/gantry.js")),
-        File::new("htmx-2.0.11", "js", script, include_bytes!("../../static/web/htmx.min.js")),
-        File::new("icon", "svg", "image/svg+xml", include_bytes!("../../static/web/icon.svg")),
+        File::new(
+            "gantry",
+            "css",
+            "text/css; charset=utf-8",
+            include_bytes!("../../static/web/gantry.css"),
+        ),
+        File::new(
+            "gantry",
+            "js",
+            script,
+            include_bytes!("../../static/web/gantry.js"),
+        ),
+        File::new(
+            "htmx-2.0.11",
+            "js",
+            script,
+            include_bytes!("../../static/web/htmx.min.js"),
+        ),
+        File::new(
+            "icon",
+            "svg",
+            "image/svg+xml",
+            include_bytes!("../../static/web/icon.svg"),
+        ),
     ];
-    let [style, script, htmx, icon] = files.each_ref().map(|file| format!("/assets/{}", file.name));
-    Assets { style, script, htmx, icon, files }
+    let [style, script, htmx, icon] = files
+        .each_ref()
+        .map(|file| format!("/assets/{}", file.name));
+    Assets {
+        style,
+        script,
+        htmx,
+        icon,
+        files,
+    }
 });
 
 struct FileName(String);
@@ -59,12 +103,19 @@ impl Input for FileName {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("file").map(|name| Self(name.to_owned())).ok_or(Error::NotFound)
+        call.placeholder("file")
+            .map(|name| Self(name.to_owned()))
+            .ok_or(Error::NotFound)
     }
 }
 
 async fn asset(FileName(name): FileName) -> Result<Found, Error> {
-    ASSETS.files.iter().find(|file| file.name == name).map(Found).ok_or(Error::NotFound)
+    ASSETS
+        .files
+        .iter()
+        .find(|file| file.name == name)
+        .map(Found)
+        .ok_or(Error::NotFound)
 }
 
 struct Found(&'static File);
@@ -77,9 +128,18 @@ impl Output for Found {
     fn respond(self) -> Response {
         let mut response = Response::new(Body::from(self.0.bytes));
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.0.content_type));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
-        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static(self.0.content_type),
+        );
+        headers.insert(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("public, max-age=31536000, immutable"),
+        );
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
         response
     }
 }

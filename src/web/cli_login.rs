@@ -19,10 +19,23 @@ use crate::{
 /// Tools that know only the hosted service print its address; with ours in the place of its host the path is the alias.
 pub(super) static SHOW: Endpoint = Endpoint {
     aliases: &["/dashboard/cli/login"],
-    ..page("page-cli-login", "Sign a command line tool in", Verb::Get, "/cli/login", Access::Caller, || mount(show))
+    ..page(
+        "page-cli-login",
+        "Sign a command line tool in",
+        Verb::Get,
+        "/cli/login",
+        Access::Caller,
+        || mount(show),
+    )
 };
-pub(super) static APPROVE: Endpoint =
-    page("page-cli-login-submit", "Make a token for a command line tool", Verb::Post, "/cli/login", Access::Caller, || mount(approve));
+pub(super) static APPROVE: Endpoint = page(
+    "page-cli-login-submit",
+    "Make a token for a command line tool",
+    Verb::Post,
+    "/cli/login",
+    Access::Caller,
+    || mount(approve),
+);
 
 /// Longest name of a token.
 const NAME_CHARS_MAX: usize = 256;
@@ -54,8 +67,17 @@ struct AskedFor {
 impl AskedFor {
     /// As a person can read it, and as a token can be called.
     fn name(&self) -> String {
-        let name: String = self.token_name.chars().filter(|c| !names::is_hidden(*c)).take(NAME_CHARS_MAX).collect();
-        if name.trim().is_empty() { "Command line".to_owned() } else { name }
+        let name: String = self
+            .token_name
+            .chars()
+            .filter(|c| !names::is_hidden(*c))
+            .take(NAME_CHARS_MAX)
+            .collect();
+        if name.trim().is_empty() {
+            "Command line".to_owned()
+        } else {
+            name
+        }
     }
 }
 
@@ -63,7 +85,11 @@ async fn show(visitor: Visitor, Query(asked): Query<AskedFor>) -> Result<Answer,
     // A link that cannot work is not worth a question.
     Channel::to(&asked.public_key, &visitor.app.entropy)?;
     let email = visitor.account.email.clone();
-    Answer::page(&Confirm { frame: visitor.frame(), asked, email })
+    Answer::page(&Confirm {
+        frame: visitor.frame(),
+        asked,
+        email,
+    })
 }
 
 #[derive(Deserialize)]
@@ -78,13 +104,24 @@ struct Approval {
 /// again finds the session used.
 async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer, Error> {
     let (app, session) = (&visitor.app, form.asked.session_id);
-    let days: i64 = form.days.parse().map_err(|_| Error::invalid("days", "expected a number"))?;
+    let days: i64 = form
+        .days
+        .parse()
+        .map_err(|_| Error::invalid("days", "expected a number"))?;
     let channel = Channel::to(&form.asked.public_key, &app.entropy)?;
     cli_login::begin(&app.db, visitor.user.id, session, app.clock.now()).await?;
     let only_reads = form.may == "read";
-    let permissions: Vec<_> = Permission::ALL.iter().filter(|it| !only_reads || it.only_reads()).map(|it| it.name()).collect();
-    let body = json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
+    let permissions: Vec<_> = Permission::ALL
+        .iter()
+        .filter(|it| !only_reads || it.only_reads())
+        .map(|it| it.name())
+        .collect();
+    let body =
+        json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
     let made: tokens::Made = visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await?;
     let code = cli_login::hand_over(&app.db, &app.entropy, session, channel, made.expose()).await?;
-    Answer::page(&Code { frame: visitor.frame(), code })
+    Answer::page(&Code {
+        frame: visitor.frame(),
+        code,
+    })
 }

@@ -25,10 +25,16 @@ impl<T: DeserializeOwned + Send> Input for Form<T> {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let OpenForm(fields) = OpenForm::<Vec<(String, String)>>::take(call).await?;
-        let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Forbidden(Denial::ForeignForm))?;
-        let (ours, wanted) = (fields.iter().find(|(name, _)| name == TOKEN), secret.form_token());
+        let secret = cookie::secret(call.headers(), call.peer())
+            .ok_or(Error::Forbidden(Denial::ForeignForm))?;
+        let (ours, wanted) = (
+            fields.iter().find(|(name, _)| name == TOKEN),
+            secret.form_token(),
+        );
         // All of it is compared, so that the time it takes tells nothing.
-        let fits = ours.is_some_and(|(_, sent)| verify_slices_are_equal(sent.as_bytes(), wanted.as_bytes()).is_ok());
+        let fits = ours.is_some_and(|(_, sent)| {
+            verify_slices_are_equal(sent.as_bytes(), wanted.as_bytes()).is_ok()
+        });
         if !fits {
             return Err(Error::Forbidden(Denial::ForeignForm));
         }
@@ -55,11 +61,20 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
 
 /// Whether the browser says that a page of this server sent the request. One of the two headers is always there, since 2020.
 fn from_here(headers: &HeaderMap, uri: &Uri) -> bool {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let host = uri.authority().map(axum::http::uri::Authority::as_str).or_else(|| text(header::HOST));
+    let text = |name: HeaderName| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or_default())
+    };
+    let host = uri
+        .authority()
+        .map(axum::http::uri::Authority::as_str)
+        .or_else(|| text(header::HOST));
     let (site, origin) = (text(FETCH_SITE), text(header::ORIGIN));
     let same = origin.is_none_or(|origin| {
-        let named = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        let named = origin
+            .strip_prefix("https://")
+            .or_else(|| origin.strip_prefix("http://"));
         named.is_some() && named == host
     });
     (site.is_some() || origin.is_some()) && site.is_none_or(|site| site == "same-origin") && same
@@ -80,7 +95,9 @@ mod tests {
             from_here(&headers, &Uri::from_static("/sign-in"))
         };
         let ours = Some("https://gantry.example:8443");
-        assert!(here(Some("same-origin"), ours) && here(None, ours) && here(Some("same-origin"), None));
+        assert!(
+            here(Some("same-origin"), ours) && here(None, ours) && here(Some("same-origin"), None)
+        );
         assert!(!here(None, None), "nobody says where it is from");
         for site in ["cross-site", "same-site", "none", ""] {
             assert!(!here(Some(site), ours), "{site}");
@@ -93,7 +110,10 @@ mod tests {
             "https://gantry.example:8443.evil.example",
             "gantry.example:8443",
         ] {
-            assert!(!here(None, Some(origin)) && !here(Some("same-origin"), Some(origin)), "{origin}");
+            assert!(
+                !here(None, Some(origin)) && !here(Some("same-origin"), Some(origin)),
+                "{origin}"
+            );
         }
     }
 }

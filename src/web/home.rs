@@ -11,7 +11,14 @@ use crate::{
     http::{Access, Endpoint, Verb, mount},
 };
 
-pub(super) static HOME: Endpoint = page("page-home", "Organizations and projects", Verb::Get, next::HOME, Access::Caller, || mount(home));
+pub(super) static HOME: Endpoint = page(
+    "page-home",
+    "Organizations and projects",
+    Verb::Get,
+    next::HOME,
+    Access::Caller,
+    || mount(home),
+);
 
 #[derive(Template)]
 #[template(path = "home.html")]
@@ -22,5 +29,8 @@ struct Home {
 
 async fn home(visitor: Visitor) -> Result<Answer, Error> {
     let places = places(&visitor).await?;
-    Answer::page(&Home { frame: visitor.frame(), places })
+    Answer::page(&Home {
+        frame: visitor.frame(),
+        places,
+    })
 }

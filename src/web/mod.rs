@@ -45,7 +45,11 @@ use crate::{
 };
 
 /// How browsers are met.
-static FACE: Face = Face { presented: cookie::presented, refuse: errors::refuse, asks: true };
+static FACE: Face = Face {
+    presented: cookie::presented,
+    refuse: errors::refuse,
+    asks: true,
+};
 
 /// Every page, form and file.
 static PAGES: &[&Endpoint] = &[
@@ -129,10 +133,21 @@ static PAGES: &[&Endpoint] = &[
 
 /// Where a browser goes that follows a link to nothing. The address alone leads to the first page: programs that ask for
 /// it are told, as ever, that it is no operation.
-pub static LOST: Endpoint = page("page-lost", "Nothing", Verb::Get, "/", Access::Public, || mount(lost));
+pub static LOST: Endpoint = page(
+    "page-lost",
+    "Nothing",
+    Verb::Get,
+    "/",
+    Access::Public,
+    || mount(lost),
+);
 
 async fn lost(RequestLine { path, .. }: RequestLine) -> Result<Answer, Error> {
-    if path == "/" { Answer::to(next::HOME) } else { Err(Error::NotFound) }
+    if path == "/" {
+        Answer::to(next::HOME)
+    } else {
+        Err(Error::NotFound)
+    }
 }
 
 /// Every page, in the order of their numbers.
@@ -142,7 +157,11 @@ pub fn pages() -> &'static [&'static Endpoint] {
 
 /// What browsers are served.
 pub fn served() -> Served<'static> {
-    Served { face: &FACE, endpoints: PAGES, unknown: &LOST }
+    Served {
+        face: &FACE,
+        endpoints: PAGES,
+        unknown: &LOST,
+    }
 }
 
 /// A page, or what a form does. `Access::Caller` is whoever is signed in.
@@ -154,5 +173,15 @@ const fn page(
     access: Access,
     handler: fn() -> Mounted,
 ) -> Endpoint {
-    Endpoint { id, summary, tag: Tag::Gantry, method, path, aliases: &[], access, limit: &STANDARD, handler }
+    Endpoint {
+        id,
+        summary,
+        tag: Tag::Gantry,
+        method,
+        path,
+        aliases: &[],
+        access,
+        limit: &STANDARD,
+        handler,
+    }
 }

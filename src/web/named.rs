@@ -13,7 +13,10 @@ impl Input for InOrganization {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("organization").and_then(|slug| slug.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("organization")
+            .and_then(|slug| slug.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -24,6 +27,9 @@ impl Input for InProject {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("project").and_then(|reference| reference.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("project")
+            .and_then(|reference| reference.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }

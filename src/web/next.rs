@@ -10,16 +10,27 @@ pub(super) fn safe(next: &str) -> &str {
     let mut bytes = next.bytes();
     let rooted = bytes.next() == Some(b'/') && !matches!(bytes.next(), Some(b'/' | b'\\'));
     // A backslash is a slash to browsers, and they drop tabs and line ends before they look.
-    let plain = next.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"' | b'<' | b'>'));
+    let plain = next
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"' | b'<' | b'>'));
     let onward = !next.starts_with("/sign-");
-    if rooted && plain && onward && next.len() <= LENGTH_MAX { next } else { HOME }
+    if rooted && plain && onward && next.len() <= LENGTH_MAX {
+        next
+    } else {
+        HOME
+    }
 }
 
 /// The sign-in page that leads there afterwards.
 pub(super) fn sign_in(next: &str) -> String {
     match safe(next) {
         HOME => "/sign-in".to_owned(),
-        next => format!("/sign-in?{}", form_urlencoded::Serializer::new(String::new()).append_pair("next", next).finish()),
+        next => format!(
+            "/sign-in?{}",
+            form_urlencoded::Serializer::new(String::new())
+                .append_pair("next", next)
+                .finish()
+        ),
     }
 }
 
@@ -31,9 +42,16 @@ mod tests {
 
     #[test]
     fn only_ways_within_this_server_are_kept() {
-        for kept in
-            ["/", "/projects", "/account", "/account/sessions?done=ended#top", "/a//b", "/%2f%2fevil.example", "/@evil.example", "/a:b"]
-        {
+        for kept in [
+            "/",
+            "/projects",
+            "/account",
+            "/account/sessions?done=ended#top",
+            "/a//b",
+            "/%2f%2fevil.example",
+            "/@evil.example",
+            "/a:b",
+        ] {
             assert_eq!(safe(kept), kept);
         }
         let elsewhere = [
@@ -91,6 +109,9 @@ mod tests {
     fn the_sign_in_page_says_where_it_leads() {
         assert_eq!(sign_in(HOME), "/sign-in");
         assert_eq!(sign_in("//evil.example"), "/sign-in");
-        assert_eq!(sign_in("/account?a=b&c=d"), "/sign-in?next=%2Faccount%3Fa%3Db%26c%3Dd");
+        assert_eq!(
+            sign_in("/account?a=b&c=d"),
+            "/sign-in?next=%2Faccount%3Fa%3Db%26c%3Dd"
+        );
     }
 }

@@ -22,18 +22,33 @@ use crate::{
 };
 
 /// A link, not a form: a form of ours leads nowhere else, and to begin is to do nothing yet.
-pub(super) static BEGIN: Endpoint =
-    page("page-sign-in-oidc", "Sign in through the provider", Verb::Get, "/sign-in/provider", Access::Public, || mount(begin));
-pub(super) static RETURN: Endpoint =
-    page("page-sign-in-oidc-return", "Come back from the provider", Verb::Get, "/sign-in/provider/return", Access::Public, || {
-        mount(come_back)
-    });
+pub(super) static BEGIN: Endpoint = page(
+    "page-sign-in-oidc",
+    "Sign in through the provider",
+    Verb::Get,
+    "/sign-in/provider",
+    Access::Public,
+    || mount(begin),
+);
+pub(super) static RETURN: Endpoint = page(
+    "page-sign-in-oidc-return",
+    "Come back from the provider",
+    Verb::Get,
+    "/sign-in/provider/return",
+    Access::Public,
+    || mount(come_back),
+);
 
 /// Longest code that is handed on.
 const CODE_BYTES_MAX: usize = 4_096;
 
 fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
-    newcomer.app.settings.provider.as_deref().ok_or(Error::NotFound)
+    newcomer
+        .app
+        .settings
+        .provider
+        .as_deref()
+        .ok_or(Error::NotFound)
 }
 
 fn back(newcomer: &Newcomer) -> String {
@@ -43,7 +58,13 @@ fn back(newcomer: &Newcomer) -> String {
 async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
     let provider = provider(&newcomer)?;
     let (secret, app) = (Secret::generate(&newcomer.app.entropy), &newcomer.app);
-    let way = provider.way(&Journey::of(secret.clone()), &back(&newcomer), app.clock.ticks()).await?;
+    let way = provider
+        .way(
+            &Journey::of(secret.clone()),
+            &back(&newcomer),
+            app.clock.ticks(),
+        )
+        .await?;
     let set = cookie::set_journey(&secret, next::safe(newcomer.asked("next")), newcomer.peer)?;
     Ok(Answer::to(&way)?.with(header::SET_COOKIE, set))
 }
@@ -57,35 +78,71 @@ async fn come_back(newcomer: Newcomer) -> Result<Answer, Error> {
 async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
     let (provider, app) = (provider(newcomer)?, &newcomer.app);
     let Some((secret, next)) = &newcomer.journey else {
-        return refuse(newcomer, "This sign-in was not begun in this browser, or too long ago. Begin again.");
+        return refuse(
+            newcomer,
+            "This sign-in was not begun in this browser, or too long ago. Begin again.",
+        );
     };
     let (journey, state) = (Journey::of(secret.clone()), newcomer.asked("state"));
     if verify_slices_are_equal(state.as_bytes(), journey.state().as_bytes()).is_err() {
-        return refuse(newcomer, "This sign-in was not begun in this browser, or too long ago. Begin again.");
+        return refuse(
+            newcomer,
+            "This sign-in was not begun in this browser, or too long ago. Begin again.",
+        );
     }
     let code = newcomer.asked("code");
     if code.is_empty() || code.len() > CODE_BYTES_MAX {
         return refuse(newcomer, "The sign-in was not finished there.");
     }
     let (at, now) = (app.clock.ticks(), app.clock.now());
-    let Some(person) = provider.person(&journey, code.to_owned(), &back(newcomer), (at, now)).await? else {
-        return refuse(newcomer, "What came back could not be trusted. Begin again; if it stays, tell whoever runs this server.");
+    let Some(person) = provider
+        .person(&journey, code.to_owned(), &back(newcomer), (at, now))
+        .await?
+    else {
+        return refuse(
+            newcomer,
+            "What came back could not be trusted. Begin again; if it stays, tell whoever runs this server.",
+        );
     };
     let user = match find(newcomer, provider, &person).await? {
         Known::As(user) => user,
-        Known::Unverified => return refuse(newcomer, "Your email address is not verified there. Verify it, and begin again."),
+        Known::Unverified => {
+            return refuse(
+                newcomer,
+                "Your email address is not verified there. Verify it, and begin again.",
+            );
+        }
         Known::Nobody => {
-            return refuse(newcomer, "Nobody here is known by that account. Whoever runs this server can make one for you.");
+            return refuse(
+                newcomer,
+                "Nobody here is known by that account. Whoever runs this server can make one for you.",
+            );
         }
     };
     let session = Secret::generate(&app.entropy);
-    sessions::begin(&app.db, user, &session, newcomer.address(), &newcomer.user_agent, now).await?;
+    sessions::begin(
+        &app.db,
+        user,
+        &session,
+        newcomer.address(),
+        &newcomer.user_agent,
+        now,
+    )
+    .await?;
     newcomer.welcome(user, &session, RETURN.id, next).await
 }
 
 async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Result<Known, Error> {
     let app = &newcomer.app;
-    let recorder = |user: &User| Recorder::new(user, &Subject::Account, newcomer.address(), &newcomer.request_id, RETURN.id);
+    let recorder = |user: &User| {
+        Recorder::new(
+            user,
+            &Subject::Account,
+            newcomer.address(),
+            &newcomer.request_id,
+            RETURN.id,
+        )
+    };
     identities::find(&app.db, provider, person, app.clock.now(), recorder).await
 }
 

@@ -17,15 +17,46 @@ use crate::{
     http::{Access, Endpoint, Verb, mount},
 };
 
-pub(super) static ASK_NEW: Endpoint =
-    page("page-ask-new-passkey", "Begin to add a passkey", Verb::Post, "/account/passkeys/ask", Access::Caller, || mount(ask_new));
-pub(super) static ADD: Endpoint = page("page-add-passkey", "Add a passkey", Verb::Post, "/account/passkeys", Access::Caller, || mount(add));
-pub(super) static REMOVE: Endpoint =
-    page("page-remove-passkey", "Remove a passkey", Verb::Post, "/account/passkeys/remove", Access::Caller, || mount(remove));
-pub(super) static ASK: Endpoint =
-    page("page-ask-passkey", "Begin to sign in with a passkey", Verb::Post, "/sign-in/passkey/ask", Access::Public, || mount(ask));
-pub(super) static USE: Endpoint =
-    page("page-sign-in-passkey", "Sign in with a passkey", Verb::Post, "/sign-in/passkey", Access::Public, || mount(sign_in_with));
+pub(super) static ASK_NEW: Endpoint = page(
+    "page-ask-new-passkey",
+    "Begin to add a passkey",
+    Verb::Post,
+    "/account/passkeys/ask",
+    Access::Caller,
+    || mount(ask_new),
+);
+pub(super) static ADD: Endpoint = page(
+    "page-add-passkey",
+    "Add a passkey",
+    Verb::Post,
+    "/account/passkeys",
+    Access::Caller,
+    || mount(add),
+);
+pub(super) static REMOVE: Endpoint = page(
+    "page-remove-passkey",
+    "Remove a passkey",
+    Verb::Post,
+    "/account/passkeys/remove",
+    Access::Caller,
+    || mount(remove),
+);
+pub(super) static ASK: Endpoint = page(
+    "page-ask-passkey",
+    "Begin to sign in with a passkey",
+    Verb::Post,
+    "/sign-in/passkey/ask",
+    Access::Public,
+    || mount(ask),
+);
+pub(super) static USE: Endpoint = page(
+    "page-sign-in-passkey",
+    "Sign in with a passkey",
+    Verb::Post,
+    "/sign-in/passkey",
+    Access::Public,
+    || mount(sign_in_with),
+);
 
 #[derive(Deserialize)]
 struct Nothing {}
@@ -50,13 +81,24 @@ fn here(origin: &str) -> Result<Passkeys, Error> {
 async fn ask_new(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     visitor.only_looks();
     let app = &visitor.app;
-    let challenge = here(&visitor.origin)?.ask_new(&app.db, &app.entropy, &visitor.account, app.clock.now()).await?;
+    let challenge = here(&visitor.origin)?
+        .ask_new(&app.db, &app.entropy, &visitor.account, app.clock.now())
+        .await?;
     Answer::json(&challenge)
 }
 
 async fn add(visitor: Visitor, Form(answered): Form<Answered>) -> Result<Answer, Error> {
     let (app, answer) = (&visitor.app, (answered.challenge, answered.answer.as_str()));
-    match here(&visitor.origin)?.add(&app.db, visitor.user.id, answer, &answered.name, app.clock.now()).await {
+    match here(&visitor.origin)?
+        .add(
+            &app.db,
+            visitor.user.id,
+            answer,
+            &answered.name,
+            app.clock.now(),
+        )
+        .await
+    {
         Ok(()) => Answer::to("/account?done=passkey"),
         Err(Error::Rejected(text)) => account::passkey_refused(&visitor, format!("{text}.")).await,
         Err(error) => Err(error),
@@ -75,17 +117,40 @@ async fn remove(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Er
 
 async fn ask(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Result<Answer, Error> {
     let app = &newcomer.app;
-    Answer::json(&here(&newcomer.origin)?.ask(&app.db, &app.entropy, app.clock.now()).await?)
+    Answer::json(
+        &here(&newcomer.origin)?
+            .ask(&app.db, &app.entropy, app.clock.now())
+            .await?,
+    )
 }
 
-async fn sign_in_with(newcomer: Newcomer, OpenForm(answered): OpenForm<Answered>) -> Result<Answer, Error> {
+async fn sign_in_with(
+    newcomer: Newcomer,
+    OpenForm(answered): OpenForm<Answered>,
+) -> Result<Answer, Error> {
     let (app, now) = (&newcomer.app, newcomer.app.clock.now());
     let answer = (answered.challenge, answered.answer.as_str());
-    let Some(user) = here(&newcomer.origin)?.recognise(&app.db, answer, now).await? else {
-        let page = sign_in::again(&newcomer, "This passkey signs nobody in here. It may have been removed.")?;
+    let Some(user) = here(&newcomer.origin)?
+        .recognise(&app.db, answer, now)
+        .await?
+    else {
+        let page = sign_in::again(
+            &newcomer,
+            "This passkey signs nobody in here. It may have been removed.",
+        )?;
         return Ok(page.status(StatusCode::UNPROCESSABLE_ENTITY));
     };
     let session = Secret::generate(&app.entropy);
-    sessions::begin(&app.db, user, &session, newcomer.address(), &newcomer.user_agent, now).await?;
-    newcomer.welcome(user, &session, USE.id, &answered.next).await
+    sessions::begin(
+        &app.db,
+        user,
+        &session,
+        newcomer.address(),
+        &newcomer.user_agent,
+        now,
+    )
+    .await?;
+    newcomer
+        .welcome(user, &session, USE.id, &answered.next)
+        .await
 }

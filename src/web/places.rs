@@ -32,7 +32,9 @@ pub(super) struct Project {
 impl Place {
     /// Whether the project is one of this organization's.
     pub(super) fn has(&self, reference: &str) -> bool {
-        self.projects.iter().any(|project| project.reference == reference)
+        self.projects
+            .iter()
+            .any(|project| project.reference == reference)
     }
 }
 
@@ -43,9 +45,15 @@ pub(super) async fn places(visitor: &Visitor) -> Result<Vec<Place>, Error> {
     projects.sort_by_key(|project| project.name.to_lowercase());
     let mut by_slug: BTreeMap<String, Vec<Project>> = BTreeMap::new();
     for project in projects {
-        by_slug.entry(project.organization_slug.clone()).or_default().push(project);
+        by_slug
+            .entry(project.organization_slug.clone())
+            .or_default()
+            .push(project);
     }
-    let place = |organization: Organization| Place { projects: by_slug.remove(&organization.slug).unwrap_or_default(), organization };
+    let place = |organization: Organization| Place {
+        projects: by_slug.remove(&organization.slug).unwrap_or_default(),
+        organization,
+    };
     Ok(organizations.into_iter().map(place).collect())
 }
 

@@ -14,11 +14,30 @@ use crate::{
     http::{Access, Endpoint, Verb, mount},
 };
 
-pub(super) static LIST: Endpoint = page("page-sessions", "Sessions", Verb::Get, "/account/sessions", Access::Caller, || mount(list));
-pub(super) static END_ONE: Endpoint =
-    page("page-end-session", "End a session", Verb::Post, "/account/sessions/end", Access::Caller, || mount(end_one));
-pub(super) static END_ALL: Endpoint =
-    page("page-end-sessions", "Sign out everywhere", Verb::Post, "/account/sessions/end-all", Access::Caller, || mount(end_all));
+pub(super) static LIST: Endpoint = page(
+    "page-sessions",
+    "Sessions",
+    Verb::Get,
+    "/account/sessions",
+    Access::Caller,
+    || mount(list),
+);
+pub(super) static END_ONE: Endpoint = page(
+    "page-end-session",
+    "End a session",
+    Verb::Post,
+    "/account/sessions/end",
+    Access::Caller,
+    || mount(end_one),
+);
+pub(super) static END_ALL: Endpoint = page(
+    "page-end-sessions",
+    "Sign out everywhere",
+    Verb::Post,
+    "/account/sessions/end-all",
+    Access::Caller,
+    || mount(end_all),
+);
 
 #[derive(Template)]
 #[template(path = "sessions.html")]
@@ -36,14 +55,23 @@ struct Row {
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
     let now = visitor.app.clock.now();
-    let sessions = sessions::list(&visitor.app.db, visitor.user.id, &visitor.secret.digest(), now).await?;
+    let sessions = sessions::list(
+        &visitor.app.db,
+        visitor.user.id,
+        &visitor.secret.digest(),
+        now,
+    )
+    .await?;
     let row = |session: Session| Row {
         browser: words::browser(&session.user_agent),
         begun: Moment::new(session.created_at, now),
         used: Moment::new(session.last_used_at, now),
         session,
     };
-    Answer::page(&Sessions { frame: visitor.frame(), sessions: sessions.into_iter().map(row).collect() })
+    Answer::page(&Sessions {
+        frame: visitor.frame(),
+        sessions: sessions.into_iter().map(row).collect(),
+    })
 }
 
 #[derive(Deserialize)]
@@ -53,7 +81,14 @@ struct Which {
 
 /// Somebody else's session is as good as none.
 async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
-    match sessions::end(&visitor.app.db, visitor.user.id, Ending::One(which.id), visitor.app.clock.now()).await? {
+    match sessions::end(
+        &visitor.app.db,
+        visitor.user.id,
+        Ending::One(which.id),
+        visitor.app.clock.now(),
+    )
+    .await?
+    {
         0 => Err(Error::NotFound),
         _ => Answer::to("/account/sessions?done=ended"),
     }
@@ -63,6 +98,13 @@ async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, E
 struct Nothing {}
 
 async fn end_all(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
-    sessions::end(&visitor.app.db, visitor.user.id, Ending::All, visitor.app.clock.now()).await?;
-    Ok(Answer::to("/sign-in?done=everywhere")?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+    sessions::end(
+        &visitor.app.db,
+        visitor.user.id,
+        Ending::All,
+        visitor.app.clock.now(),
+    )
+    .await?;
+    Ok(Answer::to("/sign-in?done=everywhere")?
+        .with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }

@@ -23,14 +23,46 @@ use crate::{
     ids::UserId,
 };
 
-pub(super) static SHOW: Endpoint = page("page-sign-in", "Sign in", Verb::Get, "/sign-in", Access::Public, || mount(show));
-pub(super) static SUBMIT: Endpoint =
-    page("page-sign-in-submit", "Sign in with a password", Verb::Post, "/sign-in", Access::Public, || mount(submit));
-pub(super) static SHOW_LINK: Endpoint =
-    page("page-sign-in-link", "Sign in with a link", Verb::Get, "/sign-in/link/{link}", Access::Public, || mount(show_link));
-pub(super) static USE_LINK: Endpoint =
-    page("page-sign-in-link-submit", "Use a link", Verb::Post, "/sign-in/link/{link}", Access::Public, || mount(use_link));
-pub(super) static SIGN_OUT: Endpoint = page("page-sign-out", "Sign out", Verb::Post, "/sign-out", Access::Caller, || mount(sign_out));
+pub(super) static SHOW: Endpoint = page(
+    "page-sign-in",
+    "Sign in",
+    Verb::Get,
+    "/sign-in",
+    Access::Public,
+    || mount(show),
+);
+pub(super) static SUBMIT: Endpoint = page(
+    "page-sign-in-submit",
+    "Sign in with a password",
+    Verb::Post,
+    "/sign-in",
+    Access::Public,
+    || mount(submit),
+);
+pub(super) static SHOW_LINK: Endpoint = page(
+    "page-sign-in-link",
+    "Sign in with a link",
+    Verb::Get,
+    "/sign-in/link/{link}",
+    Access::Public,
+    || mount(show_link),
+);
+pub(super) static USE_LINK: Endpoint = page(
+    "page-sign-in-link-submit",
+    "Use a link",
+    Verb::Post,
+    "/sign-in/link/{link}",
+    Access::Public,
+    || mount(use_link),
+);
+pub(super) static SIGN_OUT: Endpoint = page(
+    "page-sign-out",
+    "Sign out",
+    Verb::Post,
+    "/sign-out",
+    Access::Caller,
+    || mount(sign_out),
+);
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -75,14 +107,19 @@ impl Input for Newcomer {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let app = App::take(call).await?;
-        let user_agent = call.headers().get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+        let user_agent = call
+            .headers()
+            .get(header::USER_AGENT)
+            .and_then(|value| value.to_str().ok());
         Ok(Self {
             app,
             peer: call.peer(),
             user_agent: user_agent.unwrap_or_default().to_owned(),
             origin: call.peer().origin(call.uri(), call.headers()),
             journey: cookie::journey(call.headers(), call.peer()),
-            query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()).into_owned().collect(),
+            query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes())
+                .into_owned()
+                .collect(),
             signed_in: call.caller().user().cloned(),
             before: cookie::secret(call.headers(), call.peer()),
             link: call.placeholder("link").and_then(Secret::parse),
@@ -93,7 +130,10 @@ impl Input for Newcomer {
 
 impl Newcomer {
     pub(super) fn asked(&self, name: &str) -> &str {
-        self.query.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+        self.query
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or("", |(_, value)| value)
     }
 
     fn has_passkeys(&self) -> bool {
@@ -105,31 +145,82 @@ impl Newcomer {
     }
 
     /// Ends the session that the browser had, writes down that there is a new one, and hands it over.
-    pub(super) async fn welcome(&self, user: UserId, session: &Secret, operation: &'static str, next: &str) -> Result<Answer, Error> {
+    pub(super) async fn welcome(
+        &self,
+        user: UserId,
+        session: &Secret,
+        operation: &'static str,
+        next: &str,
+    ) -> Result<Answer, Error> {
         let Self { app, .. } = self;
         if let (Some(before), Some(signed_in)) = (&self.before, &self.signed_in) {
-            sessions::end(&app.db, signed_in.id, Ending::This(&before.digest()), app.clock.now()).await?;
+            sessions::end(
+                &app.db,
+                signed_in.id,
+                Ending::This(&before.digest()),
+                app.clock.now(),
+            )
+            .await?;
         }
         let gotrue_id = accounts::by_id(&app.db, user).await?.gotrue_id;
-        let user = User { id: user, gotrue_id, token: None, grant: None, approval: None, lately: None };
-        let recorder = Recorder::new(&user, &Subject::Account, self.address(), &self.request_id, operation);
-        recorder.finish(&app.db, StatusCode::SEE_OTHER.as_u16(), app.clock.now()).await?;
-        Ok(Answer::to(next::safe(next))?.with(header::SET_COOKIE, cookie::set(session, self.peer)?))
+        let user = User {
+            id: user,
+            gotrue_id,
+            token: None,
+            grant: None,
+            approval: None,
+            lately: None,
+        };
+        let recorder = Recorder::new(
+            &user,
+            &Subject::Account,
+            self.address(),
+            &self.request_id,
+            operation,
+        );
+        recorder
+            .finish(&app.db, StatusCode::SEE_OTHER.as_u16(), app.clock.now())
+            .await?;
+        Ok(
+            Answer::to(next::safe(next))?
+                .with(header::SET_COOKIE, cookie::set(session, self.peer)?),
+        )
     }
 }
 
 /// The way to the provider, if there is one.
 fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
     let provider = newcomer.app.settings.provider.as_deref()?;
-    let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", next).finish();
-    Some((provider.name().to_owned(), format!("{}?{query}", super::oidc::BEGIN.path)))
+    let query = form_urlencoded::Serializer::new(String::new())
+        .append_pair("next", next)
+        .finish();
+    Some((
+        provider.name().to_owned(),
+        format!("{}?{query}", super::oidc::BEGIN.path),
+    ))
 }
 
 /// The page with what went wrong.
 pub(super) fn again(newcomer: &Newcomer, problem: &str) -> Result<Answer, Error> {
-    let next = newcomer.journey.as_ref().map_or(next::HOME, |(_, next)| next).to_owned();
-    let (provider, passkeys, problem) = (provider(newcomer, &next), newcomer.has_passkeys(), Some(problem.to_owned()));
-    Answer::page(&SignIn { frame: Frame::anonymous(), provider, passkeys, next, email: String::new(), problem, out: None })
+    let next = newcomer
+        .journey
+        .as_ref()
+        .map_or(next::HOME, |(_, next)| next)
+        .to_owned();
+    let (provider, passkeys, problem) = (
+        provider(newcomer, &next),
+        newcomer.has_passkeys(),
+        Some(problem.to_owned()),
+    );
+    Answer::page(&SignIn {
+        frame: Frame::anonymous(),
+        provider,
+        passkeys,
+        next,
+        email: String::new(),
+        problem,
+        out: None,
+    })
 }
 
 async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
@@ -143,7 +234,15 @@ async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
         _ => None,
     };
     let (provider, passkeys) = (provider(&newcomer, next), newcomer.has_passkeys());
-    Answer::page(&SignIn { frame: Frame::anonymous(), provider, passkeys, next: next.to_owned(), email: String::new(), problem: None, out })
+    Answer::page(&SignIn {
+        frame: Frame::anonymous(),
+        provider,
+        passkeys,
+        next: next.to_owned(),
+        email: String::new(),
+        problem: None,
+        out,
+    })
 }
 
 #[derive(Deserialize)]
@@ -154,21 +253,53 @@ struct Credentials {
     next: String,
 }
 
-async fn submit(newcomer: Newcomer, OpenForm(form): OpenForm<Credentials>) -> Result<Answer, Error> {
+async fn submit(
+    newcomer: Newcomer,
+    OpenForm(form): OpenForm<Credentials>,
+) -> Result<Answer, Error> {
     let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
-    let Credentials { email, password, next } = form;
+    let Credentials {
+        email,
+        password,
+        next,
+    } = form;
     let now = app.clock.now();
-    let (problem, status, wait) = match sign_in::try_password(&app.db, &email, password, newcomer.address(), now).await? {
-        Outcome::Right(user) => {
-            sessions::begin(&app.db, user, &session, newcomer.address(), &newcomer.user_agent, now).await?;
-            return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
-        }
-        Outcome::Wrong => ("Email address and password do not belong together.".to_owned(), StatusCode::UNPROCESSABLE_ENTITY, None),
-        Outcome::Held(wait) => (words::held(wait), StatusCode::TOO_MANY_REQUESTS, Some(words::whole_secs(wait))),
-    };
+    let (problem, status, wait) =
+        match sign_in::try_password(&app.db, &email, password, newcomer.address(), now).await? {
+            Outcome::Right(user) => {
+                sessions::begin(
+                    &app.db,
+                    user,
+                    &session,
+                    newcomer.address(),
+                    &newcomer.user_agent,
+                    now,
+                )
+                .await?;
+                return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
+            }
+            Outcome::Wrong => (
+                "Email address and password do not belong together.".to_owned(),
+                StatusCode::UNPROCESSABLE_ENTITY,
+                None,
+            ),
+            Outcome::Held(wait) => (
+                words::held(wait),
+                StatusCode::TOO_MANY_REQUESTS,
+                Some(words::whole_secs(wait)),
+            ),
+        };
     let next = next::safe(&next).to_owned();
     let (provider, passkeys) = (provider(&newcomer, &next), newcomer.has_passkeys());
-    let page = SignIn { frame: Frame::anonymous(), provider, passkeys, next, email, problem: Some(problem), out: None };
+    let page = SignIn {
+        frame: Frame::anonymous(),
+        provider,
+        passkeys,
+        next,
+        email,
+        problem: Some(problem),
+        out: None,
+    };
     let answer = Answer::page(&page)?.status(status);
     Ok(match wait {
         Some(secs) => answer.with(header::RETRY_AFTER, HeaderValue::from(secs)),
@@ -179,22 +310,36 @@ async fn submit(newcomer: Newcomer, OpenForm(form): OpenForm<Credentials>) -> Re
 async fn show_link(newcomer: Newcomer) -> Result<Answer, Error> {
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
     let owner = links::owner(&newcomer.app.db, &link.digest(), newcomer.app.clock.now()).await?;
-    Answer::page(&SignInLink { frame: Frame::anonymous(), email: owner.email })
+    Answer::page(&SignInLink {
+        frame: Frame::anonymous(),
+        email: owner.email,
+    })
 }
 
 #[derive(Deserialize)]
 struct Nothing {}
 
-async fn use_link(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Result<Answer, Error> {
+async fn use_link(
+    newcomer: Newcomer,
+    OpenForm(Nothing {}): OpenForm<Nothing>,
+) -> Result<Answer, Error> {
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
     let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
     let browser = (newcomer.address(), newcomer.user_agent.as_str());
     let user = links::redeem(&app.db, &link.digest(), &session, browser, app.clock.now()).await?;
-    newcomer.welcome(user, &session, USE_LINK.id, next::HOME).await
+    newcomer
+        .welcome(user, &session, USE_LINK.id, next::HOME)
+        .await
 }
 
 async fn sign_out(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     let digest = visitor.secret.digest();
-    sessions::end(&visitor.app.db, visitor.user.id, Ending::This(&digest), visitor.app.clock.now()).await?;
+    sessions::end(
+        &visitor.app.db,
+        visitor.user.id,
+        Ending::This(&digest),
+        visitor.app.clock.now(),
+    )
+    .await?;
     Ok(Answer::to("/sign-in?done=out")?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }

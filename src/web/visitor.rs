@@ -45,13 +45,31 @@ impl Input for Visitor {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (user, app) = (User::take(call).await?, App::take(call).await?);
-        let secret = cookie::secret(call.headers(), call.peer()).ok_or(Error::Unauthenticated(Credential::Missing))?;
+        let secret = cookie::secret(call.headers(), call.peer())
+            .ok_or(Error::Unauthenticated(Credential::Missing))?;
         let account = accounts::by_id(&app.db, user.id).await?;
         let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
-        let done = query.find(|(name, _)| name == "done").map(|(_, what)| what.into_owned());
-        let (path, asking, recorder) = (call.uri().path().to_owned(), call.asking()?, call.recorder());
-        Ok(Self { user, account, app, peer: call.peer(), secret, origin, path, done, asking, recorder })
+        let done = query
+            .find(|(name, _)| name == "done")
+            .map(|(_, what)| what.into_owned());
+        let (path, asking, recorder) = (
+            call.uri().path().to_owned(),
+            call.asking()?,
+            call.recorder(),
+        );
+        Ok(Self {
+            user,
+            account,
+            app,
+            peer: call.peer(),
+            secret,
+            origin,
+            path,
+            done,
+            asking,
+            recorder,
+        })
     }
 }
 
@@ -83,7 +101,12 @@ impl Visitor {
     }
 
     /// What an operation answers that changes something, and that writes its own entry of the audit log.
-    pub async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, Error> {
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Error> {
         let bytes = self.answer(method, path, body).await?;
         // Some answer nothing at all.
         let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
@@ -91,14 +114,27 @@ impl Visitor {
     }
 
     /// The same as it was written: for what is no JSON, or is only handed on.
-    pub async fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Error> {
+    pub async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Bytes, Error> {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
             recorder.pass_on();
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, "application/json");
-        let answer = self.asking.ask(request.body(body).context("asking an operation")?).await?;
-        read(answer.into_body(), ANSWER_BYTES_MAX).await.context("reading an operation's answer")
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json");
+        let answer = self
+            .asking
+            .ask(request.body(body).context("asking an operation")?)
+            .await?;
+        read(answer.into_body(), ANSWER_BYTES_MAX)
+            .await
+            .context("reading an operation's answer")
     }
 }
 
@@ -119,14 +155,23 @@ pub(super) struct SignedIn {
 
 impl SignedIn {
     pub(super) fn initial(&self) -> String {
-        self.username.chars().next().map(|first| first.to_uppercase().collect()).unwrap_or_default()
+        self.username
+            .chars()
+            .next()
+            .map(|first| first.to_uppercase().collect())
+            .unwrap_or_default()
     }
 }
 
 impl Frame {
     /// Around a page for anybody.
     pub fn anonymous() -> Self {
-        Self { assets: &ASSETS, signed_in: None, path: String::new(), done: None }
+        Self {
+            assets: &ASSETS,
+            signed_in: None,
+            path: String::new(),
+            done: None,
+        }
     }
 
     /// Around a form that is shown again in the place of the page at `path`.
@@ -138,7 +183,9 @@ impl Frame {
 
     /// The field that every form has.
     pub(super) fn form_token(&self) -> &str {
-        self.signed_in.as_ref().map_or("", |signed_in| &signed_in.form_token)
+        self.signed_in
+            .as_ref()
+            .map_or("", |signed_in| &signed_in.form_token)
     }
 
     /// Whether the page is this one.
@@ -148,7 +195,9 @@ impl Frame {
 
     /// Whether it is this one, or one below it.
     pub(super) fn within(&self, path: &str) -> bool {
-        self.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        self.path
+            .strip_prefix(path)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     /// What the form before did, if it is one of these words: a page writes its own sentence for each.

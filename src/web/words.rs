@@ -31,7 +31,9 @@ impl Moment {
     pub(super) fn left(&self) -> String {
         // A life of seven days is one of seven days when its page is shown, a moment later.
         let minutes = (self.at - self.now + TimeDelta::seconds(59)).num_minutes();
-        let of = |count: i64, unit: &str| format!("in {count} {unit}{}", if count == 1 { "" } else { "s" });
+        let of = |count: i64, unit: &str| {
+            format!("in {count} {unit}{}", if count == 1 { "" } else { "s" })
+        };
         match minutes {
             ..2 => "any moment".to_owned(),
             2..60 => of(minutes, "minute"),
@@ -44,7 +46,9 @@ impl Moment {
     /// As far as it matters.
     pub(super) fn ago(&self) -> String {
         let minutes = (self.now - self.at).num_minutes();
-        let of = |count: i64, unit: &str| format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" });
+        let of = |count: i64, unit: &str| {
+            format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+        };
         match minutes {
             ..2 => "just now".to_owned(),
             2..60 => of(minutes, "minute"),
@@ -95,7 +99,12 @@ pub(super) fn held(wait: Duration) -> String {
 
 /// What people call a browser that names itself so. Order matters: most name others as well.
 pub(super) fn browser(user_agent: &str) -> String {
-    let named = |names: &[(&str, &'static str)]| names.iter().find(|(mark, _)| user_agent.contains(mark)).map(|(_, name)| *name);
+    let named = |names: &[(&str, &'static str)]| {
+        names
+            .iter()
+            .find(|(mark, _)| user_agent.contains(mark))
+            .map(|(_, name)| *name)
+    };
     let browser = named(&[
         ("Edg/", "Edge"),
         ("OPR/", "Opera"),
@@ -145,8 +154,13 @@ mod tests {
             assert_eq!(ago(secs), said);
         }
         let left = |secs| Moment::new(now + TimeDelta::seconds(secs), now).left();
-        let cases =
-            [(60, "any moment"), (120, "in 2 minutes"), (3600, "in 1 hour"), (7 * 86_400, "in 7 days"), (30 * 86_400, "on 21 Dec 2026")];
+        let cases = [
+            (60, "any moment"),
+            (120, "in 2 minutes"),
+            (3600, "in 1 hour"),
+            (7 * 86_400, "in 7 days"),
+            (30 * 86_400, "on 21 Dec 2026"),
+        ];
         for (secs, said) in cases {
             assert_eq!(left(secs), said);
         }
@@ -164,7 +178,10 @@ mod tests {
             (120_000, "2 minutes"),
             (120_001, "3 minutes"),
         ] {
-            assert_eq!(held(Duration::from_millis(millis)), format!("Too many attempts. Try again in {said}."));
+            assert_eq!(
+                held(Duration::from_millis(millis)),
+                format!("Too many attempts. Try again in {said}.")
+            );
         }
     }
 
@@ -178,8 +195,14 @@ mod tests {
                 "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/26.0 Safari/605.1.15",
                 "Safari on macOS",
             ),
-            ("Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit Version/18.0 Safari/604.1", "Safari on iPhone"),
-            ("Mozilla/5.0 (Windows NT 10.0; rv:140.0) Gecko/20100101 Firefox/140.0", "Firefox on Windows"),
+            (
+                "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit Version/18.0 Safari/604.1",
+                "Safari on iPhone",
+            ),
+            (
+                "Mozilla/5.0 (Windows NT 10.0; rv:140.0) Gecko/20100101 Firefox/140.0",
+                "Firefox on Windows",
+            ),
             ("curl/8.5", "curl"),
             ("", "Unknown browser"),
         ];

@@ -39,12 +39,27 @@ async fn expect(node: &Node, path: &str, actor: &Actor, status: u16) {
 #[tokio::test]
 async fn an_expired_token_is_refused_from_that_moment() {
     let app = TestApp::new().await;
-    let (token, _) = app.token(&app.owner, Some(dawn() + TimeDelta::seconds(10))).await;
-    app.get("/v1/profile").token(&token).send().await.expect(200);
+    let (token, _) = app
+        .token(&app.owner, Some(dawn() + TimeDelta::seconds(10)))
+        .await;
+    app.get("/v1/profile")
+        .token(&token)
+        .send()
+        .await
+        .expect(200);
     app.advance(9);
-    app.get("/v1/profile").token(&token).send().await.expect(200);
+    app.get("/v1/profile")
+        .token(&token)
+        .send()
+        .await
+        .expect(200);
     app.advance(1);
-    let refused = app.get("/v1/profile").token(&token).send().await.expect(401);
+    let refused = app
+        .get("/v1/profile")
+        .token(&token)
+        .send()
+        .await
+        .expect(401);
     assert_eq!(refused.message(), "Unauthorized");
     assert_eq!(refused.header("x-gotrue-id"), None);
 }
@@ -59,11 +74,18 @@ async fn a_revocation_reaches_every_node() {
     // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
     expect(&app.node, "/v1/profile", &app.developer, 200).await;
     expect(&second, "/v1/profile", &app.developer, 200).await;
-    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.unwrap();
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
+        .await
+        .unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
     expect(&second, "/v1/profile", &app.developer, 401).await;
-    assert!(tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.is_err(), "there is nothing left to revoke");
+    assert!(
+        tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
+            .await
+            .is_err(),
+        "there is nothing left to revoke"
+    );
 }
 
 #[tokio::test]
@@ -73,7 +95,13 @@ async fn a_change_by_hand_is_heard_too() {
     listening(&app, 1).await;
     expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
-    person.execute("update tokens set expires_at = $1 where user_id = $2", &[&dawn(), &app.owner.user.0]).await.unwrap();
+    person
+        .execute(
+            "update tokens set expires_at = $1 where user_id = $2",
+            &[&dawn(), &app.owner.user.0],
+        )
+        .await
+        .unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
 }
@@ -87,11 +115,22 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
     listening(&app, 1).await;
     let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                      where datname = current_database() and application_name = 'gantry listener'";
-    assert_eq!(person.query_one(listeners, &[]).await.unwrap().get::<_, i64>(0), 1);
-    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None).await.unwrap();
+    assert_eq!(
+        person
+            .query_one(listeners, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0),
+        1
+    );
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None)
+        .await
+        .unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
-    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None).await.unwrap();
+    tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
+        .await
+        .unwrap();
     settled(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
 }
@@ -99,16 +138,26 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
 #[tokio::test]
 async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
     let app = TestApp::new().await;
-    listener::settle(&app.app.db).await.expect("nobody listens, nobody need answer");
+    listener::settle(&app.app.db)
+        .await
+        .expect("nobody listens, nobody need answer");
     let (silent, connection) = app.app.db.dedicated("gantry listener").await.unwrap();
     let connected = tokio::spawn(connection);
     silent.batch_execute("listen gantry").await.unwrap();
     let refused = listener::settle(&app.app.db).await.unwrap_err();
-    assert!(format!("{refused:?}").contains("half a minute"), "{refused:?}");
+    assert!(
+        format!("{refused:?}").contains("half a minute"),
+        "{refused:?}"
+    );
     // Whoever goes away while others wait is waited for no longer.
     let settling = listener::settle(&app.app.db);
     tokio::pin!(settling);
-    assert!(timeout(Duration::from_millis(50), &mut settling).await.is_err(), "it settled without an answer");
+    assert!(
+        timeout(Duration::from_millis(50), &mut settling)
+            .await
+            .is_err(),
+        "it settled without an answer"
+    );
     connected.abort();
     settling.await.unwrap();
 }
@@ -120,13 +169,38 @@ async fn another_role_counts_from_the_next_request_on() {
     listening(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
     expect(&app.node, &path, &app.developer, 501).await;
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::ReadOnly, dawn(), None).await.unwrap();
+    organizations::members::set(
+        &app.app.db,
+        app.home.id,
+        app.developer.user,
+        Role::ReadOnly,
+        dawn(),
+        None,
+    )
+    .await
+    .unwrap();
     settled(&app).await;
     expect(&app.node, &path, &app.developer, 403).await;
-    organizations::members::set(&app.app.db, app.home.id, app.developer.user, Role::Administrator, dawn(), None).await.unwrap();
+    organizations::members::set(
+        &app.app.db,
+        app.home.id,
+        app.developer.user,
+        Role::Administrator,
+        dawn(),
+        None,
+    )
+    .await
+    .unwrap();
     settled(&app).await;
     expect(&app.node, &path, &app.developer, 501).await;
-    app.app.db.query("delete from members where user_id = $1", &[&app.developer.user.0]).await.unwrap();
+    app.app
+        .db
+        .query(
+            "delete from members where user_id = $1",
+            &[&app.developer.user.0],
+        )
+        .await
+        .unwrap();
     settled(&app).await;
     expect(&app.node, &path, &app.developer, 404).await;
 }
@@ -134,11 +208,25 @@ async fn another_role_counts_from_the_next_request_on() {
 #[tokio::test]
 async fn without_a_word_from_the_database_half_a_minute_is_the_limit() {
     let app = TestApp::new().await;
-    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
-    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None).await.unwrap();
-    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None)
+        .await
+        .unwrap();
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     app.advance(30);
-    app.get("/v1/profile").as_(&app.owner).send().await.expect(401);
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(401);
 }
 
 /// What exists elsewhere and what exists nowhere cannot be told apart: not by status, message, or any counter.
@@ -149,15 +237,56 @@ async fn a_counter_does_not_tell_what_exists() {
     let foreign = [app.foreign.project.as_str(), app.foreign.slug.as_str()];
     let mut left = 120;
     for subject in foreign.into_iter().chain(unknown).cycle().take(30) {
-        let answer = app.get(&format!("/v1/projects/{subject}")).as_(&app.owner).send().await.expect(404);
+        let answer = app
+            .get(&format!("/v1/projects/{subject}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(404);
         left -= 1;
-        assert_eq!((answer.quota, &*answer.message()), (Quota { limit: 120, remaining: left, reset: 60 }, "Not Found"), "{subject}");
+        assert_eq!(
+            (answer.quota, &*answer.message()),
+            (
+                Quota {
+                    limit: 120,
+                    remaining: left,
+                    reset: 60
+                },
+                "Not Found"
+            ),
+            "{subject}"
+        );
     }
     let mut left = 120;
-    for slug in [app.foreign.slug.as_str(), "nobody", "no.slug", "x".repeat(65).as_str()].into_iter().cycle().take(30) {
-        let answer = app.get(&format!("/v1/organizations/{slug}")).as_(&app.owner).send().await.expect(404);
+    for slug in [
+        app.foreign.slug.as_str(),
+        "nobody",
+        "no.slug",
+        "x".repeat(65).as_str(),
+    ]
+    .into_iter()
+    .cycle()
+    .take(30)
+    {
+        let answer = app
+            .get(&format!("/v1/organizations/{slug}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(404);
         left -= 1;
-        assert_eq!((answer.quota, &*answer.message()), (Quota { limit: 120, remaining: left, reset: 60 }, "Not Found"), "{slug}");
+        assert_eq!(
+            (answer.quota, &*answer.message()),
+            (
+                Quota {
+                    limit: 120,
+                    remaining: left,
+                    reset: 60
+                },
+                "Not Found"
+            ),
+            "{slug}"
+        );
     }
 }
 
@@ -170,7 +299,25 @@ async fn ones_own_is_not_charged_for_guesses() {
         app.get(&path).as_(&app.owner).send().await.expect(404);
     }
     for remaining in [119, 118] {
-        assert_eq!(app.get(&app.at("")).as_(&app.owner).send().await.expect(200).quota.remaining, remaining);
+        assert_eq!(
+            app.get(&app.at(""))
+                .as_(&app.owner)
+                .send()
+                .await
+                .expect(200)
+                .quota
+                .remaining,
+            remaining
+        );
     }
-    assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(404).quota.remaining, 114);
+    assert_eq!(
+        app.get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(404)
+            .quota
+            .remaining,
+        114
+    );
 }

@@ -132,16 +132,34 @@ const CASES: [Case; 17] = [
 ];
 
 async fn findings(target: &Target, lint: &str) -> Vec<Value> {
-    let category =
-        if Category::Security.lints().iter().any(|known| known.name == lint) { Category::Security } else { Category::Performance };
-    let all = advise(target, category, LIMITS).await.unwrap_or_else(|error| panic!("{lint}: {error}"));
-    all.into_iter().map(|finding| json!(finding)).filter(|finding| finding["name"] == lint).collect()
+    let category = if Category::Security
+        .lints()
+        .iter()
+        .any(|known| known.name == lint)
+    {
+        Category::Security
+    } else {
+        Category::Performance
+    };
+    let all = advise(target, category, LIMITS)
+        .await
+        .unwrap_or_else(|error| panic!("{lint}: {error}"));
+    all.into_iter()
+        .map(|finding| json!(finding))
+        .filter(|finding| finding["name"] == lint)
+        .collect()
 }
 
 #[tokio::test]
 async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
     let target = server().await;
-    for Case { lint, fault, found: (kind, schema, name, detail), mended } in &CASES {
+    for Case {
+        lint,
+        fault,
+        found: (kind, schema, name, detail),
+        mended,
+    } in &CASES
+    {
         // A foreign table takes a wrapper, and every wrapper a superuser; PostgreSQL's own has no handler and will do.
         let fault = if fault.is_empty() {
             let admin = target.admin().await;
@@ -158,24 +176,61 @@ async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
         run(&target, "drop schema if exists app, auth, public cascade; create schema public; create schema app; grant usage on schema public to anon")
             .await
             .unwrap();
-        assert_eq!(findings(&target, lint).await, [Value::Null; 0], "{lint} in an empty database");
-        run(&target, fault).await.unwrap_or_else(|error| panic!("{lint}: {error}"));
+        assert_eq!(
+            findings(&target, lint).await,
+            [Value::Null; 0],
+            "{lint} in an empty database"
+        );
+        run(&target, fault)
+            .await
+            .unwrap_or_else(|error| panic!("{lint}: {error}"));
         let faults = findings(&target, lint).await;
-        let [only] = faults.as_slice() else { panic!("{lint}: {faults:#?}") };
-        assert_eq!((&only["metadata"]["type"], &only["metadata"]["name"]), (&json!(kind), &json!(name)), "{lint}");
-        assert!(schema.is_empty() || only["metadata"]["schema"] == *schema, "{only:#}");
-        assert!(only["detail"].as_str().unwrap().contains(detail), "{only:#}");
-        assert!(only["cache_key"].as_str().unwrap().starts_with(&format!("{lint}_")), "{only:#}");
-        run(&target, mended).await.unwrap_or_else(|error| panic!("{lint}: {error}"));
-        assert_eq!(findings(&target, lint).await, [Value::Null; 0], "{lint} once it is mended");
+        let [only] = faults.as_slice() else {
+            panic!("{lint}: {faults:#?}")
+        };
+        assert_eq!(
+            (&only["metadata"]["type"], &only["metadata"]["name"]),
+            (&json!(kind), &json!(name)),
+            "{lint}"
+        );
+        assert!(
+            schema.is_empty() || only["metadata"]["schema"] == *schema,
+            "{only:#}"
+        );
+        assert!(
+            only["detail"].as_str().unwrap().contains(detail),
+            "{only:#}"
+        );
+        assert!(
+            only["cache_key"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("{lint}_")),
+            "{only:#}"
+        );
+        run(&target, mended)
+            .await
+            .unwrap_or_else(|error| panic!("{lint}: {error}"));
+        assert_eq!(
+            findings(&target, lint).await,
+            [Value::Null; 0],
+            "{lint} once it is mended"
+        );
     }
 }
 
 #[test]
 fn every_lint_has_a_case_and_a_name_of_its_own() {
-    let lints: Vec<_> = [Category::Security, Category::Performance].into_iter().flat_map(Category::lints).map(|lint| lint.name).collect();
+    let lints: Vec<_> = [Category::Security, Category::Performance]
+        .into_iter()
+        .flat_map(Category::lints)
+        .map(|lint| lint.name)
+        .collect();
     let named: BTreeSet<_> = lints.iter().copied().collect();
-    assert_eq!((named.len(), &named), (lints.len(), &CASES.iter().map(|case| case.lint).collect()));
+    assert_eq!(
+        (named.len(), &named),
+        (lints.len(), &CASES.iter().map(|case| case.lint).collect())
+    );
 }
 
 #[tokio::test]
@@ -201,15 +256,39 @@ async fn advice_comes_over_the_api() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}");
-    let get = |rest: &str| app.get(&format!("{path}/advisors/{rest}")).as_(&app.read_only).send();
+    let get = |rest: &str| {
+        app.get(&format!("{path}/advisors/{rest}"))
+            .as_(&app.read_only)
+            .send()
+    };
     for fresh in ["security", "performance", "security?lint_type=sql"] {
-        assert_eq!(get(fresh).await.expect(200).json(), json!({"lints": []}), "{fresh}");
+        assert_eq!(
+            get(fresh).await.expect(200).json(),
+            json!({"lints": []}),
+            "{fresh}"
+        );
     }
     let sql = json!({"query": "create table t (id int); grant select on t to anon"});
-    app.post(&format!("{path}/database/query")).as_(&app.owner).json(&sql).send().await.expect(201);
-    for (kind, lint) in [("security", "rls_disabled_in_public"), ("performance", "no_primary_key")] {
+    app.post(&format!("{path}/database/query"))
+        .as_(&app.owner)
+        .json(&sql)
+        .send()
+        .await
+        .expect(201);
+    for (kind, lint) in [
+        ("security", "rls_disabled_in_public"),
+        ("performance", "no_primary_key"),
+    ] {
         let lints = get(kind).await.expect(200).json()["lints"].clone();
-        assert_eq!(lints.as_array().unwrap().iter().map(|lint| &lint["name"]).collect::<Vec<_>>(), [lint]);
+        assert_eq!(
+            lints
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|lint| &lint["name"])
+                .collect::<Vec<_>>(),
+            [lint]
+        );
     }
     get("security?lint_type=other").await.expect(400);
 }
@@ -219,19 +298,45 @@ async fn advice_comes_by_name() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let sql = json!({"query": "create table t (id int); grant select on t to anon"});
-    app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&sql).send().await.expect(201);
+    app.post(&format!("/v1/projects/{project}/database/query"))
+        .as_(&app.owner)
+        .json(&sql)
+        .send()
+        .await
+        .expect(201);
     let run = async |names: &[&str]| {
         let lints: Vec<_> = names.iter().map(|name| json!({"name": name})).collect();
         let body = json!({"data": {"type": "project_advisors", "attributes": {"lints": lints}}});
-        app.post(&format!("/v2/projects/{project}/advisors/run")).as_(&app.read_only).json(&body).send().await
+        app.post(&format!("/v2/projects/{project}/advisors/run"))
+            .as_(&app.read_only)
+            .json(&body)
+            .send()
+            .await
     };
-    let answer = run(&["no_primary_key", "unused_index", "ssl_not_enforced"]).await.expect(200).json();
+    let answer = run(&["no_primary_key", "unused_index", "ssl_not_enforced"])
+        .await
+        .expect(200)
+        .json();
     assert_eq!(answer["data"]["type"], "project_advisors");
     let lints = answer["data"]["attributes"]["lints"].as_array().unwrap();
-    let found: Vec<_> = lints.iter().map(|lint| (lint["name"].as_str().unwrap(), lint["detail"].as_str().unwrap())).collect();
+    let found: Vec<_> = lints
+        .iter()
+        .map(|lint| {
+            (
+                lint["name"].as_str().unwrap(),
+                lint["detail"].as_str().unwrap(),
+            )
+        })
+        .collect();
     let expected = [
-        ("no_primary_key", "Table `public.t` does not have a primary key"),
-        ("advisor_check_unavailable", "`ssl_not_enforced` is not checked"),
+        (
+            "no_primary_key",
+            "Table `public.t` does not have a primary key",
+        ),
+        (
+            "advisor_check_unavailable",
+            "`ssl_not_enforced` is not checked",
+        ),
     ];
     assert_eq!(found, expected);
     for wrong in [&[][..], &["no_such_lint"], &["unused_index"; 16]] {

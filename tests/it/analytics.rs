@@ -33,6 +33,19 @@ fn rows(answer: &Answer) -> Vec<Value> {
 }
 
 /// What `sql` finds around a time, in the newer dialect.
-async fn ask(node: &Node, actor: &Actor, project: &ProjectRef, sql: &str, at: DateTime<Utc>) -> Vec<Value> {
-    rows(&node.get(&question(project, "logs", sql, at)).as_(actor).send().await.expect(200))
+async fn ask(
+    node: &Node,
+    actor: &Actor,
+    project: &ProjectRef,
+    sql: &str,
+    at: DateTime<Utc>,
+) -> Vec<Value> {
+    rows(
+        &node
+            .get(&question(project, "logs", sql, at))
+            .as_(actor)
+            .send()
+            .await
+            .expect(200),
+    )
 }

@@ -16,21 +16,34 @@ use std::{
 
 use gantry::{
     clock::Entropy,
-    clusters::{Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed, Pace, sandbox_available},
+    clusters::{
+        Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed,
+        Pace, sandbox_available,
+    },
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-use crate::support::machine::{FIRST_UID, Machine, PATIENCE, cluster, engines, host, is_root, kill, processes_under};
+use crate::support::machine::{
+    FIRST_UID, Machine, PATIENCE, cluster, engines, host, is_root, kill, processes_under,
+};
 
 async fn text(client: &Client, query: &str) -> String {
-    client.query_one(query, &[]).await.unwrap_or_else(|error| panic!("{query}: {error:?}")).get(0)
+    client
+        .query_one(query, &[])
+        .await
+        .unwrap_or_else(|error| panic!("{query}: {error:?}"))
+        .get(0)
 }
 
 async fn refusal(client: &Client, statement: &str) -> String {
     let error = client.batch_execute(statement).await.expect_err(statement);
-    error.as_db_error().unwrap_or_else(|| panic!("{statement}: {error}")).message().to_owned()
+    error
+        .as_db_error()
+        .unwrap_or_else(|| panic!("{statement}: {error}"))
+        .message()
+        .to_owned()
 }
 
 #[tokio::test]
@@ -41,14 +54,30 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
     let mut ids = HashSet::new();
     for project in [&a, &b] {
         let admin = machine.clusters.admin(project).await.unwrap();
-        ids.insert(text(&admin, "select system_identifier::text from pg_control_system()").await);
+        ids.insert(
+            text(
+                &admin,
+                "select system_identifier::text from pg_control_system()",
+            )
+            .await,
+        );
         // The server compares the WAL's identifier with its own when it reads WAL back.
-        admin.batch_execute("create table public.t as select generate_series(1, 1000) n").await.unwrap();
+        admin
+            .batch_execute("create table public.t as select generate_series(1, 1000) n")
+            .await
+            .unwrap();
         admin
             .batch_execute("select pg_create_logical_replication_slot('s', 'test_decoding'); insert into public.t values (0)")
             .await
             .unwrap();
-        assert_ne!(text(&admin, "select count(*)::text from pg_logical_slot_get_changes('s', null, null)").await, "0");
+        assert_ne!(
+            text(
+                &admin,
+                "select count(*)::text from pg_logical_slot_get_changes('s', null, null)"
+            )
+            .await,
+            "0"
+        );
         admin.batch_execute("checkpoint").await.unwrap();
     }
     assert_eq!(ids.len(), 2, "{ids:?}");
@@ -57,12 +86,27 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
         return;
     }
     for (project, uid) in [(&a, FIRST_UID + 1), (&b, FIRST_UID + 2)] {
-        let uids: HashSet<u32> = processes_under(&machine.data(project)).into_iter().map(|(_, uid)| uid).collect();
+        let uids: HashSet<u32> = processes_under(&machine.data(project))
+            .into_iter()
+            .map(|(_, uid)| uid)
+            .collect();
         assert_eq!(uids, [uid].into());
     }
     let (socket, data) = (machine.clusters.socket_path(&b), machine.data(&b));
-    for forbidden in [format!("ls {}", socket.parent().unwrap().display()), format!("ls {}", data.display())] {
-        let run = |uid: u32| Command::new("sh").args(["-c", &forbidden]).uid(uid).gid(uid).output().unwrap().status.success();
+    for forbidden in [
+        format!("ls {}", socket.parent().unwrap().display()),
+        format!("ls {}", data.display()),
+    ] {
+        let run = |uid: u32| {
+            Command::new("sh")
+                .args(["-c", &forbidden])
+                .uid(uid)
+                .gid(uid)
+                .output()
+                .unwrap()
+                .status
+                .success()
+        };
         assert!(!run(FIRST_UID + 1), "{forbidden}");
         assert!(run(FIRST_UID + 2), "{forbidden}");
     }
@@ -85,13 +129,25 @@ async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
-        for (role, superuser, writable) in
-            [("supabase_admin", "on", "off"), ("postgres", "off", "off"), ("supabase_read_only_user", "off", "on")]
-        {
+        for (role, superuser, writable) in [
+            ("supabase_admin", "on", "off"),
+            ("postgres", "off", "off"),
+            ("supabase_read_only_user", "off", "on"),
+        ] {
             let client = machine.connect(&project, role).await.unwrap();
             assert_eq!(text(&client, "select current_user::text").await, role);
-            assert_eq!(text(&client, "select current_setting('is_superuser')").await, superuser);
-            assert_eq!(text(&client, "select current_setting('default_transaction_read_only')").await, writable);
+            assert_eq!(
+                text(&client, "select current_setting('is_superuser')").await,
+                superuser
+            );
+            assert_eq!(
+                text(
+                    &client,
+                    "select current_setting('default_transaction_read_only')"
+                )
+                .await,
+                writable
+            );
         }
         for role in ["authenticator", "anon"] {
             assert!(machine.connect(&project, role).await.is_err(), "{role}");
@@ -106,32 +162,71 @@ async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
             text(&owner, "select tableowner::text from pg_tables where tablename = 'notes' and schemaname = 'public'").await,
             "postgres"
         );
-        let reader = machine.connect(&project, "supabase_read_only_user").await.unwrap();
+        let reader = machine
+            .connect(&project, "supabase_read_only_user")
+            .await
+            .unwrap();
         assert_eq!(text(&reader, "select count(*)::text from notes").await, "1");
-        assert_eq!(refusal(&reader, "insert into notes values (2)").await, "cannot execute INSERT in a read-only transaction");
+        assert_eq!(
+            refusal(&reader, "insert into notes values (2)").await,
+            "cannot execute INSERT in a read-only transaction"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_password_is_set_without_leaving_a_trace() {
-    const VERIFIER: &str =
-        "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
+    const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
     let machine = Machine::new().await;
     let project = machine.running(1).await;
-    assert!(matches!(machine.clusters.set_password(&project, "postgres", "hunter2").await, Err(ClusterError::NotAVerifier)));
-    machine.clusters.set_password(&project, "postgres", VERIFIER).await.unwrap();
-    machine.clusters.set_password(&project, "no'such\"role", VERIFIER).await.unwrap_err();
+    assert!(matches!(
+        machine
+            .clusters
+            .set_password(&project, "postgres", "hunter2")
+            .await,
+        Err(ClusterError::NotAVerifier)
+    ));
+    machine
+        .clusters
+        .set_password(&project, "postgres", VERIFIER)
+        .await
+        .unwrap();
+    machine
+        .clusters
+        .set_password(&project, "no'such\"role", VERIFIER)
+        .await
+        .unwrap_err();
 
     let admin = machine.clusters.admin(&project).await.unwrap();
-    assert_eq!(text(&admin, "select rolpassword from pg_authid where rolname = 'postgres'").await, VERIFIER);
-    admin.batch_execute("alter role postgres connection limit 20").await.unwrap();
-    let seen = text(&admin, "select coalesce(string_agg(query, ' '), '') from extensions.pg_stat_statements").await;
+    assert_eq!(
+        text(
+            &admin,
+            "select rolpassword from pg_authid where rolname = 'postgres'"
+        )
+        .await,
+        VERIFIER
+    );
+    admin
+        .batch_execute("alter role postgres connection limit 20")
+        .await
+        .unwrap();
+    let seen = text(
+        &admin,
+        "select coalesce(string_agg(query, ' '), '') from extensions.pg_stat_statements",
+    )
+    .await;
     assert!(!seen.contains("SCRAM"), "{seen}");
 
     machine.clusters.stop(&project).await.unwrap();
     let logs = machine.data(&project).join("log");
-    let log: String = fs::read_dir(logs).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
-    assert!(log.contains("connection limit 20"), "statements that define are logged: {log}");
+    let log: String = fs::read_dir(logs)
+        .unwrap()
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    assert!(
+        log.contains("connection limit 20"),
+        "statements that define are logged: {log}"
+    );
     assert!(!log.contains("SCRAM"), "{log}");
 }
 
@@ -140,10 +235,21 @@ async fn a_killed_postmaster_with_a_busy_backend_is_started_again() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let owner = machine.connect(&project, "postgres").await.unwrap();
-    owner.batch_execute("create table kept as select 42 n").await.unwrap();
-    let backend: i32 = owner.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
+    owner
+        .batch_execute("create table kept as select 42 n")
+        .await
+        .unwrap();
+    let backend: i32 = owner
+        .query_one("select pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
     // Never looks at its latch, so it does not notice that the postmaster is gone.
-    let busy = tokio::spawn(async move { owner.batch_execute("do $$ begin loop end loop; end $$").await });
+    let busy = tokio::spawn(async move {
+        owner
+            .batch_execute("do $$ begin loop end loop; end $$")
+            .await
+    });
     sleep(Duration::from_millis(200)).await;
 
     kill(machine.pid(&project).await).await;
@@ -151,7 +257,12 @@ async fn a_killed_postmaster_with_a_busy_backend_is_started_again() {
 
     busy.await.unwrap().unwrap_err();
     let alive = processes_under(&machine.data(&project));
-    assert!(alive.iter().all(|(pid, _)| pid.as_raw_nonzero().get() != backend), "{alive:?}");
+    assert!(
+        alive
+            .iter()
+            .all(|(pid, _)| pid.as_raw_nonzero().get() != backend),
+        "{alive:?}"
+    );
     let owner = machine.connect(&project, "postgres").await.unwrap();
     assert_eq!(text(&owner, "select n::text from kept").await, "42");
 }
@@ -161,30 +272,52 @@ async fn every_process_killed_at_once_recovers() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let owner = machine.connect(&project, "postgres").await.unwrap();
-    owner.batch_execute("create table kept as select generate_series(1, 20000) n").await.unwrap();
+    owner
+        .batch_execute("create table kept as select generate_series(1, 20000) n")
+        .await
+        .unwrap();
     for (pid, _) in processes_under(&machine.data(&project)) {
         kill(pid).await;
     }
     machine.up(&project).await;
     let owner = machine.connect(&project, "postgres").await.unwrap();
-    assert_eq!(text(&owner, "select count(*)::text from kept").await, "20000");
+    assert_eq!(
+        text(&owner, "select count(*)::text from kept").await,
+        "20000"
+    );
 }
 
 #[tokio::test]
 async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
     let machine = Machine::new().await;
     let (project, other) = (machine.running(1).await, machine.running(1).await);
-    let lock = machine.clusters.socket_path(&project).with_file_name(".s.PGSQL.5432.lock");
-    let (pid_file, socket_lock) =
-        (fs::read_to_string(machine.data(&project).join("postmaster.pid")).unwrap(), fs::read_to_string(&lock).unwrap());
+    let lock = machine
+        .clusters
+        .socket_path(&project)
+        .with_file_name(".s.PGSQL.5432.lock");
+    let (pid_file, socket_lock) = (
+        fs::read_to_string(machine.data(&project).join("postmaster.pid")).unwrap(),
+        fs::read_to_string(&lock).unwrap(),
+    );
     machine.clusters.stop(&project).await.unwrap();
 
     // A postmaster of the same uid: PostgreSQL itself would refuse to start.
     let foreign = machine.pid(&other).await.as_raw_nonzero().to_string();
-    let renamed = |text: String| text.split_once('\n').map(|(_, rest)| format!("{foreign}\n{rest}")).unwrap();
-    fs::write(machine.data(&project).join("postmaster.pid"), renamed(pid_file)).unwrap();
+    let renamed = |text: String| {
+        text.split_once('\n')
+            .map(|(_, rest)| format!("{foreign}\n{rest}"))
+            .unwrap()
+    };
+    fs::write(
+        machine.data(&project).join("postmaster.pid"),
+        renamed(pid_file),
+    )
+    .unwrap();
     fs::write(&lock, renamed(socket_lock)).unwrap();
-    assert_eq!(machine.clusters.observe(&project).await.unwrap(), Observed::Stopped);
+    assert_eq!(
+        machine.clusters.observe(&project).await.unwrap(),
+        Observed::Stopped
+    );
 
     machine.up(&project).await;
     machine.pid(&project).await;
@@ -195,15 +328,29 @@ async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
 async fn a_copy_cut_in_the_middle_is_made_again() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    let leftover = machine.home.dir().join("tmp").join(cluster.project.as_str());
+    let leftover = machine
+        .home
+        .dir()
+        .join("tmp")
+        .join(cluster.project.as_str());
     fs::create_dir_all(leftover.join("data/base")).unwrap();
     fs::write(leftover.join("data/PG_VERSION"), "1").unwrap();
-    assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Absent);
+    assert_eq!(
+        machine.clusters.observe(&cluster.project).await.unwrap(),
+        Observed::Absent
+    );
     machine.clusters.start(&cluster.project).await.unwrap_err();
 
     machine.clusters.create(&cluster, Pace::Now).await.unwrap();
-    assert_eq!(machine.clusters.observe(&cluster.project).await.unwrap(), Observed::Stopped);
-    assert_eq!(fs::read_dir(leftover.parent().unwrap()).unwrap().count(), 1, "the copy left nothing; the leftover is garbage");
+    assert_eq!(
+        machine.clusters.observe(&cluster.project).await.unwrap(),
+        Observed::Stopped
+    );
+    assert_eq!(
+        fs::read_dir(leftover.parent().unwrap()).unwrap().count(),
+        1,
+        "the copy left nothing; the leftover is garbage"
+    );
     machine.up(&cluster.project).await;
 
     // Again and again changes nothing.
@@ -221,7 +368,13 @@ async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
 
     // Another Gantry: only the files and processes carry over.
     let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system());
-    assert_eq!(later.observe(&project).await.unwrap(), Observed::Running { pid: pid.as_raw_nonzero().get(), accepting: true });
+    assert_eq!(
+        later.observe(&project).await.unwrap(),
+        Observed::Running {
+            pid: pid.as_raw_nonzero().get(),
+            accepting: true
+        }
+    );
     later.start(&project).await.unwrap();
     later.stop(&project).await.unwrap();
     assert_eq!(processes_under(machine.dir()), []);
@@ -245,13 +398,24 @@ async fn a_removed_project_leaves_nothing() {
     let machine = Machine::new().await;
     let (gone, kept) = (machine.running(1).await, machine.running(2).await);
     machine.clusters.remove(&gone).await.unwrap();
-    assert_eq!(machine.clusters.observe(&gone).await.unwrap(), Observed::Absent);
-    assert_eq!(machine.clusters.refs_on_disk().await.unwrap(), std::slice::from_ref(&kept));
+    assert_eq!(
+        machine.clusters.observe(&gone).await.unwrap(),
+        Observed::Absent
+    );
+    assert_eq!(
+        machine.clusters.refs_on_disk().await.unwrap(),
+        std::slice::from_ref(&kept)
+    );
     assert_eq!(machine.clusters.empty_trash().await.unwrap(), 1);
     assert_eq!(machine.clusters.empty_trash().await.unwrap(), 0);
     machine.clusters.remove(&gone).await.unwrap();
 
-    let find = Command::new("find").arg(machine.home.dir()).arg("-path").arg(format!("*{gone}*")).output().unwrap();
+    let find = Command::new("find")
+        .arg(machine.home.dir())
+        .arg("-path")
+        .arg(format!("*{gone}*"))
+        .output()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&find.stdout), "");
     machine.pid(&kept).await;
 }
@@ -264,11 +428,17 @@ async fn garbage_is_whatever_nobody_knows() {
     for name in [mine.as_str(), other.as_str(), "template-abandoned"] {
         fs::create_dir_all(machine.home.dir().join("tmp").join(name).join("data")).unwrap();
     }
-    machine.clusters.collect_garbage(&[known.clone(), mine.clone()].into()).await.unwrap();
+    machine
+        .clusters
+        .collect_garbage(&[known.clone(), mine.clone()].into())
+        .await
+        .unwrap();
 
     let left = |name: &str| {
-        let mut names: Vec<_> =
-            fs::read_dir(machine.home.dir().join(name)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = fs::read_dir(machine.home.dir().join(name))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     };
@@ -276,8 +446,14 @@ async fn garbage_is_whatever_nobody_knows() {
     assert_eq!(left("tmp"), [mine.as_str()]);
     assert_eq!(left("run"), [known.as_str()]);
     assert_eq!(left("trash").len(), 3);
-    assert_eq!(processes_under(machine.home.dir()).len(), processes_under(&machine.data(&known)).len());
-    assert_eq!(machine.clusters.observe(&unknown).await.unwrap(), Observed::Absent);
+    assert_eq!(
+        processes_under(machine.home.dir()).len(),
+        processes_under(&machine.data(&known)).len()
+    );
+    assert_eq!(
+        machine.clusters.observe(&unknown).await.unwrap(),
+        Observed::Absent
+    );
     machine.pid(&known).await;
 }
 
@@ -300,14 +476,28 @@ async fn a_server_that_cannot_start_says_why() {
     fs::write(&conf, "max_connections = lots\n").unwrap();
     let started = async {
         machine.clusters.start(&cluster.project).await?;
-        machine.clusters.wait_ready(&cluster.project, PATIENCE).await
+        machine
+            .clusters
+            .wait_ready(&cluster.project, PATIENCE)
+            .await
     };
     let complaint = started.await.unwrap_err().to_string();
-    assert!(complaint.contains("max_connections") && !complaint.contains('\n'), "{complaint}");
+    assert!(
+        complaint.contains("max_connections") && !complaint.contains('\n'),
+        "{complaint}"
+    );
 
     fs::write(machine.data(&cluster.project).join("PG_VERSION"), "9\n").unwrap();
-    let complaint = machine.clusters.start(&cluster.project).await.unwrap_err().to_string();
-    assert!(complaint.contains("was made by PostgreSQL 9, but /"), "{complaint}");
+    let complaint = machine
+        .clusters
+        .start(&cluster.project)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        complaint.contains("was made by PostgreSQL 9, but /"),
+        "{complaint}"
+    );
 }
 
 #[tokio::test]
@@ -317,9 +507,20 @@ async fn a_long_data_directory_gets_a_short_socket() {
     let long = top.path().join("d".repeat(100));
     let machine = Machine::new().await;
     let templates = machine.home.dir().join("unused");
-    let home = Arc::new(Home::open(&long, Account::for_servers().unwrap()).unwrap().with_templates(templates).unwrap());
-    let control = Control::ensure(&home, &host(), &Entropy::system()).await.unwrap();
-    assert!(home.socket("control").starts_with("/tmp"), "{:?}", home.socket("control"));
+    let home = Arc::new(
+        Home::open(&long, Account::for_servers().unwrap())
+            .unwrap()
+            .with_templates(templates)
+            .unwrap(),
+    );
+    let control = Control::ensure(&home, &host(), &Entropy::system())
+        .await
+        .unwrap();
+    assert!(
+        home.socket("control").starts_with("/tmp"),
+        "{:?}",
+        home.socket("control")
+    );
     drop(control.config().connect(NoTls).await.unwrap());
     control.stop().await.unwrap();
     fs::remove_dir_all(home.socket_dir("control").parent().unwrap()).unwrap();
@@ -329,19 +530,31 @@ async fn a_long_data_directory_gets_a_short_socket() {
 async fn the_control_cluster_keeps_what_it_was_told() {
     let machine = Machine::new().await;
     let host = host();
-    let control = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
+    let control = Control::ensure(&machine.home, &host, &Entropy::system())
+        .await
+        .unwrap();
     let (client, connection) = control.config().connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     for durable in ["fsync", "full_page_writes", "synchronous_commit"] {
-        assert_eq!(text(&client, &format!("select current_setting('{durable}')")).await, "on");
+        assert_eq!(
+            text(&client, &format!("select current_setting('{durable}')")).await,
+            "on"
+        );
     }
-    client.batch_execute("create table kept as select 42 n").await.unwrap();
+    client
+        .batch_execute("create table kept as select 42 n")
+        .await
+        .unwrap();
     // Killed, not stopped: the next one recovers.
     for (pid, _) in processes_under(machine.home.dir()) {
         kill(pid).await;
     }
-    let control = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
-    let control_again = Control::ensure(&machine.home, &host, &Entropy::system()).await.unwrap();
+    let control = Control::ensure(&machine.home, &host, &Entropy::system())
+        .await
+        .unwrap();
+    let control_again = Control::ensure(&machine.home, &host, &Entropy::system())
+        .await
+        .unwrap();
     let (client, connection) = control_again.config().connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     assert_eq!(text(&client, "select n::text from kept").await, "42");
@@ -358,7 +571,12 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
         let admin = machine.clusters.admin(&project).await.unwrap();
-        admin.batch_execute("create table pg_temp.o (t text); create extension dblink schema extensions").await.unwrap();
+        admin
+            .batch_execute(
+                "create table pg_temp.o (t text); create extension dblink schema extensions",
+            )
+            .await
+            .unwrap();
 
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -373,16 +591,29 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
             "select pg_ls_dir('/tmp')".to_owned(),
             "select pg_ls_dir('/proc')".to_owned(),
             format!("select pg_read_file('{}')", theirs.display()),
-            format!("select extensions.dblink_connect('host=127.0.0.1 port={port} dbname=x connect_timeout=2')"),
+            format!(
+                "select extensions.dblink_connect('host=127.0.0.1 port={port} dbname=x connect_timeout=2')"
+            ),
         ] {
             let said = refusal(&admin, &attempt).await;
-            let denied =
-                ["Permission denied", "command not found", "program \"id\" failed", "could not execute", "could not establish connection"];
-            assert!(denied.iter().any(|text| said.contains(text)), "{attempt}: {said}");
+            let denied = [
+                "Permission denied",
+                "command not found",
+                "program \"id\" failed",
+                "could not execute",
+                "could not establish connection",
+            ];
+            assert!(
+                denied.iter().any(|text| said.contains(text)),
+                "{attempt}: {said}"
+            );
         }
         assert!(!Path::new("/tmp/out").exists() && !Path::new("/dev/shm/out").exists());
         listener.set_nonblocking(true).unwrap();
-        assert!(listener.accept().is_err(), "a server opened a TCP connection");
+        assert!(
+            listener.accept().is_err(),
+            "a server opened a TCP connection"
+        );
     }
 }
 
@@ -404,15 +635,36 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
         .await
         .unwrap();
         let plan: Vec<String> = owner
-            .query("explain (analyze, costs off) select count(distinct m) from big where n % 2 = 0", &[])
+            .query(
+                "explain (analyze, costs off) select count(distinct m) from big where n % 2 = 0",
+                &[],
+            )
             .await
             .unwrap()
             .iter()
             .map(|row| row.get(0))
             .collect();
-        assert!(plan.iter().any(|line| line.contains("Workers Launched: 2")), "{plan:#?}");
-        assert_eq!(text(&owner, "select count(*)::text from (select m from big order by m) s").await, "200000");
-        assert_eq!(text(&owner, "select length(gen_random_bytes(8))::text || uuid_generate_v4()::text").await.len(), 37);
+        assert!(
+            plan.iter().any(|line| line.contains("Workers Launched: 2")),
+            "{plan:#?}"
+        );
+        assert_eq!(
+            text(
+                &owner,
+                "select count(*)::text from (select m from big order by m) s"
+            )
+            .await,
+            "200000"
+        );
+        assert_eq!(
+            text(
+                &owner,
+                "select length(gen_random_bytes(8))::text || uuid_generate_v4()::text"
+            )
+            .await
+            .len(),
+            37
+        );
         assert_eq!(
             text(
                 &owner,
@@ -428,7 +680,10 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
             .batch_execute("select pg_create_logical_replication_slot('s', 'pgoutput'); select pg_drop_replication_slot('s')")
             .await
             .unwrap();
-        assert_ne!(text(&owner, "select count(*)::text from pg_stat_statements").await, "0");
+        assert_ne!(
+            text(&owner, "select count(*)::text from pg_stat_statements").await,
+            "0"
+        );
     }
 }
 
@@ -438,7 +693,10 @@ async fn a_statement_that_wants_too_much_memory_fails_alone() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
-        let (pid, admin) = (machine.pid(&project).await, machine.clusters.admin(&project).await.unwrap());
+        let (pid, admin) = (
+            machine.pid(&project).await,
+            machine.clusters.admin(&project).await.unwrap(),
+        );
         let said = refusal(&admin, "select length(repeat('x', 1000000000) || 'y')").await;
         assert!(said.contains("out of memory"), "{said}");
         assert_eq!(text(&admin, "select 'still there'").await, "still there");
@@ -451,8 +709,19 @@ async fn the_launcher_fails_closed() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
     machine.clusters.create(&cluster, Pace::Now).await.unwrap();
-    let broken = Host { launcher: Launcher { program: "/bin/false".into(), sandbox: true }, ..host() };
+    let broken = Host {
+        launcher: Launcher {
+            program: "/bin/false".into(),
+            sandbox: true,
+        },
+        ..host()
+    };
     let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
-    let start = timeout(PATIENCE, broken.start(&cluster.project)).await.expect("an ended launcher is noticed at once");
-    assert!(matches!(start, Err(ClusterError::NotStarted { .. })), "{start:?}");
+    let start = timeout(PATIENCE, broken.start(&cluster.project))
+        .await
+        .expect("an ended launcher is noticed at once");
+    assert!(
+        matches!(start, Err(ClusterError::NotStarted { .. })),
+        "{start:?}"
+    );
 }

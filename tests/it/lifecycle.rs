@@ -22,7 +22,11 @@ use crate::support::{
 async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
     let dir = node.machine.dir();
     let left = || {
-        let find = std::process::Command::new("find").arg(dir).args(["-path", &format!("*{project}*"), "-prune"]).output().unwrap();
+        let find = std::process::Command::new("find")
+            .arg(dir)
+            .args(["-path", &format!("*{project}*"), "-prune"])
+            .output()
+            .unwrap();
         // What vanishes while it looks is not an error here.
         String::from_utf8(find.stdout).unwrap()
     };
@@ -31,36 +35,108 @@ async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, gone).await.unwrap_or_else(|_| panic!("left: {}", left()));
-    assert_eq!(processes_under(&dir.join("projects").join(project.as_str())), []);
+    timeout(PATIENCE, gone)
+        .await
+        .unwrap_or_else(|_| panic!("left: {}", left()));
+    assert_eq!(
+        processes_under(&dir.join("projects").join(project.as_str())),
+        []
+    );
 }
 
 #[tokio::test]
 async fn a_project_is_made_and_removed_without_a_trace() {
     let app = TestApp::running().await;
-    let created = app.post("/v1/projects").as_(&app.owner).json(&app.new_project("new")).send().await.expect(201).json();
-    assert_eq!((&created["status"], created.get("database")), (&json!("COMING_UP"), None));
+    let created = app
+        .post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project("new"))
+        .send()
+        .await
+        .expect(201)
+        .json();
+    assert_eq!(
+        (&created["status"], created.get("database")),
+        (&json!("COMING_UP"), None)
+    );
     let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     let path = format!("/v1/projects/{project}");
     app.until(&project, Status::ActiveHealthy).await;
 
-    let seen = app.get(&path).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!((&seen["status"], &seen["database"]["host"]), (&json!("ACTIVE_HEALTHY"), &json!(format!("db.{project}.example.test"))));
+    let seen = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&seen["status"], &seen["database"]["host"]),
+        (
+            &json!("ACTIVE_HEALTHY"),
+            &json!(format!("db.{project}.example.test"))
+        )
+    );
     let admin = app.machine.clusters.admin(&project).await.unwrap();
-    let version: String = admin.query_one("show server_version", &[]).await.unwrap().get(0);
-    assert_eq!(seen["database"]["version"].as_str(), version.split(' ').next(), "it is the server's own");
+    let version: String = admin
+        .query_one("show server_version", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        seen["database"]["version"].as_str(),
+        version.split(' ').next(),
+        "it is the server's own"
+    );
     drop(admin);
-    let health = app.get(&format!("{path}/health?services=db,db_postgres_user")).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!(health[0], json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
-    assert_eq!(health[1], json!({"name": "db_postgres_user", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+    let health = app
+        .get(&format!("{path}/health?services=db,db_postgres_user"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        health[0],
+        json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
+    assert_eq!(
+        health[1],
+        json!({"name": "db_postgres_user", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
 
     app.delete(&path).as_(&app.owner).send().await.expect(200);
-    assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(400).message(), "Resource has been removed");
+    assert_eq!(
+        app.get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "Resource has been removed"
+    );
     app.until(&project, Status::Removed).await;
     until_nothing_is_left(&app.node, &project).await;
-    assert_eq!(app.get(&path).as_(&app.owner).send().await.expect(400).message(), "Resource has been removed");
-    let listed = app.get("/v1/projects").as_(&app.owner).send().await.expect(200);
-    assert!(!listed.text().contains(project.as_str()), "{}", listed.text());
+    assert_eq!(
+        app.get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "Resource has been removed"
+    );
+    let listed = app
+        .get("/v1/projects")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert!(
+        !listed.text().contains(project.as_str()),
+        "{}",
+        listed.text()
+    );
 }
 
 /// Servers only listen on their socket, with peer authentication, so instead of logging in the verifier is computed anew.
@@ -69,45 +145,100 @@ async fn the_password_is_set_and_found_nowhere() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let admin = app.machine.clusters.admin(&project).await.unwrap();
-    let verifier: String = admin.query_one("select rolpassword from pg_authid where rolname = 'postgres'", &[]).await.unwrap().get(0);
-    let parts: [&str; 5] = verifier.split(['$', ':']).collect::<Vec<_>>().try_into().unwrap();
-    let ["SCRAM-SHA-256", iterations, salt, stored, server] = parts else { panic!("{verifier}") };
-    let bytes = async |text: &str| -> Vec<u8> { admin.query_one("select decode($1, 'base64')", &[&text]).await.unwrap().get(0) };
-    let salted = salted(b"correct horse", &bytes(salt).await, iterations.parse().unwrap());
-    assert_eq!(bytes(stored).await, *Sha256::digest(hmac(&salted, &[b"Client Key"])));
+    let verifier: String = admin
+        .query_one(
+            "select rolpassword from pg_authid where rolname = 'postgres'",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    let parts: [&str; 5] = verifier
+        .split(['$', ':'])
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
+    let ["SCRAM-SHA-256", iterations, salt, stored, server] = parts else {
+        panic!("{verifier}")
+    };
+    let bytes = async |text: &str| -> Vec<u8> {
+        admin
+            .query_one("select decode($1, 'base64')", &[&text])
+            .await
+            .unwrap()
+            .get(0)
+    };
+    let salted = salted(
+        b"correct horse",
+        &bytes(salt).await,
+        iterations.parse().unwrap(),
+    );
+    assert_eq!(
+        bytes(stored).await,
+        *Sha256::digest(hmac(&salted, &[b"Client Key"]))
+    );
     assert_eq!(bytes(server).await, hmac(&salted, &[b"Server Key"]));
     drop(admin);
 
     // Neither in what the server wrote, nor in the control database once it is set.
-    app.post(&format!("/v1/projects/{project}/pause")).as_(&app.owner).send().await.expect(200);
+    app.post(&format!("/v1/projects/{project}/pause"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     app.until(&project, Status::Inactive).await;
     let mut read = 0;
     let mut folders = vec![app.machine.home.project(&project)];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        for entry in fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             if entry.is_dir() {
                 folders.push(entry);
                 continue;
             }
             read += 1;
             let content = fs::read(&entry).unwrap();
-            let contains = |text: &str| content.windows(text.len()).any(|window| window == text.as_bytes());
+            let contains = |text: &str| {
+                content
+                    .windows(text.len())
+                    .any(|window| window == text.as_bytes())
+            };
             assert!(!contains("correct horse"), "{}", entry.display());
             // The verifier belongs into the catalog and the WAL, and into no log.
-            assert!(!entry.to_str().unwrap().contains("log") || !contains(salt), "{}", entry.display());
+            assert!(
+                !entry.to_str().unwrap().contains("log") || !contains(salt),
+                "{}",
+                entry.display()
+            );
         }
     }
     assert!(read > 500, "{read} files");
     let sql = "select p::text from projects p where ref = $1";
     let row: String = app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get(0);
-    assert!(!row.contains("correct horse") && !row.contains("SCRAM"), "{row}");
+    assert!(
+        !row.contains("correct horse") && !row.contains("SCRAM"),
+        "{row}"
+    );
 }
 
 /// RFC 2104, for keys that fit a block.
 fn hmac(key: &[u8], message: &[&[u8]]) -> Vec<u8> {
-    let pad = |with: u8| -> Vec<u8> { (0..64).map(|at| key.get(at).copied().unwrap_or(0) ^ with).collect() };
-    let inner = message.iter().fold(Sha256::new().chain_update(pad(0x36)), Sha256::chain_update).finalize();
-    Sha256::new().chain_update(pad(0x5c)).chain_update(inner).finalize().to_vec()
+    let pad = |with: u8| -> Vec<u8> {
+        (0..64)
+            .map(|at| key.get(at).copied().unwrap_or(0) ^ with)
+            .collect()
+    };
+    let inner = message
+        .iter()
+        .fold(Sha256::new().chain_update(pad(0x36)), Sha256::chain_update)
+        .finalize();
+    Sha256::new()
+        .chain_update(pad(0x5c))
+        .chain_update(inner)
+        .finalize()
+        .to_vec()
 }
 
 /// `Hi` of RFC 5802.
@@ -116,7 +247,9 @@ fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
     let mut sum = last.clone();
     for _ in 1..iterations {
         last = hmac(password, &[&last]);
-        sum.iter_mut().zip(&last).for_each(|(sum, byte)| *sum ^= byte);
+        sum.iter_mut()
+            .zip(&last)
+            .for_each(|(sum, byte)| *sum ^= byte);
     }
     sum
 }
@@ -129,7 +262,11 @@ async fn a_project_removed_while_it_comes_up_is_gone_in_the_end() {
         let project = app.create_project(&format!("brief {wait}")).await;
         // Where in its making that is does not matter, as long as it differs.
         sleep(Duration::from_millis(wait)).await;
-        app.delete(&format!("/v1/projects/{project}")).as_(&app.owner).send().await.expect(200);
+        app.delete(&format!("/v1/projects/{project}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200);
         app.until(&project, Status::Removed).await;
         until_nothing_is_left(&app.node, &project).await;
     }
@@ -152,7 +289,13 @@ async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
     let dead = app.machine.pid(project).await;
     kill(dead).await;
     let alive = async {
-        while !matches!(app.machine.clusters.observe(project).await.unwrap(), Observed::Running { accepting: true, .. }) {
+        while !matches!(
+            app.machine.clusters.observe(project).await.unwrap(),
+            Observed::Running {
+                accepting: true,
+                ..
+            }
+        ) {
             sleep(Duration::from_millis(10)).await;
         }
     };
@@ -165,17 +308,39 @@ async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
 async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    let query = |sql: &str| app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&json!({"query": sql})).send();
-    query("create table kept as select 42 as n").await.expect(201);
+    let query = |sql: &str| {
+        app.post(&format!("/v1/projects/{project}/database/query"))
+            .as_(&app.owner)
+            .json(&json!({"query": sql}))
+            .send()
+    };
+    query("create table kept as select 42 as n")
+        .await
+        .expect(201);
     kill_and_await_another(&app, &project).await;
-    assert_eq!(query("select n from kept").await.expect(201).json(), json!([{"n": 42}]));
+    assert_eq!(
+        query("select n from kept").await.expect(201).json(),
+        json!([{"n": 42}])
+    );
 
     // The clock stands still: it dies again at once, and is not started before a second has passed.
     kill(app.machine.pid(&project).await).await;
     app.until(&project, Status::ActiveUnhealthy).await;
-    let health = app.get(&format!("/v1/projects/{project}/health?services=db")).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!((&health[0]["status"], &health[0]["error"]), (&json!("UNHEALTHY"), &json!("the server ended by itself")));
-    assert_eq!(app.machine.clusters.observe(&project).await.unwrap(), Observed::Stopped);
+    let health = app
+        .get(&format!("/v1/projects/{project}/health?services=db"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&health[0]["status"], &health[0]["error"]),
+        (&json!("UNHEALTHY"), &json!("the server ended by itself"))
+    );
+    assert_eq!(
+        app.machine.clusters.observe(&project).await.unwrap(),
+        Observed::Stopped
+    );
     app.advance(1);
     app.app.reconciler.wake();
     app.until(&project, Status::ActiveHealthy).await;
@@ -191,7 +356,11 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let pid = app.machine.pid(&project).await;
-    fs::rename(app.machine.home.project(&project), app.machine.dir().join("mislaid")).unwrap();
+    fs::rename(
+        app.machine.home.project(&project),
+        app.machine.dir().join("mislaid"),
+    )
+    .unwrap();
     kill(pid).await;
     let mut changes = app.app.reconciler.changes();
     let tried = async {
@@ -201,12 +370,25 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
         }
     };
     timeout(PATIENCE, tried).await.unwrap();
-    assert_eq!(app.machine.clusters.observe(&project).await.unwrap(), Observed::Absent);
-    let seen = app.get(&format!("/v1/projects/{project}")).as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(
+        app.machine.clusters.observe(&project).await.unwrap(),
+        Observed::Absent
+    );
+    let seen = app
+        .get(&format!("/v1/projects/{project}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(seen["status"], "ACTIVE_UNHEALTHY");
 
     // Put back, it is taken up again, once the next attempt is due.
-    fs::rename(app.machine.dir().join("mislaid"), app.machine.home.project(&project)).unwrap();
+    fs::rename(
+        app.machine.dir().join("mislaid"),
+        app.machine.home.project(&project),
+    )
+    .unwrap();
     app.advance(60);
     app.app.reconciler.wake();
     app.until(&project, Status::ActiveHealthy).await;
@@ -222,9 +404,18 @@ async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
 
     // Wanted and not wanted while nobody was there to act.
     let coming = app.create_project("coming").await;
-    app.delete(&format!("/v1/projects/{going}")).as_(&app.owner).send().await.expect(200);
+    app.delete(&format!("/v1/projects/{going}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     // A crash in the middle of a copy, and one before its row was written.
-    let unfinished = app.machine.dir().join("tmp").join(coming.as_str()).join("data");
+    let unfinished = app
+        .machine
+        .dir()
+        .join("tmp")
+        .join(coming.as_str())
+        .join("data");
     fs::create_dir_all(&unfinished).unwrap();
     let nobodys = app.machine.running(900).await;
 
@@ -233,11 +424,20 @@ async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
     restarted.start();
     restarted.until(&coming, Status::ActiveHealthy).await;
     restarted.until(&going, Status::Removed).await;
-    assert_eq!(app.machine.pid(&kept).await, pid, "the same server, not another one");
+    assert_eq!(
+        app.machine.pid(&kept).await,
+        pid,
+        "the same server, not another one"
+    );
     until_nothing_is_left(&restarted, &going).await;
     until_nothing_is_left(&restarted, &nobodys).await;
     let query = json!({"query": "select 1 as n"});
-    let answer = restarted.post(&format!("/v1/projects/{coming}/database/query")).as_(&app.owner).json(&query).send().await;
+    let answer = restarted
+        .post(&format!("/v1/projects/{coming}/database/query"))
+        .as_(&app.owner)
+        .json(&query)
+        .send()
+        .await;
     assert_eq!(answer.expect(201).json(), json!([{"n": 1}]));
     restarted.stop().await;
 }
@@ -251,22 +451,44 @@ async fn nodes_keep_to_their_own_projects() {
 
     reconciler::take_stock(&second.app).await.unwrap();
     second.start();
-    let created = second.post("/v1/projects").as_(&app.owner).json(&app.new_project("theirs")).send().await.expect(201).json();
+    let created = second
+        .post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project("theirs"))
+        .send()
+        .await
+        .expect(201)
+        .json();
     let theirs: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     second.until(&theirs, Status::ActiveHealthy).await;
     // By the time this one is made, its node has had the other's before it in its hands, if it would ever take it.
     let later = app.create_project("later").await;
     app.until(&later, Status::ActiveHealthy).await;
 
-    let on_disk = async |node: &Node| -> HashSet<ProjectRef> { node.machine.clusters.refs_on_disk().await.unwrap().into_iter().collect() };
-    assert_eq!(on_disk(&app.node).await, [ours.clone(), later.clone()].into());
+    let on_disk = async |node: &Node| -> HashSet<ProjectRef> {
+        node.machine
+            .clusters
+            .refs_on_disk()
+            .await
+            .unwrap()
+            .into_iter()
+            .collect()
+    };
+    assert_eq!(
+        on_disk(&app.node).await,
+        [ours.clone(), later.clone()].into()
+    );
     reconciler::take_stock(&app.app).await.unwrap();
     assert_eq!(on_disk(&app.node).await, [ours.clone(), later].into());
     assert_eq!(on_disk(&second).await, [theirs.clone()].into());
     assert_eq!(app.machine.pid(&ours).await, pid);
 
     // Either takes the order; the owner carries it out, as it hears of it.
-    app.delete(&format!("/v1/projects/{theirs}")).as_(&app.owner).send().await.expect(200);
+    app.delete(&format!("/v1/projects/{theirs}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     second.until(&theirs, Status::Removed).await;
     assert_eq!(second.machine.clusters.refs_on_disk().await.unwrap(), []);
     assert_eq!(app.machine.pid(&ours).await, pid);
@@ -280,10 +502,25 @@ async fn a_server_that_hangs_is_not_healthy() {
     let pid = app.machine.pid(&project).await;
     kill_process(pid, Signal::STOP).unwrap();
     let path = format!("/v1/projects/{project}/health?services=db&timeout_ms=300");
-    let health = app.get(&path).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!((&health[0]["status"], &health[0]["healthy"]), (&json!("UNHEALTHY"), &json!(false)));
+    let health = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&health[0]["status"], &health[0]["healthy"]),
+        (&json!("UNHEALTHY"), &json!(false))
+    );
     kill_process(pid, Signal::CONT).unwrap();
-    let health = app.get(&path).as_(&app.owner).send().await.expect(200).json();
+    let health = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(health[0]["status"], "ACTIVE_HEALTHY");
 }
 
@@ -297,16 +534,31 @@ async fn a_project_that_cannot_be_made_is_shown_as_failed_and_retried() {
     app.node.start();
     let mut changes = app.app.reconciler.changes();
     let failed = async {
-        while app.get(&format!("/v1/projects/{project}")).as_(&app.owner).send().await.expect(200).json()["status"] != "INIT_FAILED" {
+        while app
+            .get(&format!("/v1/projects/{project}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()["status"]
+            != "INIT_FAILED"
+        {
             changes.changed().await.unwrap();
             app.advance(60);
             app.app.reconciler.wake();
         }
     };
     timeout(PATIENCE, failed).await.unwrap();
-    let query =
-        app.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&json!({"query": "select 1"})).send().await;
-    assert_eq!(query.expect(544).message(), "Connection terminated due to connection timeout");
+    let query = app
+        .post(&format!("/v1/projects/{project}/database/query"))
+        .as_(&app.owner)
+        .json(&json!({"query": "select 1"}))
+        .send()
+        .await;
+    assert_eq!(
+        query.expect(544).message(),
+        "Connection terminated due to connection timeout"
+    );
 
     fs::remove_file(&obstacle).unwrap();
     app.advance(60);

@@ -14,8 +14,8 @@ use std::{
 
 use gantry::{
     access::{
-        Approval, Caller, Grant, OauthScope, Organization, Permission, Permissions, Project, Reach, Role, Scopes, Standing, Subject, User,
-        decide,
+        Approval, Caller, Grant, OauthScope, Organization, Permission, Permissions, Project, Reach,
+        Role, Scopes, Standing, Subject, User, decide,
     },
     endpoints,
     error::{Denial, Error},
@@ -42,19 +42,40 @@ impl fmt::Debug for Question {
 
 impl Question {
     fn asked(&self) -> Asked<'static> {
-        Asked { query: self.query, body: self.body.as_bytes() }
+        Asked {
+            query: self.query,
+            body: self.body.as_bytes(),
+        }
     }
 }
 
 /// What to send to be in each case. Query and body are what the contract says.
 const SAMPLES: [(&str, &[(&str, &str)]); 7] = [
-    ("v1-run-a-query", &[("", r#"{"read_only": true}"#), ("", "{}")]),
+    (
+        "v1-run-a-query",
+        &[("", r#"{"read_only": true}"#), ("", "{}")],
+    ),
     ("v1-get-project-api-keys", &[("reveal=true", ""), ("", "")]),
     ("v1-get-project-api-key", &[("reveal=true", ""), ("", "")]),
-    ("v1-update-project-api-key", &[("reveal=true", "{}"), ("", "{}")]),
-    ("v1-delete-project-api-key", &[("reveal=true", ""), ("", "")]),
-    ("v1-create-a-branch", &[("", r#"{"with_data": true}"#), ("", "{}")]),
-    ("v2-create-a-branch", &[("", r#"{"data": {"attributes": {"with_data": true}}}"#), ("", "{}")]),
+    (
+        "v1-update-project-api-key",
+        &[("reveal=true", "{}"), ("", "{}")],
+    ),
+    (
+        "v1-delete-project-api-key",
+        &[("reveal=true", ""), ("", "")],
+    ),
+    (
+        "v1-create-a-branch",
+        &[("", r#"{"with_data": true}"#), ("", "{}")],
+    ),
+    (
+        "v2-create-a-branch",
+        &[
+            ("", r#"{"data": {"attributes": {"with_data": true}}}"#),
+            ("", "{}"),
+        ],
+    ),
 ];
 
 /// Every question there is.
@@ -63,27 +84,67 @@ fn questions() -> Vec<Question> {
     let question = |endpoint: &'static Endpoint| {
         let samples = samples.get(endpoint.id).copied().unwrap_or(&[("", "{}")]);
         samples.iter().map(move |(query, body)| {
-            let asked = Asked { query, body: body.as_bytes() };
-            let case = endpoint.access.cases().iter().find(|case| (case.applies)(&asked)).map_or("-", |case| case.when);
-            Question { endpoint, case, query, body }
+            let asked = Asked {
+                query,
+                body: body.as_bytes(),
+            };
+            let case = endpoint
+                .access
+                .cases()
+                .iter()
+                .find(|case| (case.applies)(&asked))
+                .map_or("-", |case| case.when);
+            Question {
+                endpoint,
+                case,
+                query,
+                body,
+            }
         })
     };
-    endpoints::all().iter().copied().flat_map(question).collect()
+    endpoints::all()
+        .iter()
+        .copied()
+        .flat_map(question)
+        .collect()
 }
 
 #[test]
 fn every_case_of_every_operation_is_asked() {
     for endpoint in endpoints::all() {
-        let asked: Vec<_> =
-            questions().iter().filter(|question| question.endpoint.id == endpoint.id).map(|question| question.case).collect();
-        let declared: Vec<_> = endpoint.access.cases().iter().map(|case| case.when).collect();
-        assert_eq!(asked, if declared.is_empty() { vec!["-"] } else { declared }, "{}", endpoint.id);
+        let asked: Vec<_> = questions()
+            .iter()
+            .filter(|question| question.endpoint.id == endpoint.id)
+            .map(|question| question.case)
+            .collect();
+        let declared: Vec<_> = endpoint
+            .access
+            .cases()
+            .iter()
+            .map(|case| case.when)
+            .collect();
+        assert_eq!(
+            asked,
+            if declared.is_empty() {
+                vec!["-"]
+            } else {
+                declared
+            },
+            "{}",
+            endpoint.id
+        );
     }
 }
 
 /// Who asks, apart from the token: whether and as what the user belongs to the organization.
-const ROLES: [Option<Role>; 6] =
-    [None, Some(Role::Member), Some(Role::ReadOnly), Some(Role::Developer), Some(Role::Administrator), Some(Role::Owner)];
+const ROLES: [Option<Role>; 6] = [
+    None,
+    Some(Role::Member),
+    Some(Role::ReadOnly),
+    Some(Role::Developer),
+    Some(Role::Administrator),
+    Some(Role::Owner),
+];
 
 /// The organization that is asked about, another one, and a project of each; and another project of the first.
 const HOME: OrganizationId = OrganizationId(1);
@@ -96,21 +157,36 @@ fn reaches() -> [Reach; 5] {
     [
         Reach::Account,
         Reach::Organizations(vec![HOME]),
-        Reach::Projects { organization: HOME, projects: vec![PROJECT] },
+        Reach::Projects {
+            organization: HOME,
+            projects: vec![PROJECT],
+        },
         Reach::Organizations(vec![OTHER]),
-        Reach::Projects { organization: HOME, projects: vec![SIBLING] },
+        Reach::Projects {
+            organization: HOME,
+            projects: vec![SIBLING],
+        },
     ]
 }
 
 /// What an operation is about.
 fn subject(endpoint: &Endpoint) -> Subject {
-    let organization = Organization { id: HOME, slug: "home".parse().unwrap() };
-    let project = Project { id: PROJECT, reference: "abcdefghijklmnopqrst".parse().unwrap(), organization: HOME };
+    let organization = Organization {
+        id: HOME,
+        slug: "home".parse().unwrap(),
+    };
+    let project = Project {
+        id: PROJECT,
+        reference: "abcdefghijklmnopqrst".parse().unwrap(),
+        organization: HOME,
+    };
     if endpoint.limit.key == LimitKey::Caller {
         Subject::Account
     } else if endpoint.path.contains("{ref}") {
         Subject::Project(project)
-    } else if endpoint.path.contains("{slug}") || matches!(endpoint.limit.key, LimitKey::OrganizationInBody { .. }) {
+    } else if endpoint.path.contains("{slug}")
+        || matches!(endpoint.limit.key, LimitKey::OrganizationInBody { .. })
+    {
         Subject::Organization(organization)
     } else {
         Subject::Account
@@ -118,11 +194,23 @@ fn subject(endpoint: &Endpoint) -> Subject {
 }
 
 fn user(grant: Option<Grant>) -> User {
-    User { id: UserId(1), gotrue_id: uuid::Uuid::nil(), token: Some(TokenId(1)), grant: grant.map(Arc::new), approval: None, lately: None }
+    User {
+        id: UserId(1),
+        gotrue_id: uuid::Uuid::nil(),
+        token: Some(TokenId(1)),
+        grant: grant.map(Arc::new),
+        approval: None,
+        lately: None,
+    }
 }
 
 fn grant(permissions: Permissions, reach: Reach) -> Grant {
-    Grant { permissions, reach, networks: Vec::new(), not_before: None }
+    Grant {
+        permissions,
+        reach,
+        networks: Vec::new(),
+        not_before: None,
+    }
 }
 
 /// Where a user of this role stands, as the directory finds it.
@@ -137,7 +225,12 @@ fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
 fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Result<(), Error> {
     let user = user(grant);
     let standing = standing(&user, &subject(question.endpoint), role);
-    decide(&Caller::User(user.into()), &question.endpoint.access, &question.asked(), standing)
+    decide(
+        &Caller::User(user.into()),
+        &question.endpoint.access,
+        &question.asked(),
+        standing,
+    )
 }
 
 /// One letter for what came of it.
@@ -158,7 +251,10 @@ fn letter(outcome: &Result<(), Error>) -> char {
 
 /// A letter for each role.
 fn word(question: &Question, grant: Option<&Grant>) -> String {
-    ROLES.iter().map(|role| letter(&outcome(question, grant.cloned(), *role))).collect()
+    ROLES
+        .iter()
+        .map(|role| letter(&outcome(question, grant.cloned(), *role)))
+        .collect()
 }
 
 /// A word for each reach.
@@ -176,20 +272,57 @@ fn all() -> Permissions {
 
 /// Rows of one question: classic, all permissions, each permission and each group that makes a difference, any other.
 fn rows(question: &Question) -> Vec<(String, Vec<String>)> {
-    let singles: Vec<_> =
-        Permission::ALL.iter().map(|permission| (permission.name().to_owned(), words(question, one(*permission)))).collect();
+    let singles: Vec<_> = Permission::ALL
+        .iter()
+        .map(|permission| {
+            (
+                permission.name().to_owned(),
+                words(question, one(*permission)),
+            )
+        })
+        .collect();
     let mut counts: BTreeMap<&[String; 5], usize> = BTreeMap::new();
     for (_, words) in &singles {
         *counts.entry(words).or_default() += 1;
     }
     let (common, _) = counts.into_iter().max_by_key(|(_, count)| *count).unwrap();
-    let mut rows = vec![("classic".to_owned(), vec![word(question, None)]), ("all permissions".to_owned(), words(question, all()).into())];
-    rows.extend(singles.iter().filter(|(_, words)| words != common).map(|(name, words)| (name.clone(), words.to_vec())));
-    for group in question.endpoint.access.required(&question.asked()).0.iter().filter(|group| group.len() > 1) {
-        let name = group.iter().map(|permission| permission.name()).collect::<Vec<_>>().join("+");
-        rows.push((name, words(question, group.iter().copied().collect()).into()));
+    let mut rows = vec![
+        ("classic".to_owned(), vec![word(question, None)]),
+        ("all permissions".to_owned(), words(question, all()).into()),
+    ];
+    rows.extend(
+        singles
+            .iter()
+            .filter(|(_, words)| words != common)
+            .map(|(name, words)| (name.clone(), words.to_vec())),
+    );
+    for group in question
+        .endpoint
+        .access
+        .required(&question.asked())
+        .0
+        .iter()
+        .filter(|group| group.len() > 1)
+    {
+        let name = group
+            .iter()
+            .map(|permission| permission.name())
+            .collect::<Vec<_>>()
+            .join("+");
+        rows.push((
+            name,
+            words(question, group.iter().copied().collect()).into(),
+        ));
     }
-    rows.push((if common.iter().all(|word| word.contains('.')) { "any one" } else { "any other one" }.to_owned(), common.to_vec()));
+    rows.push((
+        if common.iter().all(|word| word.contains('.')) {
+            "any one"
+        } else {
+            "any other one"
+        }
+        .to_owned(),
+        common.to_vec(),
+    ));
     rows
 }
 
@@ -209,13 +342,35 @@ fn the_decisions_are_what_they_were_reviewed_to_be() {
     let mut text = LEGEND.to_owned();
     for question in questions() {
         let Question { endpoint, case, .. } = question;
-        let case = if case == "-" { String::new() } else { format!(", {case}") };
-        let _ = writeln!(text, "\n{}{case}{}", endpoint.id, if endpoint.access == Access::Public { ", public" } else { "" });
+        let case = if case == "-" {
+            String::new()
+        } else {
+            format!(", {case}")
+        };
+        let _ = writeln!(
+            text,
+            "\n{}{case}{}",
+            endpoint.id,
+            if endpoint.access == Access::Public {
+                ", public"
+            } else {
+                ""
+            }
+        );
         if endpoint.access == Access::Public {
-            assert!(rows(&question).iter().all(|(_, words)| words.iter().all(|word| word == "......")), "{}", endpoint.id);
+            assert!(
+                rows(&question)
+                    .iter()
+                    .all(|(_, words)| words.iter().all(|word| word == "......")),
+                "{}",
+                endpoint.id
+            );
             continue;
         }
-        for (token, words) in rows(&question).into_iter().chain(applications::rows(&question)) {
+        for (token, words) in rows(&question)
+            .into_iter()
+            .chain(applications::rows(&question))
+        {
             let _ = writeln!(text, "  {} {token}", words.join(" "));
         }
     }
@@ -228,10 +383,23 @@ fn a_session_is_let_in_exactly_where_a_classic_token_is() {
     for question in questions() {
         let Question { endpoint, .. } = question;
         for role in ROLES {
-            let session = User { token: None, ..user(None) };
+            let session = User {
+                token: None,
+                ..user(None)
+            };
             let standing = standing(&session, &subject(endpoint), role);
-            let session = decide(&Caller::User(session.into()), &endpoint.access, &question.asked(), standing);
-            assert_eq!(letter(&session), letter(&outcome(&question, None, role)), "{} {role:?}", endpoint.id);
+            let session = decide(
+                &Caller::User(session.into()),
+                &endpoint.access,
+                &question.asked(),
+                standing,
+            );
+            assert_eq!(
+                letter(&session),
+                letter(&outcome(&question, None, role)),
+                "{} {role:?}",
+                endpoint.id
+            );
         }
     }
 }
@@ -251,17 +419,31 @@ fn a_single_permission_lets_in_exactly_where_the_contract_says() {
                     let subject = subject(endpoint);
                     let on_account = subject == Subject::Account;
                     let visible = on_account || role.is_some() && within(&reach, &subject);
-                    let suffices = required.0.is_empty() || required.0.iter().any(|group| *group == [*permission]);
+                    let suffices = required.0.is_empty()
+                        || required.0.iter().any(|group| *group == [*permission]);
                     let counts = required.0.is_empty() || reach.covers(*permission);
-                    let by_role = on_account || required.0.is_empty() || role.is_some_and(|role| role >= permission.minimum_role());
+                    let by_role = on_account
+                        || required.0.is_empty()
+                        || role.is_some_and(|role| role >= permission.minimum_role());
                     let expected = match endpoint.access {
                         Access::Public => true,
                         Access::User => reach == Reach::Account,
                         Access::Unscoped => false,
-                        Access::Caller | Access::Needs { .. } => visible && suffices && counts && by_role,
+                        Access::Caller | Access::Needs { .. } => {
+                            visible && suffices && counts && by_role
+                        }
                     };
-                    let outcome = outcome(&question, Some(grant(one(*permission), reach.clone())), role);
-                    assert_eq!(outcome.is_ok(), expected, "{} {permission} {reach:?} {role:?}: {outcome:?}", endpoint.id);
+                    let outcome = outcome(
+                        &question,
+                        Some(grant(one(*permission), reach.clone())),
+                        role,
+                    );
+                    assert_eq!(
+                        outcome.is_ok(),
+                        expected,
+                        "{} {permission} {reach:?} {role:?}: {outcome:?}",
+                        endpoint.id
+                    );
                 }
             }
         }
@@ -273,7 +455,9 @@ fn a_single_permission_lets_in_exactly_where_the_contract_says() {
 fn within(reach: &Reach, subject: &Subject) -> bool {
     match (reach, subject) {
         // A project's token knows its organization, also that of a sibling.
-        (Reach::Account, _) | (_, Subject::Account) | (Reach::Projects { .. }, Subject::Organization(_)) => true,
+        (Reach::Account, _)
+        | (_, Subject::Account)
+        | (Reach::Projects { .. }, Subject::Organization(_)) => true,
         (Reach::Organizations(reached), _) => *reached == [HOME],
         (Reach::Projects { projects, .. }, Subject::Project(_)) => *projects == [PROJECT],
     }
@@ -282,13 +466,25 @@ fn within(reach: &Reach, subject: &Subject) -> bool {
 /// No operation on an organization can be called with a token for projects, whatever it was given.
 #[test]
 fn tokens_for_projects_are_refused_on_organizations() {
-    let about_organizations = questions().into_iter().filter(|question| matches!(subject(question.endpoint), Subject::Organization(_)));
+    let about_organizations = questions()
+        .into_iter()
+        .filter(|question| matches!(subject(question.endpoint), Subject::Organization(_)));
     let mut count = 0;
     for question in about_organizations {
         count += 1;
-        let token = grant(all(), Reach::Projects { organization: HOME, projects: vec![PROJECT] });
+        let token = grant(
+            all(),
+            Reach::Projects {
+                organization: HOME,
+                projects: vec![PROJECT],
+            },
+        );
         let refused = outcome(&question, Some(token), Some(Role::Owner)).unwrap_err();
-        let expected = if question.endpoint.access == Access::Unscoped { 'c' } else { 'p' };
+        let expected = if question.endpoint.access == Access::Unscoped {
+            'c'
+        } else {
+            'p'
+        };
         assert_eq!(letter(&Err(refused)), expected, "{}", question.endpoint.id);
     }
     assert!(count > 20, "{count}");

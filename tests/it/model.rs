@@ -47,7 +47,16 @@ enum At {
     Remove,
 }
 
-const STEPS: [At; 8] = [At::Create, At::Configure, At::Start, At::Ready, At::Reload, At::Password, At::Stop, At::Remove];
+const STEPS: [At; 8] = [
+    At::Create,
+    At::Configure,
+    At::Start,
+    At::Ready,
+    At::Reload,
+    At::Password,
+    At::Stop,
+    At::Remove,
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -84,7 +93,12 @@ struct Model {
 }
 
 impl Model {
-    async fn step(&self, at: At, project: &ProjectRef, work: impl FnOnce(&mut Place, i32)) -> Result<()> {
+    async fn step(
+        &self,
+        at: At,
+        project: &ProjectRef,
+        work: impl FnOnce(&mut Place, i32),
+    ) -> Result<()> {
         if *self.hangs.lock() == Some(at) {
             if let Some(bell) = &*self.hanging.lock() {
                 bell.send_modify(|count| *count += 1);
@@ -94,7 +108,11 @@ impl Model {
         let mut places = self.places.lock();
         let place = places.entry(project.clone()).or_default();
         let failures = place.failures.entry(at).or_default();
-        if let Some((_, times)) = self.fails.lock().filter(|(step, times)| *step == at && *failures < *times) {
+        if let Some((_, times)) = self
+            .fails
+            .lock()
+            .filter(|(step, times)| *step == at && *failures < *times)
+        {
             *failures += 1;
             debug_assert!(*failures <= times);
             return Err(ClusterError::NotStopped(format!("{project} at {at:?}")));
@@ -110,7 +128,10 @@ impl Model {
     }
 
     fn is(&self, project: &ProjectRef) -> (bool, bool) {
-        self.places.lock().get(project).map_or((false, false), |place| (place.data, place.server.is_some()))
+        self.places
+            .lock()
+            .get(project)
+            .map_or((false, false), |place| (place.data, place.server.is_some()))
     }
 }
 
@@ -138,7 +159,11 @@ impl Provisioner for Model {
     fn wait_ready<'a>(&'a self, project: &'a ProjectRef, _: Duration) -> Step<'a> {
         Box::pin(async move {
             self.step(At::Ready, project, |_, _| ()).await?;
-            if self.is(project).1 { Ok(()) } else { Err(ClusterError::Missing(project.to_string())) }
+            if self.is(project).1 {
+                Ok(())
+            } else {
+                Err(ClusterError::Missing(project.to_string()))
+            }
         })
     }
 
@@ -192,12 +217,23 @@ async fn in_every_state(app: &TestApp, model: &Model) -> Vec<(ProjectRef, Status
                    settings = case when $3 in ('ACTIVE_HEALTHY', 'RESTARTING') then '{\"work_mem\": \"8MB\"}'::jsonb else '{}' end, \
                    settings_before = case when $3 in ('ACTIVE_HEALTHY', 'RESTARTING') then '{}'::jsonb end where ref = $1";
         let node = uuid::Uuid::from_u128(NODE);
-        app.app.db.query(sql, &[&project.as_str(), &node, &status.name(), &desired]).await.unwrap();
+        app.app
+            .db
+            .query(sql, &[&project.as_str(), &node, &status.name(), &desired])
+            .await
+            .unwrap();
         let place = Place {
-            data: !matches!(status, Status::ComingUp | Status::InitFailed | Status::Removed),
+            data: !matches!(
+                status,
+                Status::ComingUp | Status::InitFailed | Status::Removed
+            ),
             server: matches!(
                 status,
-                Status::ActiveHealthy | Status::Pausing | Status::PauseFailed | Status::Restarting | Status::GoingDown
+                Status::ActiveHealthy
+                    | Status::Pausing
+                    | Status::PauseFailed
+                    | Status::Restarting
+                    | Status::GoingDown
             )
             .then(|| (1, channel(()).0)),
             failures: HashMap::new(),
@@ -217,9 +253,13 @@ fn goal(status: Status) -> &'static str {
 }
 
 /// Why a project is not at rest where it should be, if it is not.
-async fn unrest(app: &TestApp, model: &Model, project: &ProjectRef, begun: Status) -> Option<String> {
-    let sql =
-        "select status, password_verifier is not null, settings_before is not null, coalesce(last_error, '') from projects where ref = $1";
+async fn unrest(
+    app: &TestApp,
+    model: &Model,
+    project: &ProjectRef,
+    begun: Status,
+) -> Option<String> {
+    let sql = "select status, password_verifier is not null, settings_before is not null, coalesce(last_error, '') from projects where ref = $1";
     let row = &app.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0];
     let (status, verifier, settings): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
     let wanted = match goal(begun) {
@@ -235,7 +275,14 @@ async fn unrest(app: &TestApp, model: &Model, project: &ProjectRef, begun: Statu
 }
 
 /// Lets attempts come due until everything is at rest.
-async fn rest(app: &TestApp, node: &Node, model: &Model, projects: &[(ProjectRef, Status)], rounds_max: u32, fault: Fault) {
+async fn rest(
+    app: &TestApp,
+    node: &Node,
+    model: &Model,
+    projects: &[(ProjectRef, Status)],
+    rounds_max: u32,
+    fault: Fault,
+) {
     let mut changes = node.app.reconciler.changes();
     for round in 0.. {
         // Whatever is due happens; nothing tells that nothing more will.
@@ -247,14 +294,21 @@ async fn rest(app: &TestApp, node: &Node, model: &Model, projects: &[(ProjectRef
         if left.is_empty() {
             return;
         }
-        assert!(round < rounds_max, "{fault:?}, after {round} rounds: {left:#?}");
+        assert!(
+            round < rounds_max,
+            "{fault:?}, after {round} rounds: {left:#?}"
+        );
         app.advance(61);
         node.app.reconciler.wake();
     }
 }
 
 async fn explore(fault: Fault) {
-    let (app, model, machine) = (TestApp::new().await, Arc::new(Model::default()), Arc::new(Machine::bare()));
+    let (app, model, machine) = (
+        TestApp::new().await,
+        Arc::new(Model::default()),
+        Arc::new(Machine::bare()),
+    );
     let projects = in_every_state(&app, &model).await;
     let mut node = app.another_over(model.clone(), NODE, machine.clone());
     let mut rounds = ROUNDS_MAX;
@@ -270,7 +324,10 @@ async fn explore(fault: Fault) {
             let (bell, mut hanging) = channel(0);
             (*model.hangs.lock(), *model.hanging.lock()) = (Some(at), Some(bell));
             node.start();
-            timeout(Duration::from_secs(30), hanging.changed()).await.expect("somebody comes to the step").unwrap();
+            timeout(Duration::from_secs(30), hanging.changed())
+                .await
+                .expect("somebody comes to the step")
+                .unwrap();
             // The kernel lets go of what a killed process held. Its work hangs for ever, and its row is as it was.
             node.kill();
             *model.hangs.lock() = None;
@@ -287,14 +344,20 @@ async fn explore(fault: Fault) {
     match fault {
         Fault::Clock(hours) => {
             let mut changes = node.app.reconciler.changes();
-            timeout(Duration::from_secs(30), changes.changed()).await.expect("something happens").unwrap();
+            timeout(Duration::from_secs(30), changes.changed())
+                .await
+                .expect("something happens")
+                .unwrap();
             app.clock.step_wall(TimeDelta::hours(hours));
             node.app.reconciler.wake();
         }
         Fault::ServersKilled => {
             let mut changes = node.app.reconciler.changes();
             for _ in 0..3 {
-                timeout(Duration::from_secs(30), changes.changed()).await.expect("something happens").unwrap();
+                timeout(Duration::from_secs(30), changes.changed())
+                    .await
+                    .expect("something happens")
+                    .unwrap();
                 model.kill_servers();
                 app.advance(61);
                 node.app.reconciler.wake();

@@ -7,8 +7,17 @@ use crate::support::TestApp;
 #[tokio::test]
 async fn as_owner_an_organization_is_created_and_seen() {
     let app = TestApp::new().await;
-    let created = app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": "Acme"})).send().await.expect(201);
-    assert_eq!(created.redacted(), json!({"id": "[ref]", "slug": "[ref]", "name": "Acme"}));
+    let created = app
+        .post("/v1/organizations")
+        .as_(&app.owner)
+        .json(&json!({"name": "Acme"}))
+        .send()
+        .await
+        .expect(201);
+    assert_eq!(
+        created.redacted(),
+        json!({"id": "[ref]", "slug": "[ref]", "name": "Acme"})
+    );
     let created = created.json();
     assert_eq!(created["id"], created["slug"]);
     let path = format!("/v1/organizations/{}", created["slug"].as_str().unwrap());
@@ -19,12 +28,25 @@ async fn as_owner_an_organization_is_created_and_seen() {
         detail.json(),
         json!({"id": created["id"], "name": "Acme", "plan": "free", "opt_in_tags": [], "allowed_release_channels": ["ga"]})
     );
-    let members = app.get(&format!("{path}/members")).as_(&app.owner).send().await.expect(200);
+    let members = app
+        .get(&format!("{path}/members"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     assert_eq!(
         members.redacted(),
         json!([{"user_id": "[uuid]", "user_name": "olga", "email": "olga@example.com", "role_name": "Owner", "mfa_enabled": false, "avatar_url": null}])
     );
-    assert_eq!(app.get(&format!("{path}/projects")).as_(&app.owner).send().await.expect(200).json()["projects"], json!([]));
+    assert_eq!(
+        app.get(&format!("{path}/projects"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()["projects"],
+        json!([])
+    );
 }
 
 #[tokio::test]
@@ -32,40 +54,120 @@ async fn everybody_lists_exactly_their_own() {
     let app = TestApp::new().await;
     let home = json!({"id": app.home.slug, "slug": app.home.slug, "name": "Home"});
     for (actor, _) in app.members() {
-        assert_eq!(app.get("/v1/organizations").as_(actor).send().await.expect(200).json(), json!([home]));
+        assert_eq!(
+            app.get("/v1/organizations")
+                .as_(actor)
+                .send()
+                .await
+                .expect(200)
+                .json(),
+            json!([home])
+        );
     }
     let foreign = json!({"id": app.foreign.slug, "slug": app.foreign.slug, "name": "Foreign"});
-    assert_eq!(app.get("/v1/organizations").as_(&app.stranger).send().await.expect(200).json(), json!([foreign]));
+    assert_eq!(
+        app.get("/v1/organizations")
+            .as_(&app.stranger)
+            .send()
+            .await
+            .expect(200)
+            .json(),
+        json!([foreign])
+    );
 
-    app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": "acme"})).send().await.expect(201);
-    let names = app.get("/v1/organizations").as_(&app.owner).send().await.expect(200).json();
-    let names: Vec<_> = names.as_array().unwrap().iter().map(|organization| &organization["name"]).collect();
+    app.post("/v1/organizations")
+        .as_(&app.owner)
+        .json(&json!({"name": "acme"}))
+        .send()
+        .await
+        .expect(201);
+    let names = app
+        .get("/v1/organizations")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    let names: Vec<_> = names
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|organization| &organization["name"])
+        .collect();
     assert_eq!(names, ["acme", "Home"], "by name, whatever the case");
 }
 
 #[tokio::test]
 async fn somebody_new_has_an_empty_list() {
     let app = TestApp::new().await;
-    let gone = app.post("/v1/organizations").as_(&app.stranger).json(&json!({"name": "x"})).send().await.expect(201).json();
-    app.app.db.query("delete from members where user_id = $1", &[&app.stranger.user.0]).await.unwrap();
+    let gone = app
+        .post("/v1/organizations")
+        .as_(&app.stranger)
+        .json(&json!({"name": "x"}))
+        .send()
+        .await
+        .expect(201)
+        .json();
+    app.app
+        .db
+        .query(
+            "delete from members where user_id = $1",
+            &[&app.stranger.user.0],
+        )
+        .await
+        .unwrap();
     app.app.forget("members");
     for path in ["/v1/organizations", "/v1/projects"] {
-        assert_eq!(app.get(path).as_(&app.stranger).send().await.expect(200).text(), "[]");
+        assert_eq!(
+            app.get(path)
+                .as_(&app.stranger)
+                .send()
+                .await
+                .expect(200)
+                .text(),
+            "[]"
+        );
     }
-    app.get(&format!("/v1/organizations/{}", gone["slug"].as_str().unwrap())).as_(&app.stranger).send().await.expect(404);
+    app.get(&format!(
+        "/v1/organizations/{}",
+        gone["slug"].as_str().unwrap()
+    ))
+    .as_(&app.stranger)
+    .send()
+    .await
+    .expect(404);
 }
 
 #[tokio::test]
 async fn members_are_listed_with_their_roles() {
     let app = TestApp::new().await;
-    let members = app.get(&format!("/v1/organizations/{}/members", app.home.slug)).as_(&app.read_only).send().await.expect(200).json();
+    let members = app
+        .get(&format!("/v1/organizations/{}/members", app.home.slug))
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let roles: Vec<_> = members
         .as_array()
         .unwrap()
         .iter()
-        .map(|member| (member["user_name"].as_str().unwrap(), member["role_name"].as_str().unwrap()))
+        .map(|member| {
+            (
+                member["user_name"].as_str().unwrap(),
+                member["role_name"].as_str().unwrap(),
+            )
+        })
         .collect();
-    assert_eq!(roles, [("adam", "Administrator"), ("dora", "Developer"), ("olga", "Owner"), ("rhea", "Read-only")]);
+    assert_eq!(
+        roles,
+        [
+            ("adam", "Administrator"),
+            ("dora", "Developer"),
+            ("olga", "Owner"),
+            ("rhea", "Read-only")
+        ]
+    );
     assert_eq!(members[2]["user_id"], json!(app.owner.gotrue_id));
 }
 
@@ -75,13 +177,36 @@ async fn a_name_is_required_and_bounded() {
     for (body, message) in [
         (json!({}), "name: Required"),
         (json!({"name": ""}), "name: expected 1 to 256 characters"),
-        (json!({"name": "é".repeat(257)}), "name: expected 1 to 256 characters"),
-        (json!({"name": 7}), "name: Invalid input: invalid type: integer `7`, expected a string"),
-        (json!({"name": "x", "colour": "red"}), "colour: is not a field of this request"),
+        (
+            json!({"name": "é".repeat(257)}),
+            "name: expected 1 to 256 characters",
+        ),
+        (
+            json!({"name": 7}),
+            "name: Invalid input: invalid type: integer `7`, expected a string",
+        ),
+        (
+            json!({"name": "x", "colour": "red"}),
+            "colour: is not a field of this request",
+        ),
     ] {
-        assert_eq!(app.post("/v1/organizations").as_(&app.owner).json(&body).send().await.expect(400).message(), message);
+        assert_eq!(
+            app.post("/v1/organizations")
+                .as_(&app.owner)
+                .json(&body)
+                .send()
+                .await
+                .expect(400)
+                .message(),
+            message
+        );
     }
-    app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": "é".repeat(256)})).send().await.expect(201);
+    app.post("/v1/organizations")
+        .as_(&app.owner)
+        .json(&json!({"name": "é".repeat(256)}))
+        .send()
+        .await
+        .expect(201);
 }
 
 #[tokio::test]
@@ -89,8 +214,14 @@ async fn a_profile_is_the_callers_own() {
     let app = TestApp::new().await;
     for (actor, name) in [(&app.owner, "olga"), (&app.stranger, "stan")] {
         let profile = app.get("/v1/profile").as_(actor).send().await.expect(200);
-        assert_eq!(profile.json(), json!({"gotrue_id": actor.gotrue_id, "primary_email": format!("{name}@example.com"), "username": name}));
-        assert_eq!(profile.header("x-gotrue-id"), Some(&*actor.gotrue_id.to_string()));
+        assert_eq!(
+            profile.json(),
+            json!({"gotrue_id": actor.gotrue_id, "primary_email": format!("{name}@example.com"), "username": name})
+        );
+        assert_eq!(
+            profile.header("x-gotrue-id"),
+            Some(&*actor.gotrue_id.to_string())
+        );
     }
 }
 
@@ -98,11 +229,21 @@ async fn a_profile_is_the_callers_own() {
 
 async fn page(app: &TestApp, query: &str) -> Value {
     let path = format!("/v1/organizations/{}/projects{query}", app.home.slug);
-    app.get(&path).as_(&app.read_only).send().await.expect(200).json()
+    app.get(&path)
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(200)
+        .json()
 }
 
 fn names(page: &Value) -> Vec<&str> {
-    page["projects"].as_array().unwrap().iter().map(|project| project["name"].as_str().unwrap()).collect()
+    page["projects"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|project| project["name"].as_str().unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -113,37 +254,74 @@ async fn projects_are_listed_a_page_at_a_time() {
     }
     let whole = page(&app, "").await;
     assert_eq!(names(&whole), ["100%", "A", "a_b", "b", "stub"]);
-    assert_eq!(whole["pagination"], json!({"count": 5, "limit": 100, "offset": 0}));
+    assert_eq!(
+        whole["pagination"],
+        json!({"count": 5, "limit": 100, "offset": 0})
+    );
     assert_eq!(whole["projects"][4]["ref"], json!(app.home.project));
 
     let second = page(&app, "?limit=2&offset=2").await;
     assert_eq!(names(&second), ["a_b", "b"]);
-    assert_eq!(second["pagination"], json!({"count": 5, "limit": 2, "offset": 2}));
+    assert_eq!(
+        second["pagination"],
+        json!({"count": 5, "limit": 2, "offset": 2})
+    );
     assert_eq!(names(&page(&app, "?offset=5").await), [""; 0]);
 
-    assert_eq!(names(&page(&app, "?sort=name_desc").await), ["stub", "b", "a_b", "A", "100%"]);
-    assert_eq!(names(&page(&app, "?sort=created_asc").await), ["stub", "b", "A", "100%", "a_b"]);
-    assert_eq!(names(&page(&app, "?sort=created_desc").await), ["a_b", "100%", "A", "b", "stub"]);
+    assert_eq!(
+        names(&page(&app, "?sort=name_desc").await),
+        ["stub", "b", "a_b", "A", "100%"]
+    );
+    assert_eq!(
+        names(&page(&app, "?sort=created_asc").await),
+        ["stub", "b", "A", "100%", "a_b"]
+    );
+    assert_eq!(
+        names(&page(&app, "?sort=created_desc").await),
+        ["a_b", "100%", "A", "b", "stub"]
+    );
 
     // What a search means is its letters, not a pattern.
     assert_eq!(names(&page(&app, "?search=%25").await), ["100%"]);
     assert_eq!(names(&page(&app, "?search=_").await), ["a_b"]);
     assert_eq!(names(&page(&app, "?search=A_B").await), ["a_b"]);
-    assert_eq!(names(&page(&app, &format!("?search={}", app.home.project)).await), ["stub"]);
-    assert_eq!(page(&app, "?search=nothing").await["pagination"]["count"], 0);
+    assert_eq!(
+        names(&page(&app, &format!("?search={}", app.home.project)).await),
+        ["stub"]
+    );
+    assert_eq!(
+        page(&app, "?search=nothing").await["pagination"]["count"],
+        0
+    );
 
-    assert_eq!(names(&page(&app, "?statuses=ACTIVE_HEALTHY,INACTIVE").await).len(), 5);
+    assert_eq!(
+        names(&page(&app, "?statuses=ACTIVE_HEALTHY,INACTIVE").await).len(),
+        5
+    );
     assert_eq!(names(&page(&app, "?statuses=INACTIVE").await), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_page_outside_its_bounds_is_refused() {
     let app = TestApp::new().await;
-    for (query, field) in
-        [("?limit=0", "limit"), ("?limit=101", "limit"), ("?limit=x", "limit"), ("?offset=-1", "offset"), ("?sort=age", "sort")]
-    {
+    for (query, field) in [
+        ("?limit=0", "limit"),
+        ("?limit=101", "limit"),
+        ("?limit=x", "limit"),
+        ("?offset=-1", "offset"),
+        ("?sort=age", "sort"),
+    ] {
         let path = format!("/v1/organizations/{}/projects{query}", app.home.slug);
-        let message = app.get(&path).as_(&app.owner).send().await.expect(400).message();
-        assert!(message.starts_with(&format!("{field}: ")), "{query}: {message}");
+        let message = app
+            .get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .message();
+        assert!(
+            message.starts_with(&format!("{field}: ")),
+            "{query}: {message}"
+        );
     }
 }

@@ -22,20 +22,35 @@ use crate::support::{
 /// An application without projects of its own, and a node with a pool beside it.
 async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
     let app = TestApp::new().await;
-    let settings = Settings { prepared: Wanted { folders, servers }, ..settings(Transport::default(), Uuid::from_u128(2)) };
+    let settings = Settings {
+        prepared: Wanted { folders, servers },
+        ..settings(Transport::default(), Uuid::from_u128(2))
+    };
     let mut node = app.another_with(settings, Arc::new(Machine::new().await));
     node.start();
     (app, node)
 }
 
 /// Refs of prepared clusters by whether they run, once there are so many.
-async fn full(node: &Node, folders: usize, servers: usize) -> (HashSet<ProjectRef>, HashSet<ProjectRef>) {
+async fn full(
+    node: &Node,
+    folders: usize,
+    servers: usize,
+) -> (HashSet<ProjectRef>, HashSet<ProjectRef>) {
     let look = async {
         loop {
-            let rows = node.app.db.query("select ref, running from prepared_clusters", &[]).await.unwrap();
+            let rows = node
+                .app
+                .db
+                .query("select ref, running from prepared_clusters", &[])
+                .await
+                .unwrap();
             let of = |running: bool| {
-                let rows = rows.iter().filter(move |row| row.get::<_, bool>(1) == running);
-                rows.map(|row| row.get::<_, &str>(0).parse().unwrap()).collect::<HashSet<ProjectRef>>()
+                let rows = rows
+                    .iter()
+                    .filter(move |row| row.get::<_, bool>(1) == running);
+                rows.map(|row| row.get::<_, &str>(0).parse().unwrap())
+                    .collect::<HashSet<ProjectRef>>()
             };
             let (cold, warm) = (of(false), of(true));
             if (cold.len(), warm.len()) == (folders, servers) {
@@ -48,7 +63,13 @@ async fn full(node: &Node, folders: usize, servers: usize) -> (HashSet<ProjectRe
 }
 
 async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
-    let answer = node.post("/v1/projects").as_(&app.owner).json(&app.new_project(name)).send().await.expect(201);
+    let answer = node
+        .post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project(name))
+        .send()
+        .await
+        .expect(201);
     answer.json()["ref"].as_str().unwrap().parse().unwrap()
 }
 
@@ -57,20 +78,38 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
     let (app, node) = with_pool(2, 1).await;
     let (folders, servers) = full(&node, 2, 1).await;
     let server = servers.iter().next().unwrap();
-    let Observed::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap() else { panic!("{server} does not run") };
+    let Observed::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap() else {
+        panic!("{server} does not run")
+    };
     for folder in &folders {
-        assert_eq!(node.machine.clusters.observe(folder).await.unwrap(), Observed::Stopped);
+        assert_eq!(
+            node.machine.clusters.observe(folder).await.unwrap(),
+            Observed::Stopped
+        );
     }
 
     let names = ["first", "second", "third", "fourth"];
-    let projects: HashSet<_> = join_all(names.map(|name| create(&app, &node, name))).await.into_iter().collect();
+    let projects: HashSet<_> = join_all(names.map(|name| create(&app, &node, name)))
+        .await
+        .into_iter()
+        .collect();
     assert_eq!(projects.len(), 4);
-    assert!(projects.is_superset(&folders) && projects.is_superset(&servers), "{projects:?}");
+    assert!(
+        projects.is_superset(&folders) && projects.is_superset(&servers),
+        "{projects:?}"
+    );
     for project in &projects {
         node.until(project, Status::ActiveHealthy).await;
     }
     let running = node.machine.clusters.observe(server).await.unwrap();
-    assert_eq!(running, Observed::Running { pid, accepting: true }, "the server was taken over as it ran");
+    assert_eq!(
+        running,
+        Observed::Running {
+            pid,
+            accepting: true
+        },
+        "the server was taken over as it ran"
+    );
     let (new_folders, new_servers) = full(&node, 2, 1).await;
     assert!(projects.is_disjoint(&new_folders) && projects.is_disjoint(&new_servers));
 
@@ -90,7 +129,9 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(PATIENCE, counted).await.unwrap_or_else(|_| panic!("{}", node.app.metrics.render()));
+    timeout(PATIENCE, counted)
+        .await
+        .unwrap_or_else(|_| panic!("{}", node.app.metrics.render()));
 }
 
 /// The name is taken: the transaction that took the cluster is rolled back, and with it the taking.
@@ -98,7 +139,12 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
 async fn a_project_that_is_refused_takes_nothing() {
     let (app, node) = with_pool(1, 0).await;
     let (before, _) = full(&node, 1, 0).await;
-    node.post("/v1/projects").as_(&app.owner).json(&app.new_project("stub")).send().await.expect(400);
+    node.post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project("stub"))
+        .send()
+        .await
+        .expect(400);
     assert_eq!(full(&node, 1, 0).await.0, before);
 }
 

@@ -40,7 +40,11 @@ const MB: u64 = 1 << 20;
 const UIDS: u32 = 300_000;
 
 fn limits() -> ResourceLimits {
-    ResourceLimits { memory_bytes: 200 * MB, processes: 60, ..ResourceLimits::default() }
+    ResourceLimits {
+        memory_bytes: 200 * MB,
+        processes: 60,
+        ..ResourceLimits::default()
+    }
 }
 
 /// The tenant's native code, compiled once.
@@ -48,8 +52,14 @@ fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/resources.c");
-        let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("resources-{}.so", std::process::id()));
-        let output = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output().unwrap();
+        let library = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("resources-{}.so", std::process::id()));
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{output:?}");
         library
     })
@@ -57,7 +67,10 @@ fn library() -> &'static Path {
 
 /// A running project with a user id that no other test uses.
 async fn project(machine: &Machine, n: u32) -> ProjectRef {
-    let cluster = Cluster { uid: UIDS + std::process::id() % 100_000 * 4 + n, ..cluster(0) };
+    let cluster = Cluster {
+        uid: UIDS + std::process::id() % 100_000 * 4 + n,
+        ..cluster(0)
+    };
     machine.clusters.create(&cluster, Pace::Now).await.unwrap();
     machine.up(&cluster.project).await;
     cluster.project
@@ -66,7 +79,11 @@ async fn project(machine: &Machine, n: u32) -> ProjectRef {
 /// Runs the tenant's native code inside its server, and returns its number.
 async fn attack(machine: &Machine, project: &ProjectRef, what: &str, number: u64) -> i64 {
     let data = machine.data(project);
-    let (own, order, result) = (data.join("own.so"), data.join("attack"), data.join("attack.result"));
+    let (own, order, result) = (
+        data.join("own.so"),
+        data.join("attack"),
+        data.join("attack.result"),
+    );
     let _ = fs::remove_file(&result);
     fs::copy(library(), &own).unwrap();
     fs::write(&order, format!("{what} {number}")).unwrap();
@@ -77,17 +94,30 @@ async fn attack(machine: &Machine, project: &ProjectRef, what: &str, number: u64
     }
     let admin = machine.clusters.admin(project).await.unwrap();
     // The code has run by the time the server refuses the library.
-    admin.batch_execute(&format!("load '{}'", own.display())).await.unwrap_err();
-    fs::read_to_string(&result).expect("the native code ran").trim().parse().unwrap()
+    admin
+        .batch_execute(&format!("load '{}'", own.display()))
+        .await
+        .unwrap_err();
+    fs::read_to_string(&result)
+        .expect("the native code ran")
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 fn is_alive(pid: i64) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+    status
+        .lines()
+        .any(|line| line.starts_with("State:") && !line.contains('Z'))
 }
 
 async fn health(app: &TestApp, project: &ProjectRef) -> Value {
-    let answer = app.get(&format!("/v1/projects/{project}/health?services=db")).as_(&app.owner).send().await;
+    let answer = app
+        .get(&format!("/v1/projects/{project}/health?services=db"))
+        .as_(&app.owner)
+        .send()
+        .await;
     answer.expect(200).json()[0].clone()
 }
 
@@ -97,15 +127,24 @@ async fn until_told(app: &TestApp, project: &ProjectRef, text: &str) {
         loop {
             let mut changes = app.app.reconciler.changes();
             watchdog::look(&app.app, Disk::Always).await.unwrap();
-            let answer = app.get(&format!("/v1/projects/{project}/health?services=db")).as_(&app.owner).send().await;
-            if answer.json()[0]["error"].as_str().is_some_and(|error| error.contains(text)) {
+            let answer = app
+                .get(&format!("/v1/projects/{project}/health?services=db"))
+                .as_(&app.owner)
+                .send()
+                .await;
+            if answer.json()[0]["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(text))
+            {
                 return;
             }
             // Nothing announces the kernel's counts.
             let _ = timeout(Duration::from_millis(100), changes.changed()).await;
         }
     };
-    timeout(PATIENCE, told).await.unwrap_or_else(|_| panic!("health never said: {text}"));
+    timeout(PATIENCE, told)
+        .await
+        .unwrap_or_else(|_| panic!("health never said: {text}"));
 }
 
 #[tokio::test]
@@ -117,12 +156,18 @@ async fn sessions_that_exceed_a_projects_memory_end_and_a_neighbours_session_goe
         let machine = Arc::new(Machine::within(limits(), by).await);
         let mut app = TestApp::with(Transport::default(), machine).await;
         app.node.start();
-        let (greedy, neighbour) = (app.create_project("greedy").await, app.create_project("neighbour").await);
+        let (greedy, neighbour) = (
+            app.create_project("greedy").await,
+            app.create_project("neighbour").await,
+        );
         for project in [&greedy, &neighbour] {
             app.until(project, Status::ActiveHealthy).await;
         }
         let beside = app.machine.connect(&neighbour, "postgres").await.unwrap();
-        beside.batch_execute("create temporary table kept as select 42 n").await.unwrap();
+        beside
+            .batch_execute("create temporary table kept as select 42 n")
+            .await
+            .unwrap();
 
         let mut sessions = JoinSet::new();
         for _ in 0..3 {
@@ -143,15 +188,30 @@ async fn sessions_that_exceed_a_projects_memory_end_and_a_neighbours_session_goe
         let query = json!({"query": "select 1 as one"});
         let back = async {
             let mut changes = app.app.reconciler.changes();
-            while app.post(&path).as_(&app.owner).json(&query).send().await.status != 201 {
+            while app
+                .post(&path)
+                .as_(&app.owner)
+                .json(&query)
+                .send()
+                .await
+                .status
+                != 201
+            {
                 let _ = timeout(Duration::from_millis(100), changes.changed()).await;
             }
         };
         timeout(PATIENCE, back).await.unwrap();
 
-        let kept: i32 = beside.query_one("select n from kept", &[]).await.unwrap().get(0);
+        let kept: i32 = beside
+            .query_one("select n from kept", &[])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(kept, 42, "{by:?}");
-        assert_eq!(health(&app, &neighbour).await, json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+        assert_eq!(
+            health(&app, &neighbour).await,
+            json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+        );
         app.node.stop().await;
     }
 }
@@ -171,7 +231,10 @@ async fn a_fork_bomb_ends_at_the_projects_processes_and_stops_with_the_server() 
         beside.batch_execute("select 1").await.unwrap();
 
         let backend = machine.pid(&neighbour).await;
-        timeout(PATIENCE, machine.clusters.stop(&bomb)).await.unwrap().unwrap();
+        timeout(PATIENCE, machine.clusters.stop(&bomb))
+            .await
+            .unwrap()
+            .unwrap();
         let uid = UIDS + std::process::id() % 100_000 * 4;
         let left = fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
             let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
@@ -205,7 +268,13 @@ async fn a_process_that_looks_like_no_server_ends_with_it() {
             }
             assert!(!is_alive(hidden), "{by:?}, removed: {remove}");
         }
-        for folder in machine.clusters.resources().unwrap().groups().folders(project.as_str()) {
+        for folder in machine
+            .clusters
+            .resources()
+            .unwrap()
+            .groups()
+            .folders(project.as_str())
+        {
             assert!(!folder.exists(), "{}", folder.display());
         }
     }
@@ -215,7 +284,11 @@ async fn a_process_that_looks_like_no_server_ends_with_it() {
 async fn a_file_ends_at_the_largest_size() {
     let machine = Machine::new().await;
     let project = project(&machine, 0).await;
-    assert_eq!(attack(&machine, &project, "file", 1500).await, 0, "files of PostgreSQL have up to 1 GB");
+    assert_eq!(
+        attack(&machine, &project, "file", 1500).await,
+        0,
+        "files of PostgreSQL have up to 1 GB"
+    );
     let too_large = i64::from(rustix::io::Errno::FBIG.raw_os_error());
     assert_eq!(attack(&machine, &project, "file", 8192).await, too_large);
     machine.pid(&project).await;
@@ -224,8 +297,13 @@ async fn a_file_ends_at_the_largest_size() {
 /// Ids of shared memory that this user made.
 fn segments(uid: u32) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
-    let made = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    made.filter(|columns| columns[9] == uid.to_string()).map(|columns| columns[1].to_owned()).collect()
+    let made = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    made.filter(|columns| columns[9] == uid.to_string())
+        .map(|columns| columns[1].to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -240,11 +318,25 @@ async fn shared_memory_of_a_project_goes_with_it_and_after_unclean_ends() {
     // As native code in the server would.
     let leave = || {
         for kind in [&["-M", "1048576"][..], &["-S", "1"], &["-Q"]] {
-            assert!(Command::new("ipcmk").args(kind).uid(uid).gid(uid).output().unwrap().status.success());
+            assert!(
+                Command::new("ipcmk")
+                    .args(kind)
+                    .uid(uid)
+                    .gid(uid)
+                    .output()
+                    .unwrap()
+                    .status
+                    .success()
+            );
         }
     };
     let left = || {
-        let made = |file: &str| fs::read_to_string(format!("/proc/sysvipc/{file}")).unwrap().matches(&format!(" {uid} ")).count();
+        let made = |file: &str| {
+            fs::read_to_string(format!("/proc/sysvipc/{file}"))
+                .unwrap()
+                .matches(&format!(" {uid} "))
+                .count()
+        };
         (segments(uid).len(), made("sem") + made("msg"))
     };
     let own = segments(uid);
@@ -271,9 +363,14 @@ async fn a_server_stays_in_its_group_when_gantry_is_another_one() {
     let postmaster = machine.pid(&project).await.as_raw_nonzero().to_string();
     for folder in &folders {
         let members = fs::read_to_string(folder.join("cgroup.procs")).unwrap();
-        assert!(members.lines().any(|pid| pid == postmaster), "{}: {members}", folder.display());
+        assert!(
+            members.lines().any(|pid| pid == postmaster),
+            "{}: {members}",
+            folder.display()
+        );
     }
-    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system()).with_resources(Resources::new(limits(), groups));
+    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system())
+        .with_resources(Resources::new(limits(), groups));
     later.stop(&project).await.unwrap();
     assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
 }
@@ -288,10 +385,19 @@ async fn the_group_of_a_cluster_that_does_not_exist_is_removed_with_its_processe
     }
     let postmaster = i64::from(machine.pid(&project).await.as_raw_nonzero().get());
     // By hand, which is the operator's.
-    fs::rename(machine.home.project(&project), machine.dir().join("elsewhere")).unwrap();
+    fs::rename(
+        machine.home.project(&project),
+        machine.dir().join("elsewhere"),
+    )
+    .unwrap();
     machine.clusters.collect_garbage(&[].into()).await.unwrap();
     assert!(!is_alive(postmaster));
-    assert!(groups.folders(project.as_str()).iter().all(|folder| !folder.exists()));
+    assert!(
+        groups
+            .folders(project.as_str())
+            .iter()
+            .all(|folder| !folder.exists())
+    );
 }
 
 #[tokio::test]
@@ -302,11 +408,20 @@ async fn a_running_server_without_a_group_is_given_one() {
         return;
     }
     let project = project(&machine, 0).await;
-    let later = machine.clusters.clone().with_resources(Resources::new(limits(), groups.clone()));
+    let later = machine
+        .clusters
+        .clone()
+        .with_resources(Resources::new(limits(), groups.clone()));
     later.adopt(&project).await.unwrap();
-    let members = fs::read_to_string(groups.folders(project.as_str())[0].join("cgroup.procs")).unwrap();
+    let members =
+        fs::read_to_string(groups.folders(project.as_str())[0].join("cgroup.procs")).unwrap();
     let postmaster: Pid = machine.pid(&project).await;
-    assert!(members.lines().any(|pid| pid == postmaster.as_raw_nonzero().to_string()), "{members}");
+    assert!(
+        members
+            .lines()
+            .any(|pid| pid == postmaster.as_raw_nonzero().to_string()),
+        "{members}"
+    );
     assert!(members.lines().count() > 3, "its processes too: {members}");
     later.stop(&project).await.unwrap();
 }
@@ -314,62 +429,133 @@ async fn a_running_server_without_a_group_is_given_one() {
 /// Adds so much data, without the write-ahead log taking as much again.
 async fn fill(session: &Client, megabytes: u32) {
     let rows = megabytes * 512;
-    let sql =
-        format!("begin; set transaction read write; insert into filler select repeat('x', 1900) from generate_series(1, {rows}); commit");
+    let sql = format!(
+        "begin; set transaction read write; insert into filler select repeat('x', 1900) from generate_series(1, {rows}); commit"
+    );
     session.batch_execute(&sql).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_project_with_full_disk_space_is_read_only_then_stopped_and_comes_back() {
     let limits = ResourceLimits::default().with_disk(160 * MB, 200_000);
-    let mut app = TestApp::with(Transport::default(), Arc::new(Machine::within(limits, By::Groups).await)).await;
+    let mut app = TestApp::with(
+        Transport::default(),
+        Arc::new(Machine::within(limits, By::Groups).await),
+    )
+    .await;
     app.node.start();
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}");
     let owner = app.machine.connect(&project, "postgres").await.unwrap();
-    let table = "create unlogged table filler (t text); alter table filler alter t set storage plain";
+    let table =
+        "create unlogged table filler (t text); alter table filler alter t set storage plain";
     owner.batch_execute(table).await.unwrap();
     watchdog::look(&app.app, Disk::Always).await.unwrap();
-    assert_eq!(health(&app, &project).await, json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+    assert_eq!(
+        health(&app, &project).await,
+        json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
 
     fill(&owner, 105).await;
     watchdog::look(&app.app, Disk::Always).await.unwrap();
     let nearly = health(&app, &project).await;
-    assert_eq!((&nearly["healthy"], &nearly["status"]), (&json!(true), &json!("ACTIVE_HEALTHY")));
-    assert!(nearly["error"].as_str().unwrap().contains("of 160 MB of disk space"), "{nearly}");
+    assert_eq!(
+        (&nearly["healthy"], &nearly["status"]),
+        (&json!(true), &json!("ACTIVE_HEALTHY"))
+    );
+    assert!(
+        nearly["error"]
+            .as_str()
+            .unwrap()
+            .contains("of 160 MB of disk space"),
+        "{nearly}"
+    );
 
     fill(&owner, 30).await;
     watchdog::look(&app.app, Disk::Always).await.unwrap();
     let full = health(&app, &project).await;
-    assert_eq!((&full["healthy"], &full["status"]), (&json!(false), &json!("UNHEALTHY")));
-    assert!(full["error"].as_str().unwrap().contains("so it is read-only: delete data in a transaction"), "{full}");
-    let refused = app.machine.connect(&project, "postgres").await.unwrap().batch_execute("create table more ()").await.unwrap_err();
-    assert!(refused.as_db_error().unwrap().message().contains("read-only transaction"), "{refused:?}");
+    assert_eq!(
+        (&full["healthy"], &full["status"]),
+        (&json!(false), &json!("UNHEALTHY"))
+    );
+    assert!(
+        full["error"]
+            .as_str()
+            .unwrap()
+            .contains("so it is read-only: delete data in a transaction"),
+        "{full}"
+    );
+    let refused = app
+        .machine
+        .connect(&project, "postgres")
+        .await
+        .unwrap()
+        .batch_execute("create table more ()")
+        .await
+        .unwrap_err();
+    assert!(
+        refused
+            .as_db_error()
+            .unwrap()
+            .message()
+            .contains("read-only transaction"),
+        "{refused:?}"
+    );
 
     // The owner frees space, and the project is writable again.
-    owner.batch_execute("begin; set transaction read write; truncate filler; commit").await.unwrap();
+    owner
+        .batch_execute("begin; set transaction read write; truncate filler; commit")
+        .await
+        .unwrap();
     watchdog::look(&app.app, Disk::Always).await.unwrap();
-    assert_eq!(health(&app, &project).await, json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+    assert_eq!(
+        health(&app, &project).await,
+        json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
     let owner = app.machine.connect(&project, "postgres").await.unwrap();
     owner.batch_execute("create table more ()").await.unwrap();
 
     // A project that goes on writing is stopped, once its grace is over.
     fill(&owner, 155).await;
     watchdog::look(&app.app, Disk::Always).await.unwrap();
-    assert_eq!(health(&app, &project).await["status"], "UNHEALTHY", "within the grace after its start");
+    assert_eq!(
+        health(&app, &project).await["status"],
+        "UNHEALTHY",
+        "within the grace after its start"
+    );
     app.advance(601);
     watchdog::look(&app.app, Disk::Always).await.unwrap();
     app.until(&project, Status::Inactive).await;
-    let why = app.get(&format!("{path}/health?services=db")).as_(&app.owner).send().await.expect(400).message();
-    assert!(why.starts_with("No active services available: ") && why.contains("restore it and delete data within 10 minutes"), "{why}");
+    let why = app
+        .get(&format!("{path}/health?services=db"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400)
+        .message();
+    assert!(
+        why.starts_with("No active services available: ")
+            && why.contains("restore it and delete data within 10 minutes"),
+        "{why}"
+    );
 
-    app.post(&format!("{path}/restore")).as_(&app.owner).send().await.expect(200);
+    app.post(&format!("{path}/restore"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     app.until(&project, Status::ActiveHealthy).await;
     watchdog::look(&app.app, Disk::Always).await.unwrap();
     app.until(&project, Status::ActiveHealthy).await;
     let owner = app.machine.connect(&project, "postgres").await.unwrap();
-    owner.batch_execute("begin; set transaction read write; truncate filler; commit").await.unwrap();
+    owner
+        .batch_execute("begin; set transaction read write; truncate filler; commit")
+        .await
+        .unwrap();
     watchdog::look(&app.app, Disk::Always).await.unwrap();
-    assert_eq!(health(&app, &project).await, json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+    assert_eq!(
+        health(&app, &project).await,
+        json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
     app.node.stop().await;
 }

@@ -52,7 +52,14 @@ impl Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = tokio::spawn(router::run(app.app.clone(), listener, Some(tls)));
-        Self { app, project, address, authority, router, _tasks: JoinSet::new() }
+        Self {
+            app,
+            project,
+            address,
+            authority,
+            router,
+            _tasks: JoinSet::new(),
+        }
     }
 
     /// How to log in to the project as `role`.
@@ -67,9 +74,13 @@ impl Way {
     /// TLS that trusts the router's authority, and nobody else.
     fn tls(&self) -> MakeRustlsConnect {
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(&self.authority).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_file(&self.authority).unwrap())
+            .unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap();
         MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth())
     }
 
@@ -80,19 +91,28 @@ impl Way {
     /// What a number in the metrics is.
     fn metric(&self, line: &str) -> usize {
         let text = self.app.app.metrics.render();
-        text.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok()).unwrap_or_default()
+        text.lines()
+            .find_map(|found| found.strip_prefix(line)?.trim().parse().ok())
+            .unwrap_or_default()
     }
 }
 
 fn config(address: SocketAddr, user: &str) -> Config {
     let mut config = Config::new();
-    config.host("127.0.0.1").port(address.port()).user(user).password(PASSWORD).dbname("postgres");
+    config
+        .host("127.0.0.1")
+        .port(address.port())
+        .user(user)
+        .password(PASSWORD)
+        .dbname("postgres");
     config.connect_timeout(Duration::from_secs(20));
     config
 }
 
 async fn connect(config: &Config) -> Result<Client, tokio_postgres::Error> {
-    let (client, connection) = timeout(PATIENCE, config.connect(NoTls)).await.expect("it neither works nor fails")?;
+    let (client, connection) = timeout(PATIENCE, config.connect(NoTls))
+        .await
+        .expect("it neither works nor fails")?;
     drive(connection);
     Ok(client)
 }
@@ -106,7 +126,10 @@ where
 
 /// The code and the message that a login is refused with.
 async fn refusal(config: &Config) -> (SqlState, String) {
-    let error = connect(config).await.err().unwrap_or_else(|| panic!("{config:?} is let in"));
+    let error = connect(config)
+        .await
+        .err()
+        .unwrap_or_else(|| panic!("{config:?} is let in"));
     let refusal = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
     (refusal.code().clone(), refusal.message().to_owned())
 }
@@ -127,7 +150,9 @@ impl Raw {
     /// Everything until the router hangs up.
     async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.expect("the router does not hang up");
+        let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest))
+            .await
+            .expect("the router does not hang up");
         rest
     }
 
@@ -135,7 +160,9 @@ impl Raw {
     async fn refused(&mut self) -> Option<String> {
         let rest = self.rest().await;
         assert!(rest.is_empty() || rest[0] == b'E', "{rest:?}");
-        rest.get(5..)?.split(|byte| *byte == 0).find_map(|field| Some(String::from_utf8(field.strip_prefix(b"C")?.to_vec()).unwrap()))
+        rest.get(5..)?
+            .split(|byte| *byte == 0)
+            .find_map(|field| Some(String::from_utf8(field.strip_prefix(b"C")?.to_vec()).unwrap()))
     }
 }
 
@@ -160,7 +187,12 @@ where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
     loop {
-        if let AsyncMessage::Notification(heard) = std::future::poll_fn(|cx| connection.poll_message(cx)).await.unwrap().unwrap() {
+        if let AsyncMessage::Notification(heard) =
+            std::future::poll_fn(|cx| connection.poll_message(cx))
+                .await
+                .unwrap()
+                .unwrap()
+        {
             return heard.payload().to_owned();
         }
     }

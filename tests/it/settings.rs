@@ -17,12 +17,24 @@ use uuid::Uuid;
 use crate::support::{Node, TestApp, client::Answer, machine::Machine, settings};
 
 async fn ask(app: &TestApp, method: &str, project: &ProjectRef, body: &Value) -> Answer {
-    app.request(method, &format!("/v1/projects/{project}/config/database/postgres")).as_(&app.owner).json(body).send().await
+    app.request(
+        method,
+        &format!("/v1/projects/{project}/config/database/postgres"),
+    )
+    .as_(&app.owner)
+    .json(body)
+    .send()
+    .await
 }
 
 async fn shown(node: &Node, app: &TestApp, project: &ProjectRef, name: &str) -> Value {
     let query = json!({"query": format!("select current_setting('{name}') as value")});
-    let answer = node.post(&format!("/v1/projects/{project}/database/query")).as_(&app.owner).json(&query).send().await;
+    let answer = node
+        .post(&format!("/v1/projects/{project}/database/query"))
+        .as_(&app.owner)
+        .json(&query)
+        .send()
+        .await;
     answer.expect(201).json()[0]["value"].clone()
 }
 
@@ -30,33 +42,84 @@ async fn shown(node: &Node, app: &TestApp, project: &ProjectRef, name: &str) -> 
 async fn settings_are_in_force_when_the_call_returns() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    let get = async || app.get(&format!("/v1/projects/{project}/config/database/postgres")).as_(&app.owner).send().await.expect(200).json();
+    let get = async || {
+        app.get(&format!("/v1/projects/{project}/config/database/postgres"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()
+    };
     assert_eq!(get().await, json!({}));
 
     // Read by a running server: nobody is disconnected.
     let pid = app.machine.pid(&project).await;
     let wanted = json!({"work_mem": "8MB", "statement_timeout": "45s"});
-    assert_eq!(ask(&app, "PUT", &project, &wanted).await.expect(200).json(), wanted);
-    assert_eq!((get().await, shown(&app, &app, &project, "work_mem").await), (wanted, json!("8MB")));
+    assert_eq!(
+        ask(&app, "PUT", &project, &wanted).await.expect(200).json(),
+        wanted
+    );
+    assert_eq!(
+        (get().await, shown(&app, &app, &project, "work_mem").await),
+        (wanted, json!("8MB"))
+    );
     assert_eq!(app.machine.pid(&project).await, pid);
 
     // Read at the start.
     let merged = json!({"work_mem": "8MB", "statement_timeout": "45s", "max_connections": 40});
-    assert_eq!(ask(&app, "PATCH", &project, &json!({"max_connections": 40})).await.expect(200).json(), merged);
-    assert_eq!((get().await, shown(&app, &app, &project, "max_connections").await), (merged.clone(), json!("40")));
+    assert_eq!(
+        ask(&app, "PATCH", &project, &json!({"max_connections": 40}))
+            .await
+            .expect(200)
+            .json(),
+        merged
+    );
+    assert_eq!(
+        (
+            get().await,
+            shown(&app, &app, &project, "max_connections").await
+        ),
+        (merged.clone(), json!("40"))
+    );
     let restarted = app.machine.pid(&project).await;
     assert_ne!(restarted, pid);
 
     // Waits for the next restart, if that is wanted.
-    ask(&app, "PATCH", &project, &json!({"max_connections": 50, "restart_database": false})).await.expect(200);
-    assert_eq!((app.machine.pid(&project).await, shown(&app, &app, &project, "max_connections").await), (restarted, json!("40")));
-    app.post(&format!("/v1/projects/{project}/restart")).as_(&app.owner).send().await.expect(200);
+    ask(
+        &app,
+        "PATCH",
+        &project,
+        &json!({"max_connections": 50, "restart_database": false}),
+    )
+    .await
+    .expect(200);
+    assert_eq!(
+        (
+            app.machine.pid(&project).await,
+            shown(&app, &app, &project, "max_connections").await
+        ),
+        (restarted, json!("40"))
+    );
+    app.post(&format!("/v1/projects/{project}/restart"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     app.until(&project, Status::ActiveHealthy).await;
     assert_eq!(shown(&app, &app, &project, "max_connections").await, "50");
 
-    assert_eq!(ask(&app, "PUT", &project, &json!({})).await.expect(200).json(), json!({}));
     assert_eq!(
-        (shown(&app, &app, &project, "max_connections").await, shown(&app, &app, &project, "work_mem").await),
+        ask(&app, "PUT", &project, &json!({}))
+            .await
+            .expect(200)
+            .json(),
+        json!({})
+    );
+    assert_eq!(
+        (
+            shown(&app, &app, &project, "max_connections").await,
+            shown(&app, &app, &project, "work_mem").await
+        ),
         (json!("30"), json!("4MB"))
     );
 }
@@ -65,27 +128,48 @@ async fn settings_are_in_force_when_the_call_returns() {
 async fn settings_that_the_server_does_not_take_change_nothing() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    ask(&app, "PUT", &project, &json!({"max_connections": 40})).await.expect(200);
+    ask(&app, "PUT", &project, &json!({"max_connections": 40}))
+        .await
+        .expect(200);
     let pid = app.machine.pid(&project).await;
     for (wanted, why) in [
         (json!({"work_mem": "much"}), "work_mem"),
-        (json!({"statement_timeout": "4 fortnights"}), "statement_timeout"),
+        (
+            json!({"statement_timeout": "4 fortnights"}),
+            "statement_timeout",
+        ),
         (json!({"shared_buffers": "900GB"}), "shared_buffers"),
         (json!({"checkpoint_timeout": "1s"}), "checkpoint_timeout"),
         (json!({"fsync": false}), "fsync"),
         (json!({"max_connections": "40"}), "max_connections"),
     ] {
-        let refused = ask(&app, "PATCH", &project, &wanted).await.expect(400).message();
+        let refused = ask(&app, "PATCH", &project, &wanted)
+            .await
+            .expect(400)
+            .message();
         assert!(refused.contains(why), "{wanted}: {refused}");
     }
     assert_eq!(app.machine.pid(&project).await, pid);
 
     // Valid one by one, and yet no server starts with it: those before are in force again.
-    let refused = ask(&app, "PUT", &project, &json!({"max_connections": 3})).await.expect(400).message();
-    assert!(refused.contains("did not start with these settings") && refused.contains("superuser_reserved_connections"), "{refused}");
+    let refused = ask(&app, "PUT", &project, &json!({"max_connections": 3}))
+        .await
+        .expect(400)
+        .message();
+    assert!(
+        refused.contains("did not start with these settings")
+            && refused.contains("superuser_reserved_connections"),
+        "{refused}"
+    );
     app.until(&project, Status::ActiveHealthy).await;
     assert_eq!(shown(&app, &app, &project, "max_connections").await, "40");
-    let kept = app.get(&format!("/v1/projects/{project}/config/database/postgres")).as_(&app.owner).send().await.expect(200).json();
+    let kept = app
+        .get(&format!("/v1/projects/{project}/config/database/postgres"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(kept, json!({"max_connections": 40}));
 }
 
@@ -93,48 +177,108 @@ async fn settings_that_the_server_does_not_take_change_nothing() {
 async fn a_setting_that_waits_and_then_does_not_start_is_taken_back() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    ask(&app, "PUT", &project, &json!({"max_connections": 40})).await.expect(200);
-    ask(&app, "PATCH", &project, &json!({"max_connections": 3, "restart_database": false})).await.expect(200);
+    ask(&app, "PUT", &project, &json!({"max_connections": 40}))
+        .await
+        .expect(200);
+    ask(
+        &app,
+        "PATCH",
+        &project,
+        &json!({"max_connections": 3, "restart_database": false}),
+    )
+    .await
+    .expect(200);
     // Another change meanwhile does not make it look as if the server ran with it.
-    ask(&app, "PATCH", &project, &json!({"work_mem": "8MB"})).await.expect(200);
+    ask(&app, "PATCH", &project, &json!({"work_mem": "8MB"}))
+        .await
+        .expect(200);
     assert_eq!(shown(&app, &app, &project, "work_mem").await, "8MB");
     let restart = async || {
-        app.post(&format!("/v1/projects/{project}/restart")).as_(&app.owner).send().await.expect(200);
+        app.post(&format!("/v1/projects/{project}/restart"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200);
         app.until(&project, Status::ActiveHealthy).await;
         let path = format!("/v1/projects/{project}/config/database/postgres");
-        (shown(&app, &app, &project, "max_connections").await, app.get(&path).as_(&app.owner).send().await.expect(200).json())
+        (
+            shown(&app, &app, &project, "max_connections").await,
+            app.get(&path)
+                .as_(&app.owner)
+                .send()
+                .await
+                .expect(200)
+                .json(),
+        )
     };
-    assert_eq!(restart().await, (json!("40"), json!({"max_connections": 40})));
+    assert_eq!(
+        restart().await,
+        (json!("40"), json!({"max_connections": 40}))
+    );
     // What waited and started is what is gone back to.
-    ask(&app, "PATCH", &project, &json!({"max_connections": 50, "restart_database": false})).await.expect(200);
-    assert_eq!(restart().await, (json!("50"), json!({"max_connections": 50})));
-    ask(&app, "PATCH", &project, &json!({"max_connections": 3})).await.expect(400);
-    assert_eq!(restart().await, (json!("50"), json!({"max_connections": 50})));
+    ask(
+        &app,
+        "PATCH",
+        &project,
+        &json!({"max_connections": 50, "restart_database": false}),
+    )
+    .await
+    .expect(200);
+    assert_eq!(
+        restart().await,
+        (json!("50"), json!({"max_connections": 50}))
+    );
+    ask(&app, "PATCH", &project, &json!({"max_connections": 3}))
+        .await
+        .expect(400);
+    assert_eq!(
+        restart().await,
+        (json!("50"), json!({"max_connections": 50}))
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     const AFTER: Duration = Duration::from_mins(10);
     let app = TestApp::new().await;
-    let settings = Settings { idle_pause_after: Some(AFTER), ..settings(Transport::default(), Uuid::from_u128(2)) };
+    let settings = Settings {
+        idle_pause_after: Some(AFTER),
+        ..settings(Transport::default(), Uuid::from_u128(2))
+    };
     let mut node = app.another_with(settings, Arc::new(Machine::new().await));
     node.start();
-    let created = node.post("/v1/projects").as_(&app.owner).json(&app.new_project("sleeper")).send().await.expect(201).json();
+    let created = node
+        .post("/v1/projects")
+        .as_(&app.owner)
+        .json(&app.new_project("sleeper"))
+        .send()
+        .await
+        .expect(201)
+        .json();
     let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     node.until(&project, Status::ActiveHealthy).await;
     let observed = async || node.machine.clusters.observe(&project).await.unwrap();
 
     app.advance(599);
     idle::doze(&node.app, AFTER).await.unwrap();
-    assert!(matches!(observed().await, Observed::Running { .. }), "not yet");
+    assert!(
+        matches!(observed().await, Observed::Running { .. }),
+        "not yet"
+    );
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     app.advance(599);
     idle::doze(&node.app, AFTER).await.unwrap();
-    assert!(matches!(observed().await, Observed::Running { .. }), "it was used since");
+    assert!(
+        matches!(observed().await, Observed::Running { .. }),
+        "it was used since"
+    );
     let session = node.machine.connect(&project, "postgres").await.unwrap();
     app.advance(601);
     idle::doze(&node.app, AFTER).await.unwrap();
-    session.batch_execute("select 1").await.expect("an open session is use");
+    session
+        .batch_execute("select 1")
+        .await
+        .expect("an open session is use");
     drop(session);
     app.advance(601);
     // The server notices the end of the session a moment after us.
@@ -145,19 +289,46 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
 
     // To its owner it is well, and to look does not wake it.
     let path = format!("/v1/projects/{project}");
-    assert_eq!(node.get(&path).as_(&app.owner).send().await.expect(200).json()["status"], "ACTIVE_HEALTHY");
-    let health = node.get(&format!("{path}/health?services=db")).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!(health[0], json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"}));
+    assert_eq!(
+        node.get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()["status"],
+        "ACTIVE_HEALTHY"
+    );
+    let health = node
+        .get(&format!("{path}/health?services=db"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        health[0],
+        json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
+    );
     assert_eq!(observed().await, Observed::Stopped);
 
     // Many at once, and none sees an error.
     let answers = join_all((0..8).map(|_| shown(&node, &app, &project, "work_mem"))).await;
     assert!(answers.iter().all(|answer| answer == "4MB"));
-    let target =
-        projects::wake(&node.app, network::door(&node.app, &project, Ipv4Addr::LOCALHOST.into()).await.unwrap().unwrap().id, &project)
+    let target = projects::wake(
+        &node.app,
+        network::door(&node.app, &project, Ipv4Addr::LOCALHOST.into())
             .await
-            .unwrap();
-    assert_eq!(target.socket().path(), node.machine.clusters.socket_path(&project));
+            .unwrap()
+            .unwrap()
+            .id,
+        &project,
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        target.socket().path(),
+        node.machine.clusters.socket_path(&project)
+    );
 
     // A sleeper can be paused and restored like any other.
     app.advance(601);
@@ -165,9 +336,17 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
         idle::doze(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
-    node.post(&format!("{path}/pause")).as_(&app.owner).send().await.expect(200);
+    node.post(&format!("{path}/pause"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     node.until(&project, Status::Inactive).await;
-    node.post(&format!("{path}/restore")).as_(&app.owner).send().await.expect(200);
+    node.post(&format!("{path}/restore"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     node.until(&project, Status::ActiveHealthy).await;
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     node.stop().await;
@@ -177,11 +356,35 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
 async fn health_takes_services_in_every_spelling() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    for query in ["services=db,rest", "services=db&services=rest", "services[]=db&services[]=rest", "services%5B%5D=db&services=rest"] {
-        let health = app.get(&format!("/v1/projects/{project}/health?{query}")).as_(&app.owner).send().await.expect(200).json();
-        let names: Vec<_> = health.as_array().unwrap().iter().map(|service| service["name"].as_str().unwrap()).collect();
+    for query in [
+        "services=db,rest",
+        "services=db&services=rest",
+        "services[]=db&services[]=rest",
+        "services%5B%5D=db&services=rest",
+    ] {
+        let health = app
+            .get(&format!("/v1/projects/{project}/health?{query}"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json();
+        let names: Vec<_> = health
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|service| service["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["db", "rest"], "{query}");
     }
     let health = format!("/v1/projects/{project}/health");
-    assert_eq!(app.get(&health).as_(&app.owner).send().await.expect(400).message(), "services: Required");
+    assert_eq!(
+        app.get(&health)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .message(),
+        "services: Required"
+    );
 }

@@ -58,28 +58,49 @@ pub(crate) async fn server() -> Server {
 pub(crate) async fn server_on(engine: Engine) -> Server {
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
-    Server { target: Target::new(machine.clusters.socket(&project)), machine, project }
+    Server {
+        target: Target::new(machine.clusters.socket(&project)),
+        machine,
+        project,
+    }
 }
 
 /// A socket that this process itself listens at.
 pub(crate) fn our_own(path: PathBuf) -> ServerSocket {
-    ServerSocket::of_process(path, rustix::process::geteuid().as_raw(), std::process::id().cast_signed())
+    ServerSocket::of_process(
+        path,
+        rustix::process::geteuid().as_raw(),
+        std::process::id().cast_signed(),
+    )
 }
 
-pub(crate) const LIMITS: Limits = Limits { time: Duration::from_secs(20), rows_max: 1000, bytes_max: 1 << 20 };
+pub(crate) const LIMITS: Limits = Limits {
+    time: Duration::from_secs(20),
+    rows_max: 1000,
+    bytes_max: 1 << 20,
+};
 
-const BUDGET: Budget = Budget { limits: LIMITS, lock_timeout: Duration::from_secs(4) };
+const BUDGET: Budget = Budget {
+    limits: LIMITS,
+    lock_timeout: Duration::from_secs(4),
+};
 
 fn clock() -> Clock {
     Clock::manual("2026-11-01T09:15:03Z".parse::<DateTime<Utc>>().unwrap())
 }
 
 fn new(query: &str) -> NewMigration {
-    NewMigration { query: query.into(), ..NewMigration::default() }
+    NewMigration {
+        query: query.into(),
+        ..NewMigration::default()
+    }
 }
 
 fn keyed(query: &str, key: &str) -> NewMigration {
-    NewMigration { idempotency_key: Some(key.into()), ..new(query) }
+    NewMigration {
+        idempotency_key: Some(key.into()),
+        ..new(query)
+    }
 }
 
 pub(crate) async fn run(target: &Target, text: &str) -> Result<Value, Error> {
@@ -87,18 +108,32 @@ pub(crate) async fn run(target: &Target, text: &str) -> Result<Value, Error> {
 }
 
 async fn run_with(target: &Target, text: &str, parameters: Value) -> Result<Value, Error> {
-    let query = Query { text: text.into(), parameters: parameters.as_array().unwrap().clone(), read_only: false };
+    let query = Query {
+        text: text.into(),
+        parameters: parameters.as_array().unwrap().clone(),
+        read_only: false,
+    };
     Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
 }
 
 async fn read(target: &Target, text: &str) -> Result<Value, Error> {
-    let query = Query { text: text.into(), read_only: true, ..Query::default() };
+    let query = Query {
+        text: text.into(),
+        read_only: true,
+        ..Query::default()
+    };
     Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
 }
 
 /// The first column of the first row.
 async fn one(target: &Target, text: &str) -> Value {
-    run(target, text).await.unwrap()[0].as_object().unwrap().values().next().unwrap().clone()
+    run(target, text).await.unwrap()[0]
+        .as_object()
+        .unwrap()
+        .values()
+        .next()
+        .unwrap()
+        .clone()
 }
 
 fn message(result: Result<impl std::fmt::Debug, Error>) -> String {

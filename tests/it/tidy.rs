@@ -9,45 +9,142 @@ use std::{
 const LINES_MAX: usize = 600;
 
 /// Where HTTP is known. Everything else can be used, and tested, without it.
-const AXUM: &[&str] = &["src/http/", "src/web/", "src/cli/", "src/reference/", "src/app.rs", "src/telemetry.rs"];
+const AXUM: &[&str] = &[
+    "src/http/",
+    "src/web/",
+    "src/cli/",
+    "src/reference/",
+    "src/app.rs",
+    "src/telemetry.rs",
+];
 
 /// Where time may pass by itself, and why no event could be waited for instead.
 const SLEEPS: &[(&str, &str)] = &[
-    ("src/accepting.rs", "what hyper asks of a timer is called so"),
-    ("benches/clusters.rs", "nothing announces that a pool is full, or that a machine is quiet"),
-    ("benches/shared_limits.rs", "nothing announces that a server is there"),
-    ("logs/tests/query/hostile.rs", "is a function that is refused"),
-    ("src/analytics/s3/client.rs", "a pause before a request is made again"),
-    ("src/clusters/resources/cgroup.rs", "nothing announces that a control group is empty"),
-    ("src/clusters/control.rs", "a pause before a server that keeps ending is started again"),
-    ("src/db/heartbeat.rs", "the database is asked every so often whether it is there"),
-    ("src/clusters/server.rs", "nothing announces that a server became ready"),
+    (
+        "src/accepting.rs",
+        "what hyper asks of a timer is called so",
+    ),
+    (
+        "benches/clusters.rs",
+        "nothing announces that a pool is full, or that a machine is quiet",
+    ),
+    (
+        "benches/shared_limits.rs",
+        "nothing announces that a server is there",
+    ),
+    (
+        "logs/tests/query/hostile.rs",
+        "is a function that is refused",
+    ),
+    (
+        "src/analytics/s3/client.rs",
+        "a pause before a request is made again",
+    ),
+    (
+        "src/clusters/resources/cgroup.rs",
+        "nothing announces that a control group is empty",
+    ),
+    (
+        "src/clusters/control.rs",
+        "a pause before a server that keeps ending is started again",
+    ),
+    (
+        "src/db/heartbeat.rs",
+        "the database is asked every so often whether it is there",
+    ),
+    (
+        "src/clusters/server.rs",
+        "nothing announces that a server became ready",
+    ),
     ("src/database/stop.rs", "the grace itself is a time"),
-    ("src/router/connection.rs", "nothing announces room in a server's queue"),
-    ("src/network/login_roles.rs", "roles go when their time is over"),
-    ("src/limits/snapshot.rs", "counters are saved every so often"),
-    ("src/listener.rs", "the pause before a lost connection is made again"),
-    ("src/limits/overrides.rs", "a pause before a failed reading is tried again"),
-    ("src/limits/postgres.rs", "a pause before a connection is made again; dead counters are looked for now and then"),
-    ("src/limits/redis.rs", "a pause before a connection is made again"),
+    (
+        "src/router/connection.rs",
+        "nothing announces room in a server's queue",
+    ),
+    (
+        "src/network/login_roles.rs",
+        "roles go when their time is over",
+    ),
+    (
+        "src/limits/snapshot.rs",
+        "counters are saved every so often",
+    ),
+    (
+        "src/listener.rs",
+        "the pause before a lost connection is made again",
+    ),
+    (
+        "src/limits/overrides.rs",
+        "a pause before a failed reading is tried again",
+    ),
+    (
+        "src/limits/postgres.rs",
+        "a pause before a connection is made again; dead counters are looked for now and then",
+    ),
+    (
+        "src/limits/redis.rs",
+        "a pause before a connection is made again",
+    ),
     ("src/limits/shared.rs", "heartbeats are sent every so often"),
-    ("src/projects/lease.rs", "a lease is renewed, and looked for, every so often"),
+    (
+        "src/projects/lease.rs",
+        "a lease is renewed, and looked for, every so often",
+    ),
     ("src/tokens/last_used.rs", "uses are gathered for a time"),
     ("src/tokens/usage.rs", "calls are gathered for a time"),
-    ("tests/it/access.rs", "nothing here hears another node's notification arrive"),
-    ("tests/it/binary/crash.rs", "the moment of the kill is what varies"),
-    ("tests/it/binary/machine.rs", "nothing announces that somebody else's process ended"),
-    ("tests/it/clusters.rs", "nothing announces that somebody else's process ended"),
-    ("tests/it/lifecycle.rs", "the moment of the removal is what varies; nothing announces that files are gone"),
+    (
+        "tests/it/access.rs",
+        "nothing here hears another node's notification arrive",
+    ),
+    (
+        "tests/it/binary/crash.rs",
+        "the moment of the kill is what varies",
+    ),
+    (
+        "tests/it/binary/machine.rs",
+        "nothing announces that somebody else's process ended",
+    ),
+    (
+        "tests/it/clusters.rs",
+        "nothing announces that somebody else's process ended",
+    ),
+    (
+        "tests/it/lifecycle.rs",
+        "the moment of the removal is what varies; nothing announces that files are gone",
+    ),
     ("tests/it/limits/gate.rs", "a slow store is slow"),
-    ("tests/it/limits/names.rs", "nothing here hears a notification arrive"),
-    ("tests/it/limits/nodes.rs", "nothing here hears another node's notification arrive"),
-    ("tests/it/limits/slow.rs", "processes hear of each other by heartbeats; an outage lasts a time"),
-    ("tests/it/limits/stores.rs", "the windows are of a store, which has its own clock"),
-    ("tests/it/limits/support.rs", "nothing announces that a server is there"),
-    ("tests/it/pool.rs", "nothing announces that a cluster was prepared"),
-    ("tests/it/sql.rs", "nothing announces what another session does"),
-    ("tests/it/support/machine.rs", "nothing announces that somebody else's process ended"),
+    (
+        "tests/it/limits/names.rs",
+        "nothing here hears a notification arrive",
+    ),
+    (
+        "tests/it/limits/nodes.rs",
+        "nothing here hears another node's notification arrive",
+    ),
+    (
+        "tests/it/limits/slow.rs",
+        "processes hear of each other by heartbeats; an outage lasts a time",
+    ),
+    (
+        "tests/it/limits/stores.rs",
+        "the windows are of a store, which has its own clock",
+    ),
+    (
+        "tests/it/limits/support.rs",
+        "nothing announces that a server is there",
+    ),
+    (
+        "tests/it/pool.rs",
+        "nothing announces that a cluster was prepared",
+    ),
+    (
+        "tests/it/sql.rs",
+        "nothing announces what another session does",
+    ),
+    (
+        "tests/it/support/machine.rs",
+        "nothing announces that somebody else's process ended",
+    ),
     ("tests/it/tidy.rs", "names what it looks for"),
 ];
 
@@ -74,8 +171,14 @@ impl Source {
 
     /// Lines that are neither comments nor in a test module, which stands at the end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        let lines = self.text.lines().enumerate().map(|(index, line)| (index + 1, line));
-        lines.take_while(|(_, line)| *line != "#[cfg(test)]").filter(|(_, line)| !line.trim_start().starts_with("//"))
+        let lines = self
+            .text
+            .lines()
+            .enumerate()
+            .map(|(index, line)| (index + 1, line));
+        lines
+            .take_while(|(_, line)| *line != "#[cfg(test)]")
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 }
 
@@ -91,11 +194,22 @@ fn sources(folders: &[&str], ending: &str) -> Vec<Source> {
         for entry in fs::read_dir(&folder).into_iter().flatten() {
             let (path, name) = (entry.as_ref().unwrap().path(), entry.unwrap().file_name());
             let name = name.to_str().unwrap();
-            if path.is_dir() && !name.starts_with('.') && !["target", "node_modules", "vendor"].contains(&name) {
+            if path.is_dir()
+                && !name.starts_with('.')
+                && !["target", "node_modules", "vendor"].contains(&name)
+            {
                 pending.push(path);
             } else if name.ends_with(ending) {
-                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-                found.push(Source { name, text: fs::read_to_string(path).unwrap() });
+                let name = path
+                    .strip_prefix(root())
+                    .unwrap()
+                    .to_str()
+                    .unwrap()
+                    .to_owned();
+                found.push(Source {
+                    name,
+                    text: fs::read_to_string(path).unwrap(),
+                });
             }
         }
     }
@@ -105,7 +219,11 @@ fn sources(folders: &[&str], ending: &str) -> Vec<Source> {
 
 fn rust() -> Vec<Source> {
     let found = sources(&["src", "logs", "tests", "benches"], ".rs");
-    assert!(found.len() > 50, "the source was not found: {}", found.len());
+    assert!(
+        found.len() > 50,
+        "the source was not found: {}",
+        found.len()
+    );
     found
 }
 
@@ -118,30 +236,51 @@ fn no_breach(breaches: &[String]) {
 /// Lines of code with one of these texts, in files where they may not be.
 fn mentions(files: &[Source], texts: &[&str], allowed: &[&str]) -> Vec<String> {
     let elsewhere = files.iter().filter(|file| !file.under(allowed));
-    let lines = elsewhere.flat_map(|file| file.code().map(move |(number, line)| (file, number, line)));
+    let lines =
+        elsewhere.flat_map(|file| file.code().map(move |(number, line)| (file, number, line)));
     let breaches = lines.filter(|(_, _, line)| texts.iter().any(|text| line.contains(text)));
-    breaches.map(|(file, number, line)| format!("{}:{number}: {}", file.name, line.trim())).collect()
+    breaches
+        .map(|(file, number, line)| format!("{}:{number}: {}", file.name, line.trim()))
+        .collect()
 }
 
 fn in_src() -> Vec<Source> {
-    rust().into_iter().filter(|file| file.name.starts_with("src/")).collect()
+    rust()
+        .into_iter()
+        .filter(|file| file.name.starts_with("src/"))
+        .collect()
 }
 
 #[test]
 fn no_file_is_too_long() {
-    let long = rust().into_iter().filter(|file| file.text.lines().count() >= LINES_MAX);
-    no_breach(&long.map(|file| format!("{}: {} lines", file.name, file.text.lines().count())).collect::<Vec<_>>());
+    let long = rust()
+        .into_iter()
+        .filter(|file| file.text.lines().count() >= LINES_MAX);
+    no_breach(
+        &long
+            .map(|file| format!("{}: {} lines", file.name, file.text.lines().count()))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
 fn every_file_says_what_it_is() {
-    let silent = rust().into_iter().filter(|file| !file.under(&["benches/", "logs/benches/"]) && !file.text.starts_with("//! "));
-    no_breach(&silent.map(|file| format!("{}: does not open with `//! `", file.name)).collect::<Vec<_>>());
+    let silent = rust().into_iter().filter(|file| {
+        !file.under(&["benches/", "logs/benches/"]) && !file.text.starts_with("//! ")
+    });
+    no_breach(
+        &silent
+            .map(|file| format!("{}: does not open with `//! `", file.name))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
 fn http_is_known_only_at_the_edge() {
-    let files: Vec<_> = in_src().into_iter().filter(|file| !file.name.ends_with("/api.rs")).collect();
+    let files: Vec<_> = in_src()
+        .into_iter()
+        .filter(|file| !file.name.ends_with("/api.rs"))
+        .collect();
     no_breach(&mentions(&files, &["axum"], AXUM));
 }
 
@@ -151,7 +290,13 @@ fn only_the_guard_reads_credentials() {
         &in_src(),
         &["AUTHORIZATION", "\"authorization\"", "\"Authorization\""],
         // The last two write them, into requests of their own.
-        &["src/http/guard.rs", "src/edge/gate.rs", "src/edge/request.rs", "src/analytics/s3/client.rs", "src/clusters/registry.rs"],
+        &[
+            "src/http/guard.rs",
+            "src/edge/gate.rs",
+            "src/edge/request.rs",
+            "src/analytics/s3/client.rs",
+            "src/clusters/registry.rs",
+        ],
     ));
 }
 
@@ -160,25 +305,52 @@ fn only_the_guard_reads_credentials() {
 #[test]
 fn only_one_file_connects_to_servers_of_projects() {
     // The control cluster's socket is in a folder that no tenant can write; the operator's socket is Gantry's own.
-    let others = ["src/clusters/socket.rs", "src/clusters/control.rs", "src/operator.rs", "src/cli/"];
-    no_breach(&mentions(&in_src(), &["UnixStream::connect", "host_path", "UnixSocket::new", ".connect(NoTls)"], &others));
+    let others = [
+        "src/clusters/socket.rs",
+        "src/clusters/control.rs",
+        "src/operator.rs",
+        "src/cli/",
+    ];
+    no_breach(&mentions(
+        &in_src(),
+        &[
+            "UnixStream::connect",
+            "host_path",
+            "UnixSocket::new",
+            ".connect(NoTls)",
+        ],
+        &others,
+    ));
 }
 
 #[test]
 fn only_one_file_reads_cookies() {
     // The second one joins those of a client for a service.
-    no_breach(&mentions(&in_src(), &["header::COOKIE"], &["src/web/cookie.rs", "src/edge/request.rs"]));
+    no_breach(&mentions(
+        &in_src(),
+        &["header::COOKIE"],
+        &["src/web/cookie.rs", "src/edge/request.rs"],
+    ));
 }
 
 #[test]
 fn only_listed_files_sleep_or_read_the_environment() {
-    let places = |list: &'static [(&str, &str)]| list.iter().map(|(place, _)| *place).collect::<Vec<_>>();
+    let places =
+        |list: &'static [(&str, &str)]| list.iter().map(|(place, _)| *place).collect::<Vec<_>>();
     no_breach(&mentions(&rust(), SLEEP, &places(SLEEPS)));
     no_breach(&mentions(&in_src(), &["env::var"], &places(ENVIRONMENT)));
     // A list with more than what is needed hides the next one.
     for (list, texts) in [(SLEEPS, SLEEP), (ENVIRONMENT, &["env::var"])] {
-        let unused = list.iter().filter(|(place, _)| mentions(&rust(), texts, &[]).iter().all(|line| !line.starts_with(place)));
-        no_breach(&unused.map(|(place, _)| format!("{place} is listed for {texts:?} and has none")).collect::<Vec<_>>());
+        let unused = list.iter().filter(|(place, _)| {
+            mentions(&rust(), texts, &[])
+                .iter()
+                .all(|line| !line.starts_with(place))
+        });
+        no_breach(
+            &unused
+                .map(|(place, _)| format!("{place} is listed for {texts:?} and has none"))
+                .collect::<Vec<_>>(),
+        );
     }
 }
 
@@ -193,7 +365,13 @@ fn nothing_is_left_unfinished_or_silenced() {
 fn every_migration_opens_with_its_reason() {
     let files = sources(&["migrations"], ".sql");
     assert!(!files.is_empty());
-    no_breach(&files.iter().filter(|file| !file.text.starts_with("-- Why: ")).map(|file| file.name.clone()).collect::<Vec<_>>());
+    no_breach(
+        &files
+            .iter()
+            .filter(|file| !file.text.starts_with("-- Why: "))
+            .map(|file| file.name.clone())
+            .collect::<Vec<_>>(),
+    );
 }
 
 /// Headings of a document, without what stands in code blocks.
@@ -213,7 +391,10 @@ fn headings(text: &str) -> Vec<&str> {
 #[test]
 fn every_document_has_one_title() {
     let breaches = sources(&[""], ".md").into_iter().filter_map(|file| {
-        let titles = headings(&file.text).into_iter().filter(|line| line.starts_with("# ")).count();
+        let titles = headings(&file.text)
+            .into_iter()
+            .filter(|line| line.starts_with("# "))
+            .count();
         (titles != 1).then(|| format!("{}: {titles} titles", file.name))
     });
     no_breach(&breaches.collect::<Vec<_>>());
@@ -221,19 +402,32 @@ fn every_document_has_one_title() {
 
 #[test]
 fn every_decision_says_why_and_at_what_cost() {
-    let breaches = sources(&["docs/decisions"], ".md").into_iter().filter_map(|file| {
-        let number = file.name.rsplit('/').next()?.get(..4)?.to_owned();
-        let headings = headings(&file.text);
-        let title = headings.first().is_some_and(|title| title.starts_with(&format!("# {number}. ")));
-        let numbered = number.bytes().all(|byte| byte.is_ascii_digit());
-        let complete = ["## Context", "## Decision", "## Cost"].iter().all(|section| headings.contains(section));
-        (!(numbered && title && complete))
-            .then(|| format!("{}: wants `# {number}. Title` and the sections Context, Decision, Cost", file.name))
-    });
+    let breaches = sources(&["docs/decisions"], ".md")
+        .into_iter()
+        .filter_map(|file| {
+            let number = file.name.rsplit('/').next()?.get(..4)?.to_owned();
+            let headings = headings(&file.text);
+            let title = headings
+                .first()
+                .is_some_and(|title| title.starts_with(&format!("# {number}. ")));
+            let numbered = number.bytes().all(|byte| byte.is_ascii_digit());
+            let complete = ["## Context", "## Decision", "## Cost"]
+                .iter()
+                .all(|section| headings.contains(section));
+            (!(numbered && title && complete)).then(|| {
+                format!(
+                    "{}: wants `# {number}. Title` and the sections Context, Decision, Cost",
+                    file.name
+                )
+            })
+        });
     no_breach(&breaches.collect::<Vec<_>>());
 }
 
 #[test]
 fn headings_in_code_are_none() {
-    assert_eq!(headings("# A\n```\n# not\n```\n## B\n#no\n"), ["# A", "## B"]);
+    assert_eq!(
+        headings("# A\n```\n# not\n```\n## B\n#no\n"),
+        ["# A", "## B"]
+    );
 }

@@ -30,8 +30,7 @@ use crate::{
 };
 
 /// A verifier of no password that anybody knows.
-const VERIFIER: &str =
-    "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
+const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
 
 /// The answers by which Landlock, the list of system calls and file permissions refuse: `EPERM`, `EACCES`, `EXDEV`,
 /// `ENOSYS`.
@@ -44,7 +43,12 @@ const ATTEMPTS: usize = 93;
 fn library(machine: &Machine, project: &ProjectRef) -> PathBuf {
     let library = machine.data(project).join("attack.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/server.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"]).arg(&library).arg(source).status().unwrap();
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .arg(&library)
+        .arg(source)
+        .status()
+        .unwrap();
     assert!(compiled.success());
     let owner = fs::metadata(machine.data(project)).unwrap();
     chown(&library, Some(owner.uid()), Some(owner.gid())).unwrap();
@@ -52,26 +56,42 @@ fn library(machine: &Machine, project: &ProjectRef) -> PathBuf {
 }
 
 /// Has a superuser load the program, with these words. Returns what it wrote.
-async fn attack(machine: &Machine, project: &ProjectRef, words: &[&str]) -> BTreeMap<String, (bool, i32)> {
+async fn attack(
+    machine: &Machine,
+    project: &ProjectRef,
+    words: &[&str],
+) -> BTreeMap<String, (bool, i32)> {
     let (library, data) = (library(machine, project), machine.data(project));
     fs::write(data.join("attack.in"), words.join("\n")).unwrap();
     fs::set_permissions(data.join("attack.in"), fs::Permissions::from_mode(0o644)).unwrap();
     let admin = machine.clusters.admin(project).await.unwrap();
     // PostgreSQL refuses the library after its constructor ran: it is no extension.
-    let refused = admin.batch_execute(&format!("load '{}'", library.display())).await.unwrap_err();
-    assert!(format!("{refused:?}").contains("missing magic block"), "{refused:?}");
+    let refused = admin
+        .batch_execute(&format!("load '{}'", library.display()))
+        .await
+        .unwrap_err();
+    assert!(
+        format!("{refused:?}").contains("missing magic block"),
+        "{refused:?}"
+    );
     let written = fs::read_to_string(data.join("attack.out")).unwrap();
     assert!(written.ends_with("end\n"), "{written}");
     let outcome = |line: &str| {
         let [name, verdict, errno] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        Some((name.to_owned(), (verdict == "denied", errno.parse().unwrap())))
+        Some((
+            name.to_owned(),
+            (verdict == "denied", errno.parse().unwrap()),
+        ))
     };
     written.lines().filter_map(outcome).collect()
 }
 
 fn loader() -> &'static str {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
-    loaders.into_iter().find(|path| Path::new(path).exists()).expect("a loader of glibc")
+    loaders
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .expect("a loader of glibc")
 }
 
 #[tokio::test]
@@ -98,9 +118,17 @@ async fn native_code_of_a_superuser_reaches_nothing_outside_its_server() {
             ],
         )
         .await;
-        let done: Vec<_> = outcome.iter().filter(|(_, (denied, errno))| !denied || !REFUSALS.contains(errno)).collect();
+        let done: Vec<_> = outcome
+            .iter()
+            .filter(|(_, (denied, errno))| !denied || !REFUSALS.contains(errno))
+            .collect();
         assert!(done.is_empty(), "{}: {done:?}", engine.text());
-        assert!(outcome.len() >= ATTEMPTS, "{}: {} attempts", engine.text(), outcome.len());
+        assert!(
+            outcome.len() >= ATTEMPTS,
+            "{}: {} attempts",
+            engine.text(),
+            outcome.len()
+        );
         // The server itself is unharmed.
         machine.clusters.admin(&project).await.unwrap();
     }
@@ -109,11 +137,25 @@ async fn native_code_of_a_superuser_reaches_nothing_outside_its_server() {
 /// Everything of Gantry that talks to a project's server is refused, with this reason.
 async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
     let error = machine.clusters.admin(project).await.unwrap_err();
-    assert!(matches!(error, ClusterError::Unreached { .. }) && error.to_string().contains(reason), "{error}");
+    assert!(
+        matches!(error, ClusterError::Unreached { .. }) && error.to_string().contains(reason),
+        "{error}"
+    );
     let target = Target::new(machine.clusters.socket(project));
-    let query = Query { text: "create table public.reached ()".into(), parameters: Vec::new(), read_only: false };
-    assert!(matches!(run_query(&target, &query, LIMITS).await, Err(Error::DatabaseUnreachable)));
-    let error = machine.clusters.set_password(project, "postgres", VERIFIER).await.unwrap_err();
+    let query = Query {
+        text: "create table public.reached ()".into(),
+        parameters: Vec::new(),
+        read_only: false,
+    };
+    assert!(matches!(
+        run_query(&target, &query, LIMITS).await,
+        Err(Error::DatabaseUnreachable)
+    ));
+    let error = machine
+        .clusters
+        .set_password(project, "postgres", VERIFIER)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains(reason), "{error}");
 }
 
@@ -138,7 +180,11 @@ async fn a_link_to_another_projects_socket_leads_gantry_nowhere() {
     // The whole folder as a link, which only another wall keeps a tenant from making.
     let folder = socket.parent().unwrap();
     fs::rename(folder, folder.with_extension("away")).unwrap();
-    symlink(machine.clusters.socket_path(&neighbour).parent().unwrap(), folder).unwrap();
+    symlink(
+        machine.clusters.socket_path(&neighbour).parent().unwrap(),
+        folder,
+    )
+    .unwrap();
     assert_cut_off(&machine, &project, "lies in a folder that is a link").await;
 
     assert_eq!(passwords_and_tables(&machine, &neighbour).await, before);
@@ -154,11 +200,20 @@ async fn another_servers_socket_in_the_place_of_the_own_is_refused() {
     // A second name of the neighbour's socket, which file permissions keep a tenant from making.
     fs::hard_link(machine.clusters.socket_path(&neighbour), &socket).unwrap();
     let owner = fs::metadata(machine.data(&project)).unwrap();
-    let reason = if is_root() { "is a socket of another user" } else { "is not the project's server" };
+    let reason = if is_root() {
+        "is a socket of another user"
+    } else {
+        "is not the project's server"
+    };
     assert_cut_off(&machine, &project, reason).await;
     if is_root() {
         chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-        assert_cut_off(&machine, &project, "is answered by a process of another user").await;
+        assert_cut_off(
+            &machine,
+            &project,
+            "is answered by a process of another user",
+        )
+        .await;
         let theirs = fs::metadata(machine.data(&neighbour)).unwrap();
         chown(&socket, Some(theirs.uid()), Some(theirs.gid())).unwrap();
     }
@@ -181,7 +236,12 @@ async fn a_listener_of_another_user_is_told_nothing() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 
     chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-    assert_cut_off(&machine, &project, "is answered by a process of another user").await;
+    assert_cut_off(
+        &machine,
+        &project,
+        "is answered by a process of another user",
+    )
+    .await;
     let mut told = Vec::new();
     while let Ok((mut client, _)) = listener.accept() {
         client.read_to_end(&mut told).unwrap();
@@ -196,7 +256,12 @@ async fn a_listener_of_the_tenants_own_is_told_nothing() {
     }
     let machine = Machine::new().await;
     let project = machine.running(1).await;
-    let folder = machine.clusters.socket_path(&project).parent().unwrap().to_owned();
+    let folder = machine
+        .clusters
+        .socket_path(&project)
+        .parent()
+        .unwrap()
+        .to_owned();
     let outcome = attack(&machine, &project, &["listen", folder.to_str().unwrap()]).await;
     assert_eq!(outcome["listen-instead"], (false, 0));
     assert_cut_off(&machine, &project, "is not the project's server").await;
@@ -209,7 +274,9 @@ async fn a_listener_of_the_tenants_own_is_told_nothing() {
             tokio::task::yield_now().await;
         }
     };
-    let told = timeout(PATIENCE, told).await.expect("the listener was not connected to");
+    let told = timeout(PATIENCE, told)
+        .await
+        .expect("the listener was not connected to");
     assert!(told.lines().all(|length| length == "0"), "{told}");
     // A restart ends the listener and makes the socket again.
     machine.clusters.stop(&project).await.unwrap();
@@ -224,8 +291,16 @@ async fn a_check_of_settings_reads_no_file_outside_the_server() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
-        machine.clusters.check_settings(&project, &[("work_mem".to_owned(), "8MB".to_owned())]).await.unwrap();
-        let error = machine.clusters.check_settings(&project, &[("work_mem".to_owned(), "-1".to_owned())]).await.unwrap_err();
+        machine
+            .clusters
+            .check_settings(&project, &[("work_mem".to_owned(), "8MB".to_owned())])
+            .await
+            .unwrap();
+        let error = machine
+            .clusters
+            .check_settings(&project, &[("work_mem".to_owned(), "-1".to_owned())])
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("work_mem"), "{error}");
 
         // Every user of the machine may read it; a server may not.
@@ -233,8 +308,20 @@ async fn a_check_of_settings_reads_no_file_outside_the_server() {
         fs::write(&secret, "work_mem = '4MB'\n").unwrap();
         fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
         let conf = machine.data(&project).join("postgresql.conf");
-        fs::write(&conf, format!("{}\ninclude '{}'\n", fs::read_to_string(&conf).unwrap(), secret.display())).unwrap();
-        let error = machine.clusters.check_settings(&project, &[]).await.unwrap_err();
+        fs::write(
+            &conf,
+            format!(
+                "{}\ninclude '{}'\n",
+                fs::read_to_string(&conf).unwrap(),
+                secret.display()
+            ),
+        )
+        .unwrap();
+        let error = machine
+            .clusters
+            .check_settings(&project, &[])
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, ClusterError::Setting(said) if said.contains("ermission denied") || said.contains("contains errors")),
             "{error}"

@@ -28,7 +28,11 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(max: usize, wider: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self { used: AtomicUsize::new(0), max, wider })
+        Arc::new(Self {
+            used: AtomicUsize::new(0),
+            max,
+            wider,
+        })
     }
 
     fn take(&self, bytes: usize) {
@@ -47,10 +51,17 @@ impl Memory {
 
     fn try_take(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.max);
-        if self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+        if self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .is_err()
+        {
             return false;
         }
-        let taken = self.wider.as_ref().is_none_or(|wider| wider.try_take(bytes));
+        let taken = self
+            .wider
+            .as_ref()
+            .is_none_or(|wider| wider.try_take(bytes));
         if !taken {
             self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -60,7 +71,12 @@ impl Memory {
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} bytes", self.used.load(Ordering::Relaxed), self.max)
+        write!(
+            f,
+            "{} of {} bytes",
+            self.used.load(Ordering::Relaxed),
+            self.max
+        )
     }
 }
 
@@ -82,7 +98,9 @@ impl MemoryPool for Memory {
             return Ok(());
         }
         let consumer = reservation.consumer().name();
-        Err(DataFusionError::ResourcesExhausted(format!("{consumer} wants {additional} bytes more, {self} are taken")))
+        Err(DataFusionError::ResourcesExhausted(format!(
+            "{consumer} wants {additional} bytes more, {self} are taken"
+        )))
     }
 
     fn reserved(&self) -> usize {
@@ -134,12 +152,24 @@ impl Turns {
     /// Waits for a turn. Who finds too many waiting is turned away.
     pub(super) async fn take(&self, project: &str) -> Result<Turn, QueryError> {
         let closed = |_| QueryError::Backend("no more queries are taken".into());
-        let waiting = Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| QueryError::Backend("too many queries wait".into()))?;
+        let waiting = Arc::clone(&self.waiting)
+            .try_acquire_owned()
+            .map_err(|_| QueryError::Backend("too many queries wait".into()))?;
         let share = self.share(project);
-        let own = Arc::clone(&share.turns).acquire_owned().await.map_err(closed)?;
-        let running = Arc::clone(&self.running).acquire_owned().await.map_err(closed)?;
+        let own = Arc::clone(&share.turns)
+            .acquire_owned()
+            .await
+            .map_err(closed)?;
+        let running = Arc::clone(&self.running)
+            .acquire_owned()
+            .await
+            .map_err(closed)?;
         drop(waiting);
-        Ok(Turn { memory: Memory::new(self.bounds.memory_query, Some(Arc::clone(&share.memory))), _share: share, _permits: [own, running] })
+        Ok(Turn {
+            memory: Memory::new(self.bounds.memory_query, Some(Arc::clone(&share.memory))),
+            _share: share,
+            _permits: [own, running],
+        })
     }
 
     fn share(&self, project: &str) -> Arc<Share> {
@@ -149,7 +179,10 @@ impl Turns {
         }
         shares.retain(|_, share| share.strong_count() > 0);
         let memory = Memory::new(self.bounds.memory_project, Some(Arc::clone(&self.memory)));
-        let share = Arc::new(Share { turns: Arc::new(Semaphore::new(self.bounds.running_project)), memory });
+        let share = Arc::new(Share {
+            turns: Arc::new(Semaphore::new(self.bounds.running_project)),
+            memory,
+        });
         shares.insert(project.to_owned(), Arc::downgrade(&share));
         share
     }
@@ -162,16 +195,27 @@ mod tests {
     #[test]
     fn memory_is_taken_from_both_or_neither() {
         let project = Memory::new(10, None);
-        let (one, other) = (Memory::new(8, Some(Arc::clone(&project))), Memory::new(8, Some(Arc::clone(&project))));
+        let (one, other) = (
+            Memory::new(8, Some(Arc::clone(&project))),
+            Memory::new(8, Some(Arc::clone(&project))),
+        );
         assert!(one.try_take(8) && !one.try_take(1));
         assert!(!other.try_take(3) && other.try_take(2));
         one.give(8);
-        assert_eq!((project.reserved(), one.reserved(), other.reserved()), (2, 0, 2));
+        assert_eq!(
+            (project.reserved(), one.reserved(), other.reserved()),
+            (2, 0, 2)
+        );
     }
 
     #[tokio::test]
     async fn a_project_has_its_share_of_the_turns_and_too_many_are_turned_away() {
-        let turns = Turns::new(Bounds { running: 2, running_project: 1, waiting: 1, ..Bounds::default() });
+        let turns = Turns::new(Bounds {
+            running: 2,
+            running_project: 1,
+            waiting: 1,
+            ..Bounds::default()
+        });
         let first = turns.take("a").await.unwrap();
         let mut second = std::pin::pin!(turns.take("a"));
         assert!(futures_util::poll!(&mut second).is_pending());

@@ -8,7 +8,10 @@ use std::{borrow::Borrow, fmt, hash::Hash, ops::Range, sync::Arc};
 
 use datafusion::{
     arrow::{
-        array::{Array, ArrayRef, AsArray as _, Int64Array, RecordBatch, StringViewArray, TimestampSecondArray},
+        array::{
+            Array, ArrayRef, AsArray as _, Int64Array, RecordBatch, StringViewArray,
+            TimestampSecondArray,
+        },
         buffer::{BooleanBuffer, Buffer},
         datatypes::{DataType, SchemaRef, TimeUnit, TimestampSecondType},
     },
@@ -19,7 +22,8 @@ use datafusion::{
     execution::{SendableRecordBatchStream, TaskContext},
     physical_expr::{PhysicalExpr, aggregate::AggregateFunctionExpr, expressions::Literal},
     physical_plan::{
-        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
+        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
+        ReplaceChildrenOptions,
         aggregates::{AggregateExec, AggregateMode},
         stream::RecordBatchStreamAdapter,
     },
@@ -60,7 +64,9 @@ type Condition = Option<Arc<dyn PhysicalExpr>>;
 impl CountExec {
     fn instead_of(node: &dyn ExecutionPlan) -> Option<Self> {
         let aggregate = node.downcast_ref::<AggregateExec>()?;
-        let ([(key, _)], [_, ..]) = (aggregate.group_expr().expr(), aggregate.aggr_expr()) else { return None };
+        let ([(key, _)], [_, ..]) = (aggregate.group_expr().expr(), aggregate.aggr_expr()) else {
+            return None;
+        };
         let fits = *aggregate.mode() == AggregateMode::Partial
             && aggregate.group_expr().is_single()
             && aggregate.limit_options().is_none()
@@ -102,9 +108,17 @@ impl ExecutionPlan for CountExec {
         vec![&self.input]
     }
 
-    fn apply_expressions(&self, f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>) -> Result<TreeNodeRecursion> {
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
         let first = f(&self.key);
-        self.counted.iter().flatten().fold(first, |so_far, condition| so_far?.visit_sibling(|| f(condition)))
+        self.counted
+            .iter()
+            .flatten()
+            .fold(first, |so_far, condition| {
+                so_far?.visit_sibling(|| f(condition))
+            })
     }
 
     fn replace_children(
@@ -112,20 +126,47 @@ impl ExecutionPlan for CountExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let (key, counted, properties) = (Arc::clone(&self.key), self.counted.clone(), Arc::clone(&self.properties));
-        Ok(Arc::new(Self { input: only(children)?, key, counted, properties }))
+        let (key, counted, properties) = (
+            Arc::clone(&self.key),
+            self.counted.clone(),
+            Arc::clone(&self.properties),
+        );
+        Ok(Arc::new(Self {
+            input: only(children)?,
+            key,
+            counted,
+            properties,
+        }))
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let keys = Keys::of(self.schema().field(0).data_type()).unwrap_or_default();
-        let counts = Counts { key: Arc::clone(&self.key), counted: self.counted.clone(), schema: self.schema(), keys, lines: Vec::new() };
+        let counts = Counts {
+            key: Arc::clone(&self.key),
+            counted: self.counted.clone(),
+            schema: self.schema(),
+            keys,
+            lines: Vec::new(),
+        };
         let state = (self.input.execute(partition, context)?, Some(counts));
         let counted = stream::try_unfold(state, |(mut input, counts)| async move {
-            let Some(mut counts) = counts else { return Ok(None) };
+            let Some(mut counts) = counts else {
+                return Ok(None);
+            };
             while !counts.keys.are_many() {
                 let Some(batch) = input.next().await.transpose()? else {
                     return Ok(Some((counts.told()?, (input, None))));
@@ -134,7 +175,10 @@ impl ExecutionPlan for CountExec {
             }
             Ok(Some((counts.told()?, (input, Some(counts)))))
         });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), counted)))
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            self.schema(),
+            counted,
+        )))
     }
 }
 
@@ -150,16 +194,22 @@ struct Counts {
 
 impl Counts {
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {
-        let held = |condition: &Condition| condition.as_ref().map(|it| held(it.as_ref(), batch)).transpose();
+        let held = |condition: &Condition| {
+            condition
+                .as_ref()
+                .map(|it| held(it.as_ref(), batch))
+                .transpose()
+        };
         let held: Vec<_> = self.counted.iter().map(held).collect::<Result<_>>()?;
         let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
         let counts = &mut self.lines;
         // The usual case, and much less to do.
         if let [None] = held.as_slice() {
-            self.keys.tell_apart(&keys, |key, rows| match counts.get_mut(key) {
-                Some(count) => *count += number(rows.len()),
-                None => counts.push(number(rows.len())),
-            });
+            self.keys
+                .tell_apart(&keys, |key, rows| match counts.get_mut(key) {
+                    Some(count) => *count += number(rows.len()),
+                    None => counts.push(number(rows.len())),
+                });
             return Ok(());
         }
         self.keys.tell_apart(&keys, |key, rows| {
@@ -181,8 +231,18 @@ impl Counts {
     /// Keys and their counts, as the engine's other half takes them. All begins anew.
     fn told(&mut self) -> Result<RecordBatch> {
         let (all, each) = (std::mem::take(&mut self.lines), self.counted.len());
-        let counts = |nth| Arc::new(all.iter().skip(nth).step_by(each).copied().collect::<Int64Array>()) as ArrayRef;
-        let columns = std::iter::once(self.keys.told()).chain((0..each).map(counts)).collect();
+        let counts = |nth| {
+            Arc::new(
+                all.iter()
+                    .skip(nth)
+                    .step_by(each)
+                    .copied()
+                    .collect::<Int64Array>(),
+            ) as ArrayRef
+        };
+        let columns = std::iter::once(self.keys.told())
+            .chain((0..each).map(counts))
+            .collect();
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 }
@@ -195,7 +255,10 @@ fn number(count: usize) -> i64 {
 fn held(condition: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<BooleanBuffer> {
     let held = condition.evaluate(batch)?.into_array(batch.num_rows())?;
     let held = held.as_boolean();
-    Ok(held.nulls().map_or_else(|| held.values().clone(), |known| held.values() & known.inner()))
+    Ok(held.nulls().map_or_else(
+        || held.values().clone(),
+        |known| held.values() & known.inner(),
+    ))
 }
 
 /// The keys there were, numbered as they came.
@@ -233,7 +296,12 @@ impl Keys {
             Self::Texts(texts) => texts.tell_apart(keys.as_string_view(), tell),
             Self::Moments(numbers) => {
                 let moments = keys.as_primitive::<TimestampSecondType>();
-                runs(moments, |row| moments.value(row), |key, _| numbers.of(key.as_ref()), tell);
+                runs(
+                    moments,
+                    |row| moments.value(row),
+                    |key, _| numbers.of(key.as_ref()),
+                    tell,
+                );
             }
         }
     }
@@ -241,8 +309,16 @@ impl Keys {
     /// The keys as a column. All begins anew.
     fn told(&mut self) -> ArrayRef {
         match self {
-            Self::Texts(texts) => Arc::new(std::mem::take(texts).numbers.in_order().iter().collect::<StringViewArray>()),
-            Self::Moments(numbers) => Arc::new(TimestampSecondArray::from(std::mem::take(numbers).in_order())),
+            Self::Texts(texts) => Arc::new(
+                std::mem::take(texts)
+                    .numbers
+                    .in_order()
+                    .iter()
+                    .collect::<StringViewArray>(),
+            ),
+            Self::Moments(numbers) => Arc::new(TimestampSecondArray::from(
+                std::mem::take(numbers).in_order(),
+            )),
         }
     }
 }
@@ -255,7 +331,10 @@ struct Numbers<K> {
 
 impl<K> Default for Numbers<K> {
     fn default() -> Self {
-        Self { of: HashMap::new(), of_none: None }
+        Self {
+            of: HashMap::new(),
+            of_none: None,
+        }
     }
 }
 
@@ -296,11 +375,22 @@ struct Texts {
 impl Texts {
     fn tell_apart(&mut self, texts: &StringViewArray, tell: impl FnMut(usize, Range<usize>)) {
         let buffers = texts.data_buffers();
-        if self.buffers.len() != buffers.len() || !self.buffers.iter().zip(buffers).all(|(one, other)| one.ptr_eq(other)) {
+        if self.buffers.len() != buffers.len()
+            || !self
+                .buffers
+                .iter()
+                .zip(buffers)
+                .all(|(one, other)| one.ptr_eq(other))
+        {
             self.views.clear();
             self.buffers = buffers.to_vec();
         }
-        let Self { numbers, bytes, views, .. } = self;
+        let Self {
+            numbers,
+            bytes,
+            views,
+            ..
+        } = self;
         let number = |view: Option<u128>, row| match view {
             None => numbers.of(None::<&str>),
             Some(view) => *views.entry(view).or_insert_with(|| {
@@ -325,7 +415,9 @@ fn runs<K: PartialEq>(
     let mut start = 0;
     while start < keys.len() {
         let this = key(start);
-        let end = (start + 1..keys.len()).find(|row| key(*row) != this).unwrap_or(keys.len());
+        let end = (start + 1..keys.len())
+            .find(|row| key(*row) != this)
+            .unwrap_or(keys.len());
         tell(number(this, start), start..end);
         start = end;
     }
@@ -369,10 +461,16 @@ mod tests {
                 numbers.push(i64::try_from(n % 3).unwrap());
             }
             let rows = || (first..first + 5_000).map(|n| i64::try_from(n).unwrap());
-            let moments: TimestampSecondArray = rows().map(|n| (n / 100 != 123).then_some(n / 100 * 60)).collect();
+            let moments: TimestampSecondArray = rows()
+                .map(|n| (n / 100 != 123).then_some(n / 100 * 60))
+                .collect();
             let seconds: TimestampSecondArray = rows().map(Some).collect();
-            let columns: [ArrayRef; 4] =
-                [Arc::new(texts.finish()), Arc::new(Int64Array::from(numbers)), Arc::new(moments), Arc::new(seconds)];
+            let columns: [ArrayRef; 4] = [
+                Arc::new(texts.finish()),
+                Arc::new(Int64Array::from(numbers)),
+                Arc::new(moments),
+                Arc::new(seconds),
+            ];
             RecordBatch::try_new(Arc::clone(&schema), columns.into()).unwrap()
         };
         let partition = |first: usize| (0..5).map(|at| batch(first + at * 5_000)).collect();
@@ -381,36 +479,98 @@ mod tests {
 
     #[tokio::test]
     async fn counts_are_those_of_the_engine() {
-        let context = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+        let context =
+            SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
         context.register_table("lines", Arc::new(table())).unwrap();
-        let counts = |many: i32| (0..many).map(|n| format!("count(*) filter (where n <> {n}) as c{n}")).collect::<Vec<_>>().join(", ");
-        let [most, more] = [16, 17].map(|many| format!("select m, {} from lines group by m order by m limit 9", counts(many)));
+        let counts = |many: i32| {
+            (0..many)
+                .map(|n| format!("count(*) filter (where n <> {n}) as c{n}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let [most, more] = [16, 17].map(|many| {
+            format!(
+                "select m, {} from lines group by m order by m limit 9",
+                counts(many)
+            )
+        });
         for (sql, ours) in [
             (most.as_str(), true),
             (more.as_str(), false),
-            ("select t, count(*) as c from lines group by t order by c desc, t", true),
-            ("select coalesce(t, '') as k, count(*) as c from lines where n > 0 group by k order by c desc, k", true),
-            ("select count(*) as c from (select t from lines group by t having count(*) > 1)", true),
-            ("select t, count(n) as c from lines group by t order by t limit 9", false),
-            ("select t, count(t) as c from lines group by t order by t limit 9", false),
-            ("select t, count(distinct n) as c from lines group by t order by t limit 9", false),
-            ("select t, count(*) as c, count(*) filter (where n > 1) as d from lines group by t order by c desc, t", true),
-            ("select t, count(*) filter (where nullif(n, 2) > 0) as c from lines group by t order by t", true),
-            ("select m, count(*) filter (where n > 1) as c, count(*) filter (where t <> '') as d from lines group by m order by m", true),
-            ("select m, count(*) as c from lines where n = 1 group by m having count(*) > 30 order by m", true),
-            ("select sum(c), sum(d) from (select s, count(*) as c, count(*) filter (where n > 1) as d from lines group by s)", true),
-            ("select t, count(*) as c, sum(n) as s from lines group by t order by t limit 9", false),
-            ("select n, count(*) as c from lines group by n order by n", false),
-            ("select t, n, count(*) as c from lines group by t, n order by t, n limit 9", false),
+            (
+                "select t, count(*) as c from lines group by t order by c desc, t",
+                true,
+            ),
+            (
+                "select coalesce(t, '') as k, count(*) as c from lines where n > 0 group by k order by c desc, k",
+                true,
+            ),
+            (
+                "select count(*) as c from (select t from lines group by t having count(*) > 1)",
+                true,
+            ),
+            (
+                "select t, count(n) as c from lines group by t order by t limit 9",
+                false,
+            ),
+            (
+                "select t, count(t) as c from lines group by t order by t limit 9",
+                false,
+            ),
+            (
+                "select t, count(distinct n) as c from lines group by t order by t limit 9",
+                false,
+            ),
+            (
+                "select t, count(*) as c, count(*) filter (where n > 1) as d from lines group by t order by c desc, t",
+                true,
+            ),
+            (
+                "select t, count(*) filter (where nullif(n, 2) > 0) as c from lines group by t order by t",
+                true,
+            ),
+            (
+                "select m, count(*) filter (where n > 1) as c, count(*) filter (where t <> '') as d from lines group by m order by m",
+                true,
+            ),
+            (
+                "select m, count(*) as c from lines where n = 1 group by m having count(*) > 30 order by m",
+                true,
+            ),
+            (
+                "select sum(c), sum(d) from (select s, count(*) as c, count(*) filter (where n > 1) as d from lines group by s)",
+                true,
+            ),
+            (
+                "select t, count(*) as c, sum(n) as s from lines group by t order by t limit 9",
+                false,
+            ),
+            (
+                "select n, count(*) as c from lines group by n order by n",
+                false,
+            ),
+            (
+                "select t, n, count(*) as c from lines group by t, n order by t, n limit 9",
+                false,
+            ),
         ] {
             // Of a plan no part can be run twice.
-            let plan = async || context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+            let plan = async || {
+                context
+                    .sql(sql)
+                    .await
+                    .unwrap()
+                    .create_physical_plan()
+                    .await
+                    .unwrap()
+            };
             let (plan, replaced) = (plan().await, by_key(plan().await).unwrap());
             let shown = displayable(replaced.as_ref()).indent(false).to_string();
             assert_eq!(shown.contains("CountExec"), ours, "{sql}\n{shown}");
             let [expected, found] = [plan, replaced].map(|plan| collect(plan, context.task_ctx()));
             let (expected, found) = (expected.await.unwrap(), found.await.unwrap());
-            let [expected, found] = [expected, found].map(|rows| pretty_format_batches(&rows).unwrap().to_string());
+            let [expected, found] =
+                [expected, found].map(|rows| pretty_format_batches(&rows).unwrap().to_string());
             assert!(expected == found, "{sql}");
         }
     }

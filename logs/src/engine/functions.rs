@@ -14,14 +14,20 @@ use std::{
 use datafusion::{
     arrow::{
         array::{
-            Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder, StringBuilder, StringViewArray, StringViewBuilder,
-            UInt32Array,
+            Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder,
+            StringBuilder, StringViewArray, StringViewBuilder, UInt32Array,
         },
         compute::{cast, take},
-        datatypes::{DataType, Field, FieldRef, Int64Type, TimeUnit, TimestampMicrosecondType, TimestampSecondType},
+        datatypes::{
+            DataType, Field, FieldRef, Int64Type, TimeUnit, TimestampMicrosecondType,
+            TimestampSecondType,
+        },
     },
     common::{DataFusionError, Result, ScalarValue, exec_err},
-    logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility},
+    logical_expr::{
+        ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+        Volatility,
+    },
 };
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value as Json};
@@ -43,11 +49,26 @@ pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
     static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
         let text = DataType::Utf8View;
         let list = DataType::new_list(DataType::Utf8, true);
-        let of = |name, takes, returns, run| Function { name, signature: takes_of(takes), takes, returns, json: false, run };
+        let of = |name, takes, returns, run| Function {
+            name,
+            signature: takes_of(takes),
+            takes,
+            returns,
+            json: false,
+            run,
+        };
         let all = [
             of("attribute", Takes::Any, DataType::Utf8, attribute),
             of("all_attributes", Takes::Any, map_type(), all_attributes),
-            Function { json: true, ..of("nested_attributes", Takes::Any, DataType::Utf8, nested_attributes) },
+            Function {
+                json: true,
+                ..of(
+                    "nested_attributes",
+                    Takes::Any,
+                    DataType::Utf8,
+                    nested_attributes,
+                )
+            },
             of("regex_match", Takes::Texts, DataType::Boolean, regex_match),
             of("regex_extract", Takes::Texts, text.clone(), regex_extract),
             of("regex_replace", Takes::Texts, text.clone(), regex_replace),
@@ -55,9 +76,16 @@ pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
             of("replace_text", Takes::Texts, text.clone(), replace_text),
             of("split_text", Takes::Texts, list, split_text),
             of("json_text", Takes::Texts, text, json_text),
-            of("start_of", Takes::Any, DataType::Timestamp(TimeUnit::Second, None), start_of),
+            of(
+                "start_of",
+                Takes::Any,
+                DataType::Timestamp(TimeUnit::Second, None),
+                start_of,
+            ),
         ];
-        all.into_iter().map(|it| Arc::new(ScalarUDF::from(it))).collect()
+        all.into_iter()
+            .map(|it| Arc::new(ScalarUDF::from(it)))
+            .collect()
     });
     ALL.clone()
 }
@@ -123,7 +151,9 @@ impl ScalarUDFImpl for Function {
     fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let field = Field::new(self.name, self.returns.clone(), true);
         let metadata = self.json.then(|| (EXTENSION.to_owned(), JSON.to_owned()));
-        Ok(Arc::new(field.with_metadata(metadata.into_iter().collect::<HashMap<_, _>>())))
+        Ok(Arc::new(field.with_metadata(
+            metadata.into_iter().collect::<HashMap<_, _>>(),
+        )))
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
@@ -139,12 +169,17 @@ impl ScalarUDFImpl for Function {
 }
 
 fn map_type() -> DataType {
-    let field = layout::schema().field_with_name("attributes").map(|field| field.data_type().clone());
+    let field = layout::schema()
+        .field_with_name("attributes")
+        .map(|field| field.data_type().clone());
     field.unwrap_or(DataType::Null)
 }
 
 fn array(args: &[ColumnarValue], at: usize, rows: usize) -> Result<ArrayRef> {
-    args.get(at).map_or_else(|| exec_err!("an argument is missing"), |arg| arg.to_array(rows))
+    args.get(at).map_or_else(
+        || exec_err!("an argument is missing"),
+        |arg| arg.to_array(rows),
+    )
 }
 
 fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArray> {
@@ -153,7 +188,9 @@ fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArr
 
 /// The text of a literal.
 fn literal(args: &[ColumnarValue], at: usize) -> Result<&str> {
-    let Some(ColumnarValue::Scalar(scalar)) = args.get(at) else { return exec_err!("a pattern or key is no literal") };
+    let Some(ColumnarValue::Scalar(scalar)) = args.get(at) else {
+        return exec_err!("a pattern or key is no literal");
+    };
     Ok(scalar.try_as_str().flatten().unwrap_or_default())
 }
 
@@ -163,14 +200,19 @@ struct Budget(usize);
 impl Budget {
     fn take(&mut self, amount: usize) -> Result<()> {
         let left = self.0.checked_sub(amount);
-        self.0 = left.ok_or_else(|| DataFusionError::ResourcesExhausted("a function makes too much".into()))?;
+        self.0 = left.ok_or_else(|| {
+            DataFusionError::ResourcesExhausted("a function makes too much".into())
+        })?;
         Ok(())
     }
 }
 
 /// Builds texts within the budget of a batch.
 fn build(rows: usize, mut value: impl FnMut(usize) -> Result<Option<String>>) -> Result<ArrayRef> {
-    let (mut builder, mut budget) = (StringViewBuilder::with_capacity(rows), Budget(MADE_BYTES_MAX));
+    let (mut builder, mut budget) = (
+        StringViewBuilder::with_capacity(rows),
+        Budget(MADE_BYTES_MAX),
+    );
     for row in 0..rows {
         let text = value(row)?;
         budget.take(text.as_ref().map_or(0, String::len))?;
@@ -186,7 +228,9 @@ fn attribute(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let keys = map.keys().as_string::<i32>();
     let found = map.value_offsets().windows(2).map(|ends| {
         let mut entries = usize::try_from(ends[0]).ok()?..usize::try_from(ends[1]).ok()?;
-        entries.find(|entry| keys.value(*entry) == key).and_then(|entry| u32::try_from(entry).ok())
+        entries
+            .find(|entry| keys.value(*entry) == key)
+            .and_then(|entry| u32::try_from(entry).ok())
     });
     Ok(take(map.values(), &found.collect::<UInt32Array>(), None)?)
 }
@@ -200,8 +244,15 @@ struct Lines {
 impl Lines {
     fn new(args: &[ColumnarValue], first: usize, rows: usize) -> Result<Self> {
         let columns = layout::COLUMNS.iter().enumerate();
-        let columns = columns.map(|(at, (key, _))| Ok((*key, array(args, first + at, rows)?))).collect::<Result<_>>()?;
-        Ok(Self { columns, map: array(args, first + layout::COLUMNS.len(), rows)?.as_map().clone() })
+        let columns = columns
+            .map(|(at, (key, _))| Ok((*key, array(args, first + at, rows)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            columns,
+            map: array(args, first + layout::COLUMNS.len(), rows)?
+                .as_map()
+                .clone(),
+        })
     }
 
     fn of(&self, row: usize) -> Vec<(String, String)> {
@@ -217,8 +268,13 @@ impl Lines {
             all.push(((*key).to_owned(), value));
         }
         let entries = self.map.value(row);
-        let (keys, values) = (entries.column(0).as_string::<i32>(), entries.column(1).as_string::<i32>());
-        all.extend((0..entries.len()).map(|at| (keys.value(at).to_owned(), values.value(at).to_owned())));
+        let (keys, values) = (
+            entries.column(0).as_string::<i32>(),
+            entries.column(1).as_string::<i32>(),
+        );
+        all.extend(
+            (0..entries.len()).map(|at| (keys.value(at).to_owned(), values.value(at).to_owned())),
+        );
         all.sort();
         all
     }
@@ -246,12 +302,20 @@ fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     for row in 0..rows {
         let mut root = Map::new();
         for (key, value) in lines.of(row) {
-            let below = if prefix.is_empty() { Some(key.as_str()) } else { key.strip_prefix(prefix).and_then(|it| it.strip_prefix('.')) };
+            let below = if prefix.is_empty() {
+                Some(key.as_str())
+            } else {
+                key.strip_prefix(prefix).and_then(|it| it.strip_prefix('.'))
+            };
             if let Some(below) = below {
                 insert(&mut root, below, typed(&key, value));
             }
         }
-        let text = if root.is_empty() { "[]".to_owned() } else { Json::Array(vec![Json::Object(root)]).to_string() };
+        let text = if root.is_empty() {
+            "[]".to_owned()
+        } else {
+            Json::Array(vec![Json::Object(root)]).to_string()
+        };
         budget.take(text.len())?;
         builder.append_value(text);
     }
@@ -261,7 +325,9 @@ fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 /// A key that is also the parent of others keeps its value under its whole name.
 fn insert(object: &mut Map<String, Json>, key: &str, value: Json) {
     if let Some((first, rest)) = key.split_once('.') {
-        let child = object.entry(first).or_insert_with(|| Json::Array(vec![Json::Object(Map::new())]));
+        let child = object
+            .entry(first)
+            .or_insert_with(|| Json::Array(vec![Json::Object(Map::new())]));
         if let Some(child) = child.get_mut(0).and_then(Json::as_object_mut) {
             return insert(child, rest, value);
         }
@@ -281,25 +347,40 @@ fn typed(key: &str, value: String) -> Json {
 
 /// `start_of(seconds, moment)`: when the interval of that length began in which a moment lies. The first one begins in 1970.
 fn start_of(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let Some(ColumnarValue::Scalar(ScalarValue::Int64(Some(seconds @ 1..)))) = args.first() else { return exec_err!("no length") };
-    let moments = cast(&array(args, 1, rows)?, &DataType::Timestamp(TimeUnit::Microsecond, None))?;
+    let Some(ColumnarValue::Scalar(ScalarValue::Int64(Some(seconds @ 1..)))) = args.first() else {
+        return exec_err!("no length");
+    };
+    let moments = cast(
+        &array(args, 1, rows)?,
+        &DataType::Timestamp(TimeUnit::Microsecond, None),
+    )?;
     let length = seconds.saturating_mul(1_000_000);
     // Lines lie in the order of their time: most begin where the one before began.
     let (begin, start) = (Cell::new(0), Cell::new(0));
-    let starts = moments.as_primitive::<TimestampMicrosecondType>().unary::<_, TimestampSecondType>(|moment| {
-        if !(0..length).contains(&moment.wrapping_sub(begin.get())) {
-            let number = moment.div_euclid(length);
-            begin.set(number.wrapping_mul(length));
-            start.set(number.wrapping_mul(*seconds));
-        }
-        start.get()
-    });
+    let starts = moments
+        .as_primitive::<TimestampMicrosecondType>()
+        .unary::<_, TimestampSecondType>(|moment| {
+            if !(0..length).contains(&moment.wrapping_sub(begin.get())) {
+                let number = moment.div_euclid(length);
+                begin.set(number.wrapping_mul(length));
+                start.set(number.wrapping_mul(*seconds));
+            }
+            start.get()
+        });
     Ok(Arc::new(starts))
 }
 
 fn pattern(args: &[ColumnarValue], at: usize) -> Result<Regex> {
-    let built = RegexBuilder::new(literal(args, at)?).size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX).build();
-    built.map_err(|error| DataFusionError::Execution(format!("Invalid regular expression: {}", last_line(&error.to_string()))))
+    let built = RegexBuilder::new(literal(args, at)?)
+        .size_limit(PATTERN_BYTES_MAX)
+        .dfa_size_limit(PATTERN_BYTES_MAX)
+        .build();
+    built.map_err(|error| {
+        DataFusionError::Execution(format!(
+            "Invalid regular expression: {}",
+            last_line(&error.to_string())
+        ))
+    })
 }
 
 fn last_line(text: &str) -> &str {
@@ -308,14 +389,23 @@ fn last_line(text: &str) -> &str {
 
 fn regex_match(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (text, pattern) = (texts(args, 0, rows)?, pattern(args, 1)?);
-    Ok(Arc::new(text.iter().map(|it| it.map(|it| pattern.is_match(it))).collect::<BooleanArray>()))
+    Ok(Arc::new(
+        text.iter()
+            .map(|it| it.map(|it| pattern.is_match(it)))
+            .collect::<BooleanArray>(),
+    ))
 }
 
 /// The first group, or all that matched where there is none.
 fn regex_extract(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (text, pattern) = (texts(args, 0, rows)?, pattern(args, 1)?);
     let group = usize::from(pattern.captures_len() > 1);
-    let found = text.iter().map(|it| pattern.captures(it?).and_then(|found| found.get(group)).map(|it| it.as_str()));
+    let found = text.iter().map(|it| {
+        pattern
+            .captures(it?)
+            .and_then(|found| found.get(group))
+            .map(|it| it.as_str())
+    });
     Ok(Arc::new(found.collect::<StringViewArray>()))
 }
 
@@ -339,14 +429,20 @@ fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
         }
     }
     // What one line becomes is bounded too: an empty pattern matches everywhere.
-    let most = |it: &str| it.len().saturating_add(1).saturating_mul(template.len().saturating_add(1));
+    let most = |it: &str| {
+        it.len()
+            .saturating_add(1)
+            .saturating_mul(template.len().saturating_add(1))
+    };
     build(rows, |row| {
         if text.is_null(row) {
             return Ok(None);
         }
         let it = text.value(row);
         if most(it) <= MADE_BYTES_MAX {
-            return Ok(Some(pattern.replace_all(it, template.as_str()).into_owned()));
+            return Ok(Some(
+                pattern.replace_all(it, template.as_str()).into_owned(),
+            ));
         }
         let (mut made, mut end) = (String::new(), 0);
         for found in pattern.captures_iter(it) {
@@ -364,7 +460,9 @@ fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 }
 
 fn join_texts(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let parts = (0..args.len()).map(|at| texts(args, at, rows)).collect::<Result<Vec<_>>>()?;
+    let parts = (0..args.len())
+        .map(|at| texts(args, at, rows))
+        .collect::<Result<Vec<_>>>()?;
     build(rows, |row| {
         if parts.iter().any(|part| part.is_null(row)) {
             return Ok(None);
@@ -375,7 +473,11 @@ fn join_texts(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 }
 
 fn replace_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, from, to) = (texts(args, 0, rows)?, texts(args, 1, rows)?, texts(args, 2, rows)?);
+    let (text, from, to) = (
+        texts(args, 0, rows)?,
+        texts(args, 1, rows)?,
+        texts(args, 2, rows)?,
+    );
     build(rows, |row| {
         if text.is_null(row) || from.is_null(row) || to.is_null(row) {
             return Ok(None);
@@ -392,7 +494,10 @@ fn replace_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 
 fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (text, by) = (texts(args, 0, rows)?, texts(args, 1, rows)?);
-    let (mut builder, mut budget) = (ListBuilder::new(StringBuilder::new()), Budget(MADE_ITEMS_MAX));
+    let (mut builder, mut budget) = (
+        ListBuilder::new(StringBuilder::new()),
+        Budget(MADE_ITEMS_MAX),
+    );
     for row in 0..rows {
         if text.is_null(row) || by.is_null(row) {
             builder.append_null();
@@ -401,7 +506,8 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
         let (text, by) = (text.value(row), by.value(row));
         if by.is_empty() {
             budget.take(text.len())?;
-            text.chars().for_each(|it| builder.values().append_value(it.encode_utf8(&mut [0; 4])));
+            text.chars()
+                .for_each(|it| builder.values().append_value(it.encode_utf8(&mut [0; 4])));
         } else {
             for part in text.split(by) {
                 budget.take(1)?;
@@ -416,12 +522,21 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 /// `json_text(text, key…)`: what stands under the keys, as text. Nothing where the text is no JSON.
 fn json_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let text = texts(args, 0, rows)?;
-    let keys = (1..args.len()).map(|at| literal(args, at)).collect::<Result<Vec<_>>>()?;
+    let keys = (1..args.len())
+        .map(|at| literal(args, at))
+        .collect::<Result<Vec<_>>>()?;
     build(rows, |row| {
-        let parsed = if text.is_null(row) { None } else { serde_json::from_str::<Json>(text.value(row)).ok() };
-        let found = parsed
-            .as_ref()
-            .and_then(|json| keys.iter().try_fold(json, |json, key| json.get(key).or_else(|| json.get(key.parse::<usize>().ok()?))));
+        let parsed = if text.is_null(row) {
+            None
+        } else {
+            serde_json::from_str::<Json>(text.value(row)).ok()
+        };
+        let found = parsed.as_ref().and_then(|json| {
+            keys.iter().try_fold(json, |json, key| {
+                json.get(key)
+                    .or_else(|| json.get(key.parse::<usize>().ok()?))
+            })
+        });
         Ok(found.and_then(|it| match it {
             Json::Null => None,
             Json::String(text) => Some(text.clone()),

@@ -21,7 +21,8 @@ use datafusion::{
     logical_expr::ColumnarValue,
     physical_expr::PhysicalExpr,
     physical_plan::{
-        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
+        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
+        ReplaceChildrenOptions,
         joins::{HashJoinExec, NestedLoopJoinExec, NestedLoopJoinExecBuilder, utils::JoinFilter},
         stream::RecordBatchStreamAdapter,
     },
@@ -48,27 +49,57 @@ impl Waited {
 }
 
 /// The plan, ended after any batch that it reads or joins, and before any look for pairs.
-pub(super) fn ends(plan: Arc<dyn ExecutionPlan>, waited: &Waited) -> Result<Arc<dyn ExecutionPlan>> {
-    const BUSY: [&str; 6] = ["DataSourceExec", "NestedLoopJoinExec", "CrossJoinExec", "HashJoinExec", "SortMergeJoinExec", "UnnestExec"];
+pub(super) fn ends(
+    plan: Arc<dyn ExecutionPlan>,
+    waited: &Waited,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    const BUSY: [&str; 6] = [
+        "DataSourceExec",
+        "NestedLoopJoinExec",
+        "CrossJoinExec",
+        "HashJoinExec",
+        "SortMergeJoinExec",
+        "UnnestExec",
+    ];
     let wrapped = plan.transform_up(|node| {
         if !BUSY.contains(&node.name()) {
             return Ok(Transformed::no(node));
         }
         let input = join(node, waited)?;
-        Ok(Transformed::yes(Arc::new(EndsExec { input, waited: waited.clone() }) as _))
+        Ok(Transformed::yes(Arc::new(EndsExec {
+            input,
+            waited: waited.clone(),
+        }) as _))
     });
     Ok(wrapped?.data)
 }
 
 fn join(node: Arc<dyn ExecutionPlan>, waited: &Waited) -> Result<Arc<dyn ExecutionPlan>> {
     let ending = |filter: &JoinFilter| {
-        let expression = Arc::new(Ends { of: Arc::clone(filter.expression()), waited: waited.clone() });
-        Some(JoinFilter::new(expression, filter.column_indices().to_vec(), Arc::clone(filter.schema())))
+        let expression = Arc::new(Ends {
+            of: Arc::clone(filter.expression()),
+            waited: waited.clone(),
+        });
+        Some(JoinFilter::new(
+            expression,
+            filter.column_indices().to_vec(),
+            Arc::clone(filter.schema()),
+        ))
     };
-    if let Some((join, filter)) = node.downcast_ref::<NestedLoopJoinExec>().and_then(|join| Some((join, join.filter()?))) {
-        return Ok(Arc::new(NestedLoopJoinExecBuilder::from(join).with_filter(ending(filter)).build()?));
+    if let Some((join, filter)) = node
+        .downcast_ref::<NestedLoopJoinExec>()
+        .and_then(|join| Some((join, join.filter()?)))
+    {
+        return Ok(Arc::new(
+            NestedLoopJoinExecBuilder::from(join)
+                .with_filter(ending(filter))
+                .build()?,
+        ));
     }
-    if let Some((join, filter)) = node.downcast_ref::<HashJoinExec>().and_then(|join| Some((join, join.filter()?))) {
+    if let Some((join, filter)) = node
+        .downcast_ref::<HashJoinExec>()
+        .and_then(|join| Some((join, join.filter()?)))
+    {
         return join.builder().with_filter(ending(filter)).build_exec();
     }
     Ok(node)
@@ -100,7 +131,10 @@ impl ExecutionPlan for EndsExec {
         vec![&self.input]
     }
 
-    fn apply_expressions(&self, _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>) -> Result<TreeNodeRecursion> {
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
         Ok(TreeNodeRecursion::Continue)
     }
 
@@ -109,14 +143,27 @@ impl ExecutionPlan for EndsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self { input: only(children)?, waited: self.waited.clone() }))
+        Ok(Arc::new(Self {
+            input: only(children)?,
+            waited: self.waited.clone(),
+        }))
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
     }
 
-    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
         let waited = self.waited.clone();
         let input = self.input.execute(partition, context)?;
         let schema = input.schema();
@@ -166,9 +213,15 @@ impl PhysicalExpr for Ends {
         vec![&self.of]
     }
 
-    fn with_new_children(self: Arc<Self>, children: Vec<Arc<dyn PhysicalExpr>>) -> Result<Arc<dyn PhysicalExpr>> {
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
         match <[_; 1]>::try_from(children) {
-            Ok([of]) => Ok(Arc::new(Self { of, waited: self.waited.clone() })),
+            Ok([of]) => Ok(Arc::new(Self {
+                of,
+                waited: self.waited.clone(),
+            })),
             Err(other) => internal_err!("one expression, not {}", other.len()),
         }
     }

@@ -35,14 +35,29 @@ pub(super) struct Wanted {
 
 /// What a plan wants, if it gives lines one by one, by their time, and only so many.
 pub(super) fn wanted(plan: &LogicalPlan) -> Result<Option<Wanted>> {
-    let LogicalPlan::Limit(limit) = plan else { return Ok(None) };
-    let (FetchType::Literal(Some(rows)), SkipType::Literal(skipped)) = (limit.get_fetch_type()?, limit.get_skip_type()?) else {
+    let LogicalPlan::Limit(limit) = plan else {
+        return Ok(None);
+    };
+    let (FetchType::Literal(Some(rows)), SkipType::Literal(skipped)) =
+        (limit.get_fetch_type()?, limit.get_skip_type()?)
+    else {
         return Ok(None);
     };
     // Others would be put to the small window as well.
-    let is_query =
-        |expr: &Expr| Ok(matches!(expr, Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)));
-    if plan.exists(|node| node.expressions().iter().try_fold(false, |found, expr| Ok(found || expr.exists(is_query)?)))? {
+    let is_query = |expr: &Expr| {
+        Ok(matches!(
+            expr,
+            Expr::ScalarSubquery(_)
+                | Expr::InSubquery(_)
+                | Expr::Exists(_)
+                | Expr::SetComparison(_)
+        ))
+    };
+    if plan.exists(|node| {
+        node.expressions()
+            .iter()
+            .try_fold(false, |found, expr| Ok(found || expr.exists(is_query)?))
+    })? {
         return Ok(None);
     }
     let mut below = limit.input.as_ref();
@@ -53,23 +68,35 @@ pub(super) fn wanted(plan: &LogicalPlan) -> Result<Option<Wanted>> {
             _ => return Ok(None),
         }
     };
-    let Some(first) = sort.expr.first() else { return Ok(None) };
+    let Some(first) = sort.expr.first() else {
+        return Ok(None);
+    };
     let by_time = column(&first.expr).is_some_and(|key| is_time(&sort.input, key.clone()));
-    Ok(by_time.then_some(Wanted { latest: !first.asc, rows, skipped }))
+    Ok(by_time.then_some(Wanted {
+        latest: !first.asc,
+        rows,
+        skipped,
+    }))
 }
 
 /// Whether a column of a plan is the time of lines, and the plan gives no line that depends on others.
 fn is_time(mut plan: &LogicalPlan, mut key: Column) -> bool {
     loop {
-        let Ok(at) = plan.schema().index_of_column(&key) else { return false };
+        let Ok(at) = plan.schema().index_of_column(&key) else {
+            return false;
+        };
         match plan {
-            LogicalPlan::SubqueryAlias(it) if it.alias.table() == TABLE => return key.name == "timestamp",
+            LogicalPlan::SubqueryAlias(it) if it.alias.table() == TABLE => {
+                return key.name == "timestamp";
+            }
             LogicalPlan::SubqueryAlias(it) => {
                 key = Column::from(it.input.schema().qualified_field(at));
                 plan = &it.input;
             }
             LogicalPlan::Projection(it) => {
-                let Some(of) = it.expr.get(at).and_then(column) else { return false };
+                let Some(of) = it.expr.get(at).and_then(column) else {
+                    return false;
+                };
                 key = of.clone();
                 plan = &it.input;
             }
@@ -84,9 +111,23 @@ fn column(expr: &Expr) -> Option<&Column> {
     match expr {
         Expr::Column(it) => Some(it),
         Expr::Alias(it) => column(&it.expr),
-        Expr::Cast(it) if matches!(it.field.data_type(), DataType::Timestamp(..) | DataType::Int64) => column(&it.expr),
+        Expr::Cast(it)
+            if matches!(
+                it.field.data_type(),
+                DataType::Timestamp(..) | DataType::Int64
+            ) =>
+        {
+            column(&it.expr)
+        }
         Expr::ScalarFunction(it) if it.name() == "arrow_cast" => match it.args.as_slice() {
-            [of, Expr::Literal(to, _)] if to.try_as_str().flatten().is_some_and(|to| to.starts_with("Timestamp(")) => column(of),
+            [of, Expr::Literal(to, _)]
+                if to
+                    .try_as_str()
+                    .flatten()
+                    .is_some_and(|to| to.starts_with("Timestamp(")) =>
+            {
+                column(of)
+            }
             _ => None,
         },
         _ => None,
@@ -103,15 +144,26 @@ pub(super) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     pub(super) fn new(parts: &'a Parts, whole: Span, wanted: Option<Wanted>) -> Self {
-        let lines = |it: Wanted| (it.rows as u64 + it.skipped as u64).saturating_mul(LINES_A_ROW).max(LINES_MIN);
+        let lines = |it: Wanted| {
+            (it.rows as u64 + it.skipped as u64)
+                .saturating_mul(LINES_A_ROW)
+                .max(LINES_MIN)
+        };
         // Moments before 1970 are cut the other way round.
         let wanted = wanted.filter(|_| whole.0 >= 0);
-        Self { parts, whole, wanted, lines: wanted.map_or(0, lines) }
+        Self {
+            parts,
+            whole,
+            wanted,
+            lines: wanted.map_or(0, lines),
+        }
     }
 
     /// The next one, and what has to be given over it unless it is the whole.
     pub(super) fn next(&mut self) -> (Span, Option<Wanted>) {
-        let Some(wanted) = self.wanted else { return (self.whole, None) };
+        let Some(wanted) = self.wanted else {
+            return (self.whole, None);
+        };
         let lines = self.lines;
         self.lines = lines.saturating_mul(GROWTH);
         if lines.saturating_mul(2) >= self.parts.estimate(self.whole) {
@@ -125,13 +177,21 @@ impl<'a> Windows<'a> {
         let (after, until) = self.whole;
         let window = |seconds: i64| {
             let cut = seconds.saturating_mul(GRAIN).saturating_sub(1);
-            if latest { (cut.max(after), until) } else { (after, cut.min(until)) }
+            if latest {
+                (cut.max(after), until)
+            } else {
+                (after, cut.min(until))
+            }
         };
         let (mut low, mut high) = (after.div_euclid(GRAIN), until.div_euclid(GRAIN) + 1);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let enough = self.parts.estimate(window(middle)) >= lines;
-            *(if enough == latest { &mut low } else { &mut high }) = middle;
+            *(if enough == latest {
+                &mut low
+            } else {
+                &mut high
+            }) = middle;
         }
         window(if latest { low } else { high })
     }
@@ -155,7 +215,15 @@ mod tests {
 
     /// A line each half a second of an hour.
     fn parts() -> Parts {
-        let line = |n: i64| Event::new(n.to_string(), HOUR.0 + 1 + n * GRAIN / 2, Source::Edge, String::new(), Attributes::default());
+        let line = |n: i64| {
+            Event::new(
+                n.to_string(),
+                HOUR.0 + 1 + n * GRAIN / 2,
+                Source::Edge,
+                String::new(),
+                Attributes::default(),
+            )
+        };
         Parts::recent(layout::batch(&(0..7_200).map(line).collect::<Vec<_>>()).unwrap())
     }
 
@@ -164,34 +232,110 @@ mod tests {
         for function in functions::all() {
             context.register_udf(function.as_ref().clone());
         }
-        context.register_table(TABLE, Arc::new(parts().table(HOUR).unwrap())).unwrap();
-        wanted(&context.state().create_logical_plan(&sql::write(dialect, sql, 0).unwrap().sql).await.unwrap()).unwrap()
+        context
+            .register_table(TABLE, Arc::new(parts().table(HOUR).unwrap()))
+            .unwrap();
+        wanted(
+            &context
+                .state()
+                .create_logical_plan(&sql::write(dialect, sql, 0).unwrap().sql)
+                .await
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
     async fn lines_by_their_time_are_told_from_all_else() {
-        let (latest, earliest) = (Wanted { latest: true, rows: 10, skipped: 0 }, Wanted { latest: false, rows: 5, skipped: 2 });
+        let (latest, earliest) = (
+            Wanted {
+                latest: true,
+                rows: 10,
+                skipped: 0,
+            },
+            Wanted {
+                latest: false,
+                rows: 5,
+                skipped: 2,
+            },
+        );
         for (dialect, sql, expected) in [
-            (ClickHouse, "select id from logs order by timestamp desc limit 10", Some(latest)),
-            (ClickHouse, "select id, log_attributes from logs where source = 'x' order by timestamp desc, id limit 10", Some(latest)),
-            (ClickHouse, "select toUnixTimestamp64Milli(timestamp) as ms from logs order by ms limit 5 offset 2", Some(earliest)),
+            (
+                ClickHouse,
+                "select id from logs order by timestamp desc limit 10",
+                Some(latest),
+            ),
+            (
+                ClickHouse,
+                "select id, log_attributes from logs where source = 'x' order by timestamp desc, id limit 10",
+                Some(latest),
+            ),
+            (
+                ClickHouse,
+                "select toUnixTimestamp64Milli(timestamp) as ms from logs order by ms limit 5 offset 2",
+                Some(earliest),
+            ),
             (
                 ClickHouse,
                 "with l as (select timestamp as t from logs where id <> '') select t from l order by t desc limit 10",
                 Some(latest),
             ),
-            (BigQuery, "select cast(timestamp as datetime) as timestamp from edge_logs order by timestamp desc limit 10", Some(latest)),
-            (BigQuery, "select id from edge_logs cross join unnest(metadata) as m order by timestamp desc limit 10", Some(latest)),
+            (
+                BigQuery,
+                "select cast(timestamp as datetime) as timestamp from edge_logs order by timestamp desc limit 10",
+                Some(latest),
+            ),
+            (
+                BigQuery,
+                "select id from edge_logs cross join unnest(metadata) as m order by timestamp desc limit 10",
+                Some(latest),
+            ),
             (ClickHouse, "select id from logs limit 10", None),
-            (ClickHouse, "select id from logs order by id, timestamp limit 10", None),
-            (ClickHouse, "select toStartOfHour(timestamp) as t from logs order by t limit 10", None),
-            (ClickHouse, "select max(timestamp) as t from logs group by source order by t limit 10", None),
-            (ClickHouse, "select distinct timestamp as t from logs order by t limit 10", None),
-            (ClickHouse, "select row_number() over (order by id) as n from logs order by timestamp limit 10", None),
-            (ClickHouse, "select id from logs where id in (select max(id) from logs) order by timestamp limit 10", None),
-            (ClickHouse, "select id from (select id, timestamp from logs limit 5) order by timestamp limit 10", None),
-            (ClickHouse, "select timestamp as t from logs union all select timestamp from logs order by t limit 10", None),
-            (ClickHouse, "select arrayJoin(mapKeys(log_attributes)) as k from logs order by timestamp limit 10", None),
+            (
+                ClickHouse,
+                "select id from logs order by id, timestamp limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select toStartOfHour(timestamp) as t from logs order by t limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select max(timestamp) as t from logs group by source order by t limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select distinct timestamp as t from logs order by t limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select row_number() over (order by id) as n from logs order by timestamp limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select id from logs where id in (select max(id) from logs) order by timestamp limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select id from (select id, timestamp from logs limit 5) order by timestamp limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select timestamp as t from logs union all select timestamp from logs order by t limit 10",
+                None,
+            ),
+            (
+                ClickHouse,
+                "select arrayJoin(mapKeys(log_attributes)) as k from logs order by timestamp limit 10",
+                None,
+            ),
         ] {
             assert_eq!(wanted_by(dialect, sql).await, expected, "{sql}");
         }
@@ -202,16 +346,37 @@ mod tests {
         let parts = parts();
         let all = |wanted| {
             let mut windows = Windows::new(&parts, HOUR, wanted);
-            std::iter::from_fn(|| Some(windows.next())).take(3).collect::<Vec<_>>()
+            std::iter::from_fn(|| Some(windows.next()))
+                .take(3)
+                .collect::<Vec<_>>()
         };
-        let latest = Wanted { latest: true, rows: 11, skipped: 0 };
-        let [(first, again), (whole, last), _] = all(Some(latest))[..] else { panic!("three") };
+        let latest = Wanted {
+            latest: true,
+            rows: 11,
+            skipped: 0,
+        };
+        let [(first, again), (whole, last), _] = all(Some(latest))[..] else {
+            panic!("three")
+        };
         // At least so many lines, and up to a second more.
-        assert_eq!((first, again), ((HOUR.1 - 257 * GRAIN, HOUR.1), Some(latest)));
+        assert_eq!(
+            (first, again),
+            ((HOUR.1 - 257 * GRAIN, HOUR.1), Some(latest))
+        );
         assert_eq!((whole, last), (HOUR, None));
-        let earliest = Wanted { latest: false, ..latest };
-        assert_eq!(all(Some(earliest))[0], ((HOUR.0, HOUR.0 + 256 * GRAIN), Some(earliest)));
-        let many = Wanted { rows: 100, skipped: 801, ..latest };
+        let earliest = Wanted {
+            latest: false,
+            ..latest
+        };
+        assert_eq!(
+            all(Some(earliest))[0],
+            ((HOUR.0, HOUR.0 + 256 * GRAIN), Some(earliest))
+        );
+        let many = Wanted {
+            rows: 100,
+            skipped: 801,
+            ..latest
+        };
         assert_eq!(all(Some(many))[0], (HOUR, None), "half of all is no few");
         assert_eq!(all(None)[0], (HOUR, None));
     }

@@ -74,7 +74,9 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(2, usize::from).min(8);
+        let threads = std::thread::available_parallelism()
+            .map_or(2, usize::from)
+            .min(8);
         Self {
             running: threads.max(2),
             running_project: 2,
@@ -137,8 +139,16 @@ impl Engine {
             .enable_all()
             .build()?;
         let state = session::shared(bounds.threads).map_err(std::io::Error::other)?;
-        let shared = Arc::new(Shared { state, cache: Arc::new(DefaultCache::new(CACHE_BYTES)) });
-        Ok(Self { bounds, turns: Turns::new(bounds), runtime: Some(runtime), shared })
+        let shared = Arc::new(Shared {
+            state,
+            cache: Arc::new(DefaultCache::new(CACHE_BYTES)),
+        });
+        Ok(Self {
+            bounds,
+            turns: Turns::new(bounds),
+            runtime: Some(runtime),
+            shared,
+        })
     }
 
     /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
@@ -154,16 +164,33 @@ impl Engine {
         let waited = Waited::by(&asker);
         let work = async {
             let turn = self.turns.take(project).await?;
-            let runtime = self.runtime.as_ref().ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
+            let runtime = self
+                .runtime
+                .as_ref()
+                .ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
             // Dropped when time is up, and its task with it.
             let mut task = JoinSet::new();
-            task.spawn_on(run(turn, Arc::clone(&self.shared), waited, view, (after, until), write), runtime.handle());
+            task.spawn_on(
+                run(
+                    turn,
+                    Arc::clone(&self.shared),
+                    waited,
+                    view,
+                    (after, until),
+                    write,
+                ),
+                runtime.handle(),
+            );
             match task.join_next().await {
                 Some(Ok(answer)) => answer,
-                failed => Err(QueryError::Backend(format!("a query broke off: {failed:?}"))),
+                failed => Err(QueryError::Backend(format!(
+                    "a query broke off: {failed:?}"
+                ))),
             }
         };
-        time::timeout(self.bounds.patience, work).await.unwrap_or(Err(QueryError::TimedOut))
+        time::timeout(self.bounds.patience, work)
+            .await
+            .unwrap_or(Err(QueryError::TimedOut))
     }
 }
 
@@ -196,15 +223,24 @@ async fn execute(
     let parts = Parts::of(&view, &shared.cache).await?;
     let memory = Arc::clone(&turn.memory);
     let session = Session::new(&shared.state, memory, Arc::clone(&view.objects))?;
-    let parsed = session.state.sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
+    let parsed = session
+        .state
+        .sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
     let whole = session.plan(&parsed, &parts, window)?;
     read_only(&whole)?;
     let mut windows = Windows::new(&parts, window, latest::wanted(&whole)?);
 
-    let mut answer = Answer { columns: statement.columns.clone(), ..Answer::default() };
+    let mut answer = Answer {
+        columns: statement.columns.clone(),
+        ..Answer::default()
+    };
     loop {
         let (next, wanted) = windows.next();
-        let plan = if next == window { whole.clone() } else { session.plan(&parsed, &parts, next)? };
+        let plan = if next == window {
+            whole.clone()
+        } else {
+            session.plan(&parsed, &parts, next)?
+        };
         answer.rows = collect(&session, &plan, waited, statement, &mut answer).await?;
         if wanted.is_none_or(|it| answer.rows.len() >= it.rows) {
             break;
@@ -212,8 +248,16 @@ async fn execute(
     }
     answer.cut = answer.rows.len() > statement.rows;
     answer.rows.truncate(statement.rows);
-    answer.scanned_rows += view.recent.iter().map(|batch| batch.num_rows() as u64).sum::<u64>();
-    answer.scanned_bytes += view.recent.iter().map(|batch| batch.get_array_memory_size() as u64).sum::<u64>();
+    answer.scanned_rows += view
+        .recent
+        .iter()
+        .map(|batch| batch.num_rows() as u64)
+        .sum::<u64>();
+    answer.scanned_bytes += view
+        .recent
+        .iter()
+        .map(|batch| batch.get_array_memory_size() as u64)
+        .sum::<u64>();
     // What the view listed stays there until here.
     drop(view);
     Ok(answer)
@@ -227,7 +271,10 @@ async fn collect(
     statement: &Statement,
     answer: &mut Answer,
 ) -> Result<Vec<Map<String, Json>>, DataFusionError> {
-    let plan = given_up::ends(counts::by_key(session.state.create_physical_plan(plan).await?)?, waited)?;
+    let plan = given_up::ends(
+        counts::by_key(session.state.create_physical_plan(plan).await?)?,
+        waited,
+    )?;
     tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
     let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
     let mut batches = execute_stream(Arc::clone(&plan), Arc::clone(&session.task))?;
@@ -244,7 +291,11 @@ async fn collect(
 
 /// The dialects write nothing else; that it stays so is not left to them alone.
 fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
-    SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false).verify_plan(plan)?;
+    SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false)
+        .verify_plan(plan)?;
     match plan {
         LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) | LogicalPlan::DescribeTable(_) => {
             Err(DataFusionError::Plan("Only SELECT queries allowed".into()))
@@ -266,19 +317,33 @@ fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
     for child in plan.children() {
         scanned(child.as_ref(), answer);
     }
-    let Some(metrics) = plan.metrics().filter(|_| plan.children().is_empty()) else { return };
-    let Some(bytes) = metrics.sum_by_name("bytes_scanned") else { return };
+    let Some(metrics) = plan.metrics().filter(|_| plan.children().is_empty()) else {
+        return;
+    };
+    let Some(bytes) = metrics.sum_by_name("bytes_scanned") else {
+        return;
+    };
     answer.scanned_bytes += bytes.as_usize() as u64;
-    let pruned = metrics.sum_by_name("pushdown_rows_pruned").map_or(0, |it| it.as_usize());
+    let pruned = metrics
+        .sum_by_name("pushdown_rows_pruned")
+        .map_or(0, |it| it.as_usize());
     answer.scanned_rows += (metrics.output_rows().unwrap_or(0) + pruned) as u64;
 }
 
 /// Asked for too much.
-const NARROW: &str = "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
+const NARROW: &str =
+    "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
 const BY_ZERO: &str = "Division by zero.";
 
 fn refused(text: &str) -> QueryError {
-    QueryError::Refused(text.lines().next().unwrap_or_default().chars().take(300).collect())
+    QueryError::Refused(
+        text.lines()
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(300)
+            .collect(),
+    )
 }
 
 /// Whose fault it was.
@@ -294,7 +359,9 @@ fn refusal(error: &DataFusionError) -> QueryError {
             | ArrowError::InvalidArgumentError(text) => refused(text),
             _ => QueryError::of(error),
         },
-        DataFusionError::Plan(text) | DataFusionError::Execution(text) | DataFusionError::NotImplemented(text) => refused(text),
+        DataFusionError::Plan(text)
+        | DataFusionError::Execution(text)
+        | DataFusionError::NotImplemented(text) => refused(text),
         DataFusionError::SQL(error, _) => refused(&error.to_string()),
         DataFusionError::SchemaError(error, _) => refused(&error.to_string()),
         error => of_condition(error).unwrap_or_else(|| QueryError::of(error)),
@@ -313,8 +380,17 @@ fn of_condition(error: &DataFusionError) -> Option<QueryError> {
     if said.contains("DivideByZero") {
         return Some(refused(BY_ZERO));
     }
-    let quoted = said.rsplit_once("(\"").and_then(|(_, rest)| rest.rsplit_once("\")")).map_or("The condition fails.", |(text, _)| text);
-    Some(refused(&quoted.replace("\\n", "\n").replace("\\\"", "\"").replace("\\'", "'").replace("\\\\", "\\")))
+    let quoted = said
+        .rsplit_once("(\"")
+        .and_then(|(_, rest)| rest.rsplit_once("\")"))
+        .map_or("The condition fails.", |(text, _)| text);
+    Some(refused(
+        &quoted
+            .replace("\\n", "\n")
+            .replace("\\\"", "\"")
+            .replace("\\'", "'")
+            .replace("\\\\", "\\"),
+    ))
 }
 
 #[cfg(test)]
@@ -335,10 +411,28 @@ mod tests {
         };
         let execution = DataFusionError::Execution("Invalid \"x\\\" in 'y'\nmore".into());
         assert_eq!(seen(&execution), "Invalid \"x\\\" in 'y'");
-        assert_eq!(seen(&DataFusionError::ArrowError(Box::new(ArrowError::DivideByZero), None)), BY_ZERO);
-        assert_eq!(seen(&DataFusionError::ArrowError(Box::new(ArrowError::CastError("no number".into())), None)), "no number");
-        assert_eq!(seen(&execution.context("looking")), "Invalid \"x\\\" in 'y'");
-        assert_eq!(seen(&DataFusionError::ResourcesExhausted("much".into())), NARROW);
+        assert_eq!(
+            seen(&DataFusionError::ArrowError(
+                Box::new(ArrowError::DivideByZero),
+                None
+            )),
+            BY_ZERO
+        );
+        assert_eq!(
+            seen(&DataFusionError::ArrowError(
+                Box::new(ArrowError::CastError("no number".into())),
+                None
+            )),
+            "no number"
+        );
+        assert_eq!(
+            seen(&execution.context("looking")),
+            "Invalid \"x\\\" in 'y'"
+        );
+        assert_eq!(
+            seen(&DataFusionError::ResourcesExhausted("much".into())),
+            NARROW
+        );
         let broken = DataFusionError::ParquetError(Box::new(ParquetError::EOF("short".into())));
         assert!(matches!(refusal(&broken), QueryError::Backend(_)));
     }

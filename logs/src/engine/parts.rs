@@ -71,7 +71,12 @@ impl<T> Part<T> {
     }
 
     /// About how many of its rows are within a window: as if they were as far from each other.
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate"
+    )]
     fn estimate(&self, (after, until): Span) -> u64 {
         match self.position((after, until)) {
             Position::Outside => 0,
@@ -88,36 +93,67 @@ impl<T> Part<T> {
 impl Parts {
     #[cfg(test)]
     pub(super) fn recent(batch: RecordBatch) -> Self {
-        use datafusion::{execution::cache::default_cache::DefaultCache, object_store::memory::InMemory};
+        use datafusion::{
+            execution::cache::default_cache::DefaultCache, object_store::memory::InMemory,
+        };
         let (objects, cache) = (Arc::new(InMemory::new()), Arc::new(DefaultCache::new(0)));
         let readers = Arc::new(CachedParquetFileReaderFactory::new(objects, cache));
-        Self { recent: of_batch(batch).into_iter().collect(), files: Vec::new(), readers }
+        Self {
+            recent: of_batch(batch).into_iter().collect(),
+            files: Vec::new(),
+            readers,
+        }
     }
 
     /// Looks up what the files hold: what was looked up before is in the cache.
     pub(super) async fn of(view: &View, cache: &Arc<FileMetadataCache>) -> Result<Self> {
-        let files = stream::iter(view.files.clone()).map(|file| of_file(file, Arc::clone(&view.objects), Arc::clone(cache)));
+        let files = stream::iter(view.files.clone())
+            .map(|file| of_file(file, Arc::clone(&view.objects), Arc::clone(cache)));
         let files: Vec<Vec<_>> = files.buffered(LOOKS).try_collect().await?;
         let recent = view.recent.iter().cloned().filter_map(of_batch).collect();
-        let readers = CachedParquetFileReaderFactory::new(Arc::clone(&view.objects), Arc::clone(cache));
-        Ok(Self { recent, files: files.into_iter().flatten().collect(), readers: Arc::new(readers) })
+        let readers =
+            CachedParquetFileReaderFactory::new(Arc::clone(&view.objects), Arc::clone(cache));
+        Ok(Self {
+            recent,
+            files: files.into_iter().flatten().collect(),
+            readers: Arc::new(readers),
+        })
     }
 
     /// About how many lines are within a window.
     pub(super) fn estimate(&self, window: Span) -> u64 {
         let recent = self.recent.iter().map(|part| part.estimate(window));
-        recent.chain(self.files.iter().map(|part| part.estimate(window))).sum()
+        recent
+            .chain(self.files.iter().map(|part| part.estimate(window)))
+            .sum()
     }
 
     /// The lines within a window: whatever a statement says, it reads no others.
     pub(super) fn table(&self, window: Span) -> Result<ViewTable> {
-        let scan = |position| LogicalPlanBuilder::scan("lines", provider_as_source(Arc::new(self.lines(window, position))), None);
+        let scan = |position| {
+            LogicalPlanBuilder::scan(
+                "lines",
+                provider_as_source(Arc::new(self.lines(window, position))),
+                None,
+            )
+        };
         let moment = |it| lit(ScalarValue::TimestampMicrosecond(Some(it), None));
         let (after, until) = window;
-        let across = || scan(Position::Across)?.filter(col("timestamp").gt(moment(after)).and(col("timestamp").lt_eq(moment(until))));
+        let across = || {
+            scan(Position::Across)?.filter(
+                col("timestamp")
+                    .gt(moment(after))
+                    .and(col("timestamp").lt_eq(moment(until))),
+            )
+        };
         let any = |position| {
-            self.recent.iter().any(|part| part.position(window) == position)
-                || self.files.iter().any(|part| part.position(window) == position)
+            self.recent
+                .iter()
+                .any(|part| part.position(window) == position)
+                || self
+                    .files
+                    .iter()
+                    .any(|part| part.position(window) == position)
         };
         let lines = match (any(Position::Inside), any(Position::Across)) {
             (_, false) => scan(Position::Inside)?,
@@ -129,8 +165,18 @@ impl Parts {
 
     fn lines(&self, window: Span, position: Position) -> Lines {
         Lines {
-            recent: self.recent.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
-            files: self.files.iter().filter(|part| part.position(window) == position).map(|part| part.of.clone()).collect(),
+            recent: self
+                .recent
+                .iter()
+                .filter(|part| part.position(window) == position)
+                .map(|part| part.of.clone())
+                .collect(),
+            files: self
+                .files
+                .iter()
+                .filter(|part| part.position(window) == position)
+                .map(|part| part.of.clone())
+                .collect(),
             readers: Arc::clone(&self.readers),
         }
     }
@@ -138,38 +184,73 @@ impl Parts {
 
 /// A batch, unless it is empty.
 fn of_batch(batch: RecordBatch) -> Option<Part<RecordBatch>> {
-    let moments = batch.column_by_name("timestamp")?.as_primitive::<TimestampMicrosecondType>();
-    Some(Part { rows: batch.num_rows() as u64, span: (min(moments)?, max(moments)?), of: batch })
+    let moments = batch
+        .column_by_name("timestamp")?
+        .as_primitive::<TimestampMicrosecondType>();
+    Some(Part {
+        rows: batch.num_rows() as u64,
+        span: (min(moments)?, max(moments)?),
+        of: batch,
+    })
 }
 
-async fn of_file(entry: FileEntry, objects: Arc<dyn ObjectStore>, cache: Arc<FileMetadataCache>) -> Result<Vec<Part<PartitionedFile>>> {
+async fn of_file(
+    entry: FileEntry,
+    objects: Arc<dyn ObjectStore>,
+    cache: Arc<FileMetadataCache>,
+) -> Result<Vec<Part<PartitionedFile>>> {
     let mut file = PartitionedFile::new(entry.path.to_string(), entry.size);
-    let look = DFParquetMetadata::new(&objects, &file.object_meta).with_file_metadata_cache(Some(cache));
+    let look =
+        DFParquetMetadata::new(&objects, &file.object_meta).with_file_metadata_cache(Some(cache));
     let metadata = look.fetch_metadata().await?;
-    let named = metadata.file_metadata().schema_descr().root_schema().get_fields().iter().map(|field| field.name());
+    let named = metadata
+        .file_metadata()
+        .schema_descr()
+        .root_schema()
+        .get_fields()
+        .iter()
+        .map(|field| field.name());
     // Of an older layout the file itself says what it is.
-    file.arrow_schema = Some(layout::schema()).filter(|today| named.eq(today.fields().iter().map(|field| field.name())));
+    file.arrow_schema = Some(layout::schema())
+        .filter(|today| named.eq(today.fields().iter().map(|field| field.name())));
     let mut parts: Vec<(Holds, i64)> = Vec::new();
     for group in metadata.row_groups() {
         let holds = Holds::of(group);
         match parts.last_mut() {
-            Some((part, _)) if part.source == holds.source && part.rows + holds.rows <= PART_ROWS => part.add(&holds),
+            Some((part, _))
+                if part.source == holds.source && part.rows + holds.rows <= PART_ROWS =>
+            {
+                part.add(&holds)
+            }
             _ => parts.push((holds, begin(group))),
         }
     }
-    let ends: Vec<i64> = parts.iter().skip(1).map(|(_, begin)| *begin).chain([i64::try_from(entry.size).unwrap_or(i64::MAX)]).collect();
-    let parts = parts.into_iter().zip(ends).map(|((holds, begin), end)| Part {
-        rows: holds.rows,
-        span: holds.span.unwrap_or((entry.earliest, entry.latest)),
-        of: file.clone().with_range(begin, end).with_statistics(Arc::new(holds.statistics())),
-    });
+    let ends: Vec<i64> = parts
+        .iter()
+        .skip(1)
+        .map(|(_, begin)| *begin)
+        .chain([i64::try_from(entry.size).unwrap_or(i64::MAX)])
+        .collect();
+    let parts = parts
+        .into_iter()
+        .zip(ends)
+        .map(|((holds, begin), end)| Part {
+            rows: holds.rows,
+            span: holds.span.unwrap_or((entry.earliest, entry.latest)),
+            of: file
+                .clone()
+                .with_range(begin, end)
+                .with_statistics(Arc::new(holds.statistics())),
+        });
     Ok(parts.collect())
 }
 
 /// Where the engine takes a row group to begin.
 fn begin(group: &RowGroupMetaData) -> i64 {
     let first = group.column(0);
-    first.dictionary_page_offset().unwrap_or_else(|| first.data_page_offset())
+    first
+        .dictionary_page_offset()
+        .unwrap_or_else(|| first.data_page_offset())
 }
 
 /// What some row groups hold.
@@ -183,12 +264,20 @@ struct Holds {
 
 impl Holds {
     fn of(group: &RowGroupMetaData) -> Self {
-        let bounds = |name: &str| group.columns().iter().find(|column| column.column_descr().name() == name)?.statistics();
+        let bounds = |name: &str| {
+            group
+                .columns()
+                .iter()
+                .find(|column| column.column_descr().name() == name)?
+                .statistics()
+        };
         let span = match bounds("timestamp") {
             Some(Bounds::Int64(it)) => it.min_opt().copied().zip(it.max_opt().copied()),
             _ => None,
         };
-        let source = bounds("source").filter(|it| it.min_is_exact() && it.max_is_exact() && it.min_bytes_opt() == it.max_bytes_opt());
+        let source = bounds("source").filter(|it| {
+            it.min_is_exact() && it.max_is_exact() && it.min_bytes_opt() == it.max_bytes_opt()
+        });
         Self {
             rows: u64::try_from(group.num_rows()).unwrap_or(0),
             span,
@@ -198,7 +287,10 @@ impl Holds {
 
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
-        self.span = self.span.zip(other.span).map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
+        self.span = self
+            .span
+            .zip(other.span)
+            .map(|(one, other)| (one.0.min(other.0), one.1.max(other.1)));
     }
 
     fn statistics(&self) -> Statistics {
@@ -206,7 +298,11 @@ impl Holds {
         let mut statistics = Statistics::new_unknown(&schema);
         statistics.num_rows = Precision::Exact(usize::try_from(self.rows).unwrap_or(usize::MAX));
         let mut tell = |name: &str, min: ScalarValue, max: ScalarValue| {
-            if let Some(column) = schema.index_of(name).ok().and_then(|at| statistics.column_statistics.get_mut(at)) {
+            if let Some(column) = schema
+                .index_of(name)
+                .ok()
+                .and_then(|at| statistics.column_statistics.get_mut(at))
+            {
                 *column = ColumnStatistics {
                     null_count: Precision::Exact(0),
                     min_value: Precision::Exact(min),

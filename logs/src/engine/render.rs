@@ -5,9 +5,10 @@ use datafusion::{
         array::RecordBatch,
         array::{Array, AsArray},
         datatypes::{
-            DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, SchemaRef, TimeUnit,
-            TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
-            UInt32Type, UInt64Type,
+            DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type,
+            Int32Type, Int64Type, SchemaRef, TimeUnit, TimestampMicrosecondType,
+            TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type,
+            UInt16Type, UInt32Type, UInt64Type,
         },
         util::display::{ArrayFormatter, FormatOptions},
     },
@@ -28,8 +29,18 @@ pub(super) struct Rows {
 
 impl Rows {
     pub(super) fn new(statement: &Statement, schema: SchemaRef, bytes_max: usize) -> Self {
-        let Statement { columns, moments_as_numbers, .. } = statement;
-        Self { columns: columns.clone(), schema, moments_as_numbers: *moments_as_numbers, bytes_left: bytes_max, done: Vec::new() }
+        let Statement {
+            columns,
+            moments_as_numbers,
+            ..
+        } = statement;
+        Self {
+            columns: columns.clone(),
+            schema,
+            moments_as_numbers: *moments_as_numbers,
+            bytes_left: bytes_max,
+            done: Vec::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -43,12 +54,19 @@ impl Rows {
     pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
         for row in 0..batch.num_rows() {
             let mut object = Map::new();
-            for ((field, name), column) in self.schema.fields().iter().zip(&self.columns).zip(batch.columns()) {
+            for ((field, name), column) in self
+                .schema
+                .fields()
+                .iter()
+                .zip(&self.columns)
+                .zip(batch.columns())
+            {
                 let value = self.value(field, column, row)?;
-                self.bytes_left = self
-                    .bytes_left
-                    .checked_sub(weight(&value))
-                    .ok_or_else(|| DataFusionError::Execution("The answer is too long. Ask for fewer rows or columns.".into()))?;
+                self.bytes_left = self.bytes_left.checked_sub(weight(&value)).ok_or_else(|| {
+                    DataFusionError::Execution(
+                        "The answer is too long. Ask for fewer rows or columns.".into(),
+                    )
+                })?;
                 object.insert(name.clone(), value);
             }
             self.done.push(object);
@@ -80,12 +98,23 @@ impl Rows {
             DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
             DataType::Float32 => float(f64::from(column.as_primitive::<Float32Type>().value(row))),
             DataType::Float64 => float(column.as_primitive::<Float64Type>().value(row)),
-            DataType::Date32 => moment(column.as_primitive::<Date32Type>().value_as_date(row).map(|it| it.format("%Y-%m-%d"))),
+            DataType::Date32 => moment(
+                column
+                    .as_primitive::<Date32Type>()
+                    .value_as_date(row)
+                    .map(|it| it.format("%Y-%m-%d")),
+            ),
             DataType::Timestamp(unit, _) => self.timestamp(*unit, column, row),
             DataType::List(item) => self.list(item, column.as_list::<i32>().value(row).as_ref())?,
-            DataType::LargeList(item) => self.list(item, column.as_list::<i64>().value(row).as_ref())?,
+            DataType::LargeList(item) => {
+                self.list(item, column.as_list::<i64>().value(row).as_ref())?
+            }
             DataType::Map(entries, _) => self.object(entries, &column.as_map().value(row))?,
-            _ => Json::String(ArrayFormatter::try_new(column, &FormatOptions::default())?.value(row).try_to_string()?),
+            _ => Json::String(
+                ArrayFormatter::try_new(column, &FormatOptions::default())?
+                    .value(row)
+                    .try_to_string()?,
+            ),
         })
     }
 
@@ -98,32 +127,53 @@ impl Rows {
                 if self.moments_as_numbers {
                     return it.value(row).saturating_mul(1_000_000).into();
                 }
-                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S")))
+                moment(
+                    it.value_as_datetime(row)
+                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S")),
+                )
             }
             TimeUnit::Millisecond => {
                 let it = column.as_primitive::<TimestampMillisecondType>();
-                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.3f")))
+                moment(
+                    it.value_as_datetime(row)
+                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.3f")),
+                )
             }
             TimeUnit::Microsecond => {
                 let it = column.as_primitive::<TimestampMicrosecondType>();
                 if self.moments_as_numbers {
                     return it.value(row).into();
                 }
-                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")))
+                moment(
+                    it.value_as_datetime(row)
+                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")),
+                )
             }
             TimeUnit::Nanosecond => {
                 let it = column.as_primitive::<TimestampNanosecondType>();
-                moment(it.value_as_datetime(row).map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")))
+                moment(
+                    it.value_as_datetime(row)
+                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")),
+                )
             }
         }
     }
 
     fn list(&self, item: &FieldRef, values: &dyn Array) -> Result<Json> {
-        (0..values.len()).map(|row| self.value(item, values, row)).collect::<Result<_>>().map(Json::Array)
+        (0..values.len())
+            .map(|row| self.value(item, values, row))
+            .collect::<Result<_>>()
+            .map(Json::Array)
     }
 
-    fn object(&self, entries: &FieldRef, values: &datafusion::arrow::array::StructArray) -> Result<Json> {
-        let DataType::Struct(fields) = entries.data_type() else { return Ok(Json::Null) };
+    fn object(
+        &self,
+        entries: &FieldRef,
+        values: &datafusion::arrow::array::StructArray,
+    ) -> Result<Json> {
+        let DataType::Struct(fields) = entries.data_type() else {
+            return Ok(Json::Null);
+        };
         let mut object = Map::new();
         for row in 0..values.len() {
             let key = text(values.column(0), row).unwrap_or_default().to_owned();
@@ -155,7 +205,10 @@ fn weight(value: &Json) -> usize {
     32 + match value {
         Json::String(text) => text.len(),
         Json::Array(items) => items.iter().map(weight).sum(),
-        Json::Object(object) => object.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+        Json::Object(object) => object
+            .iter()
+            .map(|(key, value)| key.len() + weight(value))
+            .sum(),
         _ => 0,
     }
 }

@@ -34,7 +34,9 @@ const STATEMENT_DEPTH_MAX: usize = 2_000;
 
 /// The functions and rules of every query. There is nothing in its catalogue.
 pub(super) fn shared(threads: usize) -> Result<SessionState> {
-    let mut config = SessionConfig::new().with_target_partitions(threads).with_information_schema(false);
+    let mut config = SessionConfig::new()
+        .with_target_partitions(threads)
+        .with_information_schema(false);
     let options = config.options_mut();
     options.execution.parquet.pushdown_filters = true;
     options.execution.parquet.reorder_filters = true;
@@ -45,7 +47,13 @@ pub(super) fn shared(threads: usize) -> Result<SessionState> {
     let state = SessionStateBuilder::new()
         .with_config(config)
         .with_expr_planners(SessionStateDefaults::default_expr_planners())
-        .with_scalar_functions([SessionStateDefaults::default_scalar_functions(), functions::all()].concat())
+        .with_scalar_functions(
+            [
+                SessionStateDefaults::default_scalar_functions(),
+                functions::all(),
+            ]
+            .concat(),
+        )
         .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
         .with_window_functions(SessionStateDefaults::default_window_functions())
         .build();
@@ -60,19 +68,39 @@ pub(super) struct Session {
 
 impl Session {
     /// Reads these objects, within this memory.
-    pub(super) fn new(shared: &SessionState, memory: Arc<dyn MemoryPool>, objects: Arc<dyn ObjectStore>) -> Result<Self> {
+    pub(super) fn new(
+        shared: &SessionState,
+        memory: Arc<dyn MemoryPool>,
+        objects: Arc<dyn ObjectStore>,
+    ) -> Result<Self> {
         let mut state = shared.clone();
         state.mark_start_execution();
         let disk = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
-        let environment = RuntimeEnvBuilder::new().with_memory_pool(memory).with_disk_manager_builder(disk).build_arc()?;
+        let environment = RuntimeEnvBuilder::new()
+            .with_memory_pool(memory)
+            .with_disk_manager_builder(disk)
+            .build_arc()?;
         environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
-        let task = TaskContext::default().with_session_config(state.config().clone()).with_runtime(environment);
-        Ok(Self { state, task: Arc::new(task) })
+        let task = TaskContext::default()
+            .with_session_config(state.config().clone())
+            .with_runtime(environment);
+        Ok(Self {
+            state,
+            task: Arc::new(task),
+        })
     }
 
     /// The statement over the lines within a window.
-    pub(super) fn plan(&self, statement: &Statement, parts: &Parts, window: Span) -> Result<LogicalPlan> {
-        let names = Names { state: &self.state, table: provider_as_source(Arc::new(parts.table(window)?)) };
+    pub(super) fn plan(
+        &self,
+        statement: &Statement,
+        parts: &Parts,
+        window: Span,
+    ) -> Result<LogicalPlan> {
+        let names = Names {
+            state: &self.state,
+            table: provider_as_source(Arc::new(parts.table(window)?)),
+        };
         let options = (&self.state.config_options().sql_parser).into();
         SqlToRel::new_with_options(&names, options).statement_to_plan(statement.clone())
     }
@@ -86,7 +114,11 @@ struct Names<'a> {
 
 impl ContextProvider for Names<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
-        if name == TableReference::bare(TABLE) { Ok(Arc::clone(&self.table)) } else { plan_err!("table '{name}' not found") }
+        if name == TableReference::bare(TABLE) {
+            Ok(Arc::clone(&self.table))
+        } else {
+            plan_err!("table '{name}' not found")
+        }
     }
 
     fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {

@@ -13,7 +13,10 @@ use datafusion::{
         listing::PartitionedFile,
         memory::MemorySourceConfig,
         object_store::ObjectStoreUrl,
-        physical_plan::{FileGroup, FileScanConfigBuilder, ParquetSource, parquet::CachedParquetFileReaderFactory},
+        physical_plan::{
+            FileGroup, FileScanConfigBuilder, ParquetSource,
+            parquet::CachedParquetFileReaderFactory,
+        },
         source::DataSourceExec,
     },
     logical_expr::Expr,
@@ -33,11 +36,21 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    fn files(&self, session: &dyn Session, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
-        let options = TableParquetOptions { global: session.config_options().execution.parquet.clone(), ..Default::default() };
+    fn files(
+        &self,
+        session: &dyn Session,
+        projection: Option<&Vec<usize>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = TableParquetOptions {
+            global: session.config_options().execution.parquet.clone(),
+            ..Default::default()
+        };
         let readers = Arc::clone(&self.readers) as _;
-        let source = ParquetSource::new(layout::schema()).with_table_parquet_options(options).with_parquet_file_reader_factory(readers);
-        let groups = FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
+        let source = ParquetSource::new(layout::schema())
+            .with_table_parquet_options(options)
+            .with_parquet_file_reader_factory(readers);
+        let groups =
+            FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
         let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
             .with_file_groups(groups)
             .with_projection_indices(projection.cloned())?
@@ -64,11 +77,21 @@ impl TableProvider for Lines {
         _filters: &[Expr],
         _limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let recent = || MemorySourceConfig::try_new_exec(std::slice::from_ref(&self.recent), self.schema(), projection.cloned());
+        let recent = || {
+            MemorySourceConfig::try_new_exec(
+                std::slice::from_ref(&self.recent),
+                self.schema(),
+                projection.cloned(),
+            )
+        };
         if self.files.is_empty() {
             return Ok(recent()?);
         }
         let files = self.files(session, projection)?;
-        if self.recent.is_empty() { Ok(files) } else { UnionExec::try_new(vec![recent()?, files]) }
+        if self.recent.is_empty() {
+            Ok(files)
+        } else {
+            UnionExec::try_new(vec![recent()?, files])
+        }
     }
 }

@@ -38,23 +38,67 @@ pub(crate) enum Write {
 }
 
 /// A scalar function.
-pub(crate) const fn scalar(name: &'static str, takes: (usize, usize), is: Type, write: &'static str) -> Function {
-    Function { name, takes, class: Class::Scalar, gives: Gives::Is(is), write: Write::As(write) }
+pub(crate) const fn scalar(
+    name: &'static str,
+    takes: (usize, usize),
+    is: Type,
+    write: &'static str,
+) -> Function {
+    Function {
+        name,
+        takes,
+        class: Class::Scalar,
+        gives: Gives::Is(is),
+        write: Write::As(write),
+    }
 }
 
 /// One that gives what an argument is.
-pub(crate) const fn alike(name: &'static str, takes: (usize, usize), argument: usize, write: &'static str) -> Function {
-    Function { name, takes, class: Class::Scalar, gives: Gives::As(argument), write: Write::As(write) }
+pub(crate) const fn alike(
+    name: &'static str,
+    takes: (usize, usize),
+    argument: usize,
+    write: &'static str,
+) -> Function {
+    Function {
+        name,
+        takes,
+        class: Class::Scalar,
+        gives: Gives::As(argument),
+        write: Write::As(write),
+    }
 }
 
 /// An aggregate.
-pub(crate) const fn aggregate(name: &'static str, takes: (usize, usize), gives: Gives, write: &'static str) -> Function {
-    Function { name, takes, class: Class::Aggregate, gives, write: Write::As(write) }
+pub(crate) const fn aggregate(
+    name: &'static str,
+    takes: (usize, usize),
+    gives: Gives,
+    write: &'static str,
+) -> Function {
+    Function {
+        name,
+        takes,
+        class: Class::Aggregate,
+        gives,
+        write: Write::As(write),
+    }
 }
 
 /// A function over a window.
-pub(crate) const fn window(name: &'static str, takes: (usize, usize), gives: Gives, write: &'static str) -> Function {
-    Function { name, takes, class: Class::Window, gives, write: Write::As(write) }
+pub(crate) const fn window(
+    name: &'static str,
+    takes: (usize, usize),
+    gives: Gives,
+    write: &'static str,
+) -> Function {
+    Function {
+        name,
+        takes,
+        class: Class::Window,
+        gives,
+        write: Write::As(write),
+    }
 }
 
 /// One that is written by code.
@@ -64,7 +108,13 @@ pub(crate) const fn special(
     class: Class,
     by: for<'a> fn(&mut Writer<'a>, &Call<'a>, &mut Scope<'a>) -> Result<Piece>,
 ) -> Function {
-    Function { name, takes, class, gives: Gives::Is(Type::Unknown), write: Write::By(by) }
+    Function {
+        name,
+        takes,
+        class,
+        gives: Gives::Is(Type::Unknown),
+        write: Write::By(by),
+    }
 }
 
 #[cfg(test)]
@@ -75,16 +125,31 @@ mod tests {
     #[test]
     fn a_name_is_one_function_and_a_template_names_arguments_it_has() {
         for table in [bigquery::FUNCTIONS, clickhouse::FUNCTIONS] {
-            let mut names: Vec<_> = table.iter().map(|it| it.name.to_ascii_lowercase()).collect();
+            let mut names: Vec<_> = table
+                .iter()
+                .map(|it| it.name.to_ascii_lowercase())
+                .collect();
             names.sort();
             assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
-            for Function { name, takes: (least, most), class, write, .. } in table {
+            for Function {
+                name,
+                takes: (least, most),
+                class,
+                write,
+                ..
+            } in table
+            {
                 let Write::As(template) = write else { continue };
                 assert!(least <= most);
                 assert_eq!(*class != Class::Scalar, template.contains("{f}"), "{name}");
                 for place in template.split('{').skip(1) {
                     let place = place.split(['}', ':']).next().unwrap();
-                    assert!(place.parse::<usize>().map_or("fdop*".contains(place), |at| at < *least), "{name}: {place}");
+                    assert!(
+                        place
+                            .parse::<usize>()
+                            .map_or("fdop*".contains(place), |at| at < *least),
+                        "{name}: {place}"
+                    );
                 }
             }
         }

@@ -54,7 +54,16 @@ pub enum Dialect {
 impl Dialect {
     /// The functions that it has: name, arguments at least and at most.
     pub fn functions(self) -> impl Iterator<Item = (&'static str, (usize, usize))> {
-        self.table().iter().map(|function| (if function.name == EXTRACT { "extract" } else { function.name }, function.takes))
+        self.table().iter().map(|function| {
+            (
+                if function.name == EXTRACT {
+                    "extract"
+                } else {
+                    function.name
+                },
+                function.takes,
+            )
+        })
     }
 
     fn table(self) -> &'static [Function] {
@@ -99,7 +108,10 @@ impl Type {
     }
 
     fn is_time(self) -> bool {
-        matches!(self, Self::Moment | Self::Second | Self::DateTime | Self::Date)
+        matches!(
+            self,
+            Self::Moment | Self::Second | Self::DateTime | Self::Date
+        )
     }
 }
 
@@ -116,7 +128,12 @@ pub(crate) struct Piece {
 
 impl Piece {
     fn new(sql: impl Into<String>, is: Type) -> Self {
-        Self { sql: sql.into(), is, number: None, literal: None }
+        Self {
+            sql: sql.into(),
+            is,
+            number: None,
+            literal: None,
+        }
     }
 
     fn null() -> Self {
@@ -125,13 +142,19 @@ impl Piece {
 
     /// True or false: numbers are what they are not equal to zero.
     fn condition(&self) -> String {
-        if self.is.is_number() { format!("({} <> 0)", self.sql) } else { self.sql.clone() }
+        if self.is.is_number() {
+            format!("({} <> 0)", self.sql)
+        } else {
+            self.sql.clone()
+        }
     }
 
     fn text(&self) -> String {
         match self.is {
             Type::Text => self.sql.clone(),
-            Type::Moment | Type::DateTime => format!("to_char({}, '%Y-%m-%d %H:%M:%S%.6f')", self.sql),
+            Type::Moment | Type::DateTime => {
+                format!("to_char({}, '%Y-%m-%d %H:%M:%S%.6f')", self.sql)
+            }
             Type::Second => format!("to_char({}, '%Y-%m-%d %H:%M:%S')", self.sql),
             _ => format!("CAST({} AS VARCHAR)", self.sql),
         }
@@ -141,7 +164,10 @@ impl Piece {
     fn float(&self) -> String {
         match (&self.number, self.is) {
             (Some((column, false)), _) => format!("CAST({column} AS DOUBLE)"),
-            (Some((column, true)), _) => format!("coalesce(CAST({column} AS DOUBLE), TRY_CAST({} AS DOUBLE))", self.sql),
+            (Some((column, true)), _) => format!(
+                "coalesce(CAST({column} AS DOUBLE), TRY_CAST({} AS DOUBLE))",
+                self.sql
+            ),
             (_, Type::Text) => format!("TRY_CAST({} AS DOUBLE)", self.sql),
             (_, Type::Moment) => format!("(CAST({} AS BIGINT) / 1e6)", self.sql),
             _ => format!("CAST({} AS DOUBLE)", self.sql),
@@ -194,10 +220,23 @@ fn quoted(text: &str) -> String {
 /// Writes a statement for the engine. `now` is the present in microseconds.
 pub(crate) fn write(dialect: Dialect, sql: &str, now: i64) -> Result<Statement> {
     let parsed = parse(dialect, sql)?;
-    let mut writer = Writer { dialect, now, names: 0, depth: 0, steps: 0, reads: 0, tables: Vec::new() };
+    let mut writer = Writer {
+        dialect,
+        now,
+        names: 0,
+        depth: 0,
+        steps: 0,
+        reads: 0,
+        tables: Vec::new(),
+    };
     let (written, rows) = writer.outermost(&parsed)?;
     let columns = written.columns.into_iter().map(|it| it.called).collect();
-    Ok(Statement { sql: written.sql, columns, rows, moments_as_numbers: dialect == Dialect::BigQuery })
+    Ok(Statement {
+        sql: written.sql,
+        columns,
+        rows,
+        moments_as_numbers: dialect == Dialect::BigQuery,
+    })
 }
 
 fn parse(dialect: Dialect, sql: &str) -> Result<Box<crate::engine::sqlparser::ast::Query>> {
@@ -209,12 +248,16 @@ fn parse(dialect: Dialect, sql: &str) -> Result<Box<crate::engine::sqlparser::as
         Dialect::ClickHouse => &ClickHouseDialect {},
     };
     let tokens = Tokenizer::new(grammar, sql).tokenize();
-    let tokens =
-        tokens.map_err(|TokenizerError { message, location }| QueryError::Refused(format!("Syntax error: {message}{location}")))?;
+    let tokens = tokens.map_err(|TokenizerError { message, location }| {
+        QueryError::Refused(format!("Syntax error: {message}{location}"))
+    })?;
     if tokens.len() > TOKENS_MAX {
         return refused(format!("The query has more than {TOKENS_MAX} tokens"));
     }
-    let mut tokens: Vec<_> = tokens.into_iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
+    let mut tokens: Vec<_> = tokens
+        .into_iter()
+        .filter(|token| !matches!(token, Token::Whitespace(_)))
+        .collect();
     while tokens.last() == Some(&Token::SemiColon) {
         tokens.pop();
     }
@@ -225,19 +268,30 @@ fn parse(dialect: Dialect, sql: &str) -> Result<Box<crate::engine::sqlparser::as
         rename_extract(&mut tokens);
     }
     let options = ParserOptions::new().with_trailing_commas(dialect == Dialect::BigQuery);
-    let mut parser = Parser::new(grammar).with_options(options).with_recursion_limit(NESTING_MAX).with_tokens(tokens);
+    let mut parser = Parser::new(grammar)
+        .with_options(options)
+        .with_recursion_limit(NESTING_MAX)
+        .with_tokens(tokens);
     let syntax = |error| match error {
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => {
             QueryError::Refused(format!("Syntax error: {}", short(&text)))
         }
-        ParserError::RecursionLimitExceeded => QueryError::Refused("The query is nested too deeply".into()),
+        ParserError::RecursionLimitExceeded => {
+            QueryError::Refused("The query is nested too deeply".into())
+        }
     };
-    if !matches!(parser.peek_token().token, Token::LParen) && !parser.peek_keyword(Keyword::SELECT) && !parser.peek_keyword(Keyword::WITH) {
+    if !matches!(parser.peek_token().token, Token::LParen)
+        && !parser.peek_keyword(Keyword::SELECT)
+        && !parser.peek_keyword(Keyword::WITH)
+    {
         return refused("Only SELECT queries allowed");
     }
     let parsed = parser.parse_statement().map_err(syntax)?;
     if parser.peek_token().token != Token::EOF {
-        return refused(format!("Syntax error: unexpected {}", short(&parser.peek_token().token.to_string())));
+        return refused(format!(
+            "Syntax error: unexpected {}",
+            short(&parser.peek_token().token.to_string())
+        ));
     }
     match parsed {
         Parsed::Query(query) => Ok(query),
@@ -252,8 +306,11 @@ fn short(text: &str) -> String {
 /// `extract(text, pattern)` is a function in one dialect, `EXTRACT(part FROM moment)` everywhere. The parser knows the latter.
 fn rename_extract(tokens: &mut [Token]) {
     for at in 0..tokens.len().saturating_sub(2) {
-        let (Token::Word(word), Token::LParen) = (&tokens[at], &tokens[at + 1]) else { continue };
-        let from = |token: &Token| matches!(token, Token::Word(word) if word.keyword == Keyword::FROM);
+        let (Token::Word(word), Token::LParen) = (&tokens[at], &tokens[at + 1]) else {
+            continue;
+        };
+        let from =
+            |token: &Token| matches!(token, Token::Word(word) if word.keyword == Keyword::FROM);
         if word.keyword == Keyword::EXTRACT && !tokens.get(at + 3).is_some_and(from) {
             tokens[at] = Token::make_word(EXTRACT, None);
         }
@@ -294,7 +351,11 @@ impl Writer<'_> {
     }
 
     fn bounded(sql: String) -> Result<String> {
-        if sql.len() > WRITTEN_BYTES_MAX { refused("The query is too complex") } else { Ok(sql) }
+        if sql.len() > WRITTEN_BYTES_MAX {
+            refused("The query is too complex")
+        } else {
+            Ok(sql)
+        }
     }
 
     fn clickhouse(&self) -> bool {
@@ -303,6 +364,10 @@ impl Writer<'_> {
 
     /// One dialect does not mind the case of names.
     fn same(&self, one: &str, other: &str) -> bool {
-        if self.clickhouse() { one == other } else { one.eq_ignore_ascii_case(other) }
+        if self.clickhouse() {
+            one == other
+        } else {
+            one.eq_ignore_ascii_case(other)
+        }
     }
 }

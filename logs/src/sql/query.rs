@@ -12,8 +12,9 @@ use crate::{
     engine::{
         TABLE,
         sqlparser::ast::{
-            Distinct, Expr, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause, ObjectName, ObjectNamePart, OrderBy, OrderByExpr,
-            OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, TableAlias, TableFactor, Value,
+            Distinct, Expr, GroupByExpr, Join, JoinConstraint, JoinOperator, LimitClause,
+            ObjectName, ObjectNamePart, OrderBy, OrderByExpr, OrderByKind, Query, Select,
+            SelectItem, SetExpr, SetOperator, SetQuantifier, TableAlias, TableFactor, Value,
         },
     },
     event::Source,
@@ -29,7 +30,11 @@ impl<'a> Writer<'a> {
     /// The statement itself, and how many rows are asked for.
     pub(super) fn outermost(&mut self, query: &'a Query) -> Result<(Written, usize)> {
         let rows = match &query.limit_clause {
-            Some(LimitClause::LimitOffset { limit: Some(limit), limit_by, .. }) if limit_by.is_empty() => count(limit)?,
+            Some(LimitClause::LimitOffset {
+                limit: Some(limit),
+                limit_by,
+                ..
+            }) if limit_by.is_empty() => count(limit)?,
             Some(LimitClause::OffsetCommaLimit { limit, .. }) => count(limit)?,
             _ => ROWS_MAX,
         };
@@ -44,12 +49,31 @@ impl<'a> Writer<'a> {
         let written = self.deeper(|writer| writer.query_with(query, rows));
         self.tables.truncate(known);
         let written = written?;
-        Ok(Written { sql: Self::bounded(written.sql)?, columns: written.columns })
+        Ok(Written {
+            sql: Self::bounded(written.sql)?,
+            columns: written.columns,
+        })
     }
 
     fn query_with(&mut self, query: &'a Query, rows: Option<usize>) -> Result<Written> {
-        let Query { with, body, order_by, limit_clause, fetch, locks, for_clause, settings: _, format_clause, pipe_operators } = query;
-        if fetch.is_some() || !locks.is_empty() || for_clause.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
+        let Query {
+            with,
+            body,
+            order_by,
+            limit_clause,
+            fetch,
+            locks,
+            for_clause,
+            settings: _,
+            format_clause,
+            pipe_operators,
+        } = query;
+        if fetch.is_some()
+            || !locks.is_empty()
+            || for_clause.is_some()
+            || format_clause.is_some()
+            || !pipe_operators.is_empty()
+        {
             return refused("Only SELECT queries allowed");
         }
         let mut sql = String::new();
@@ -62,24 +86,38 @@ impl<'a> Writer<'a> {
                     return refused("Column lists of common table expressions are not supported");
                 }
                 let reads = self.reads;
-                let Written { sql: inner, columns } = self.query(&cte.query, None)?;
+                let Written {
+                    sql: inner,
+                    columns,
+                } = self.query(&cte.query, None)?;
                 let written = self.fresh();
                 sql.push_str(if at == 0 { "WITH " } else { ", " });
                 let _ = write!(sql, "{written} AS ({inner})");
                 let reads = self.reads - reads;
-                self.tables.push(Named { name: &cte.alias.name.value, written, columns, reads });
+                self.tables.push(Named {
+                    name: &cte.alias.name.value,
+                    written,
+                    columns,
+                    reads,
+                });
             }
             sql.push(' ');
         }
         let (limit, offset, limit_by) = limit(limit_clause.as_ref(), rows)?;
         let order: &[OrderByExpr] = match order_by {
             None => &[],
-            Some(OrderBy { kind: OrderByKind::Expressions(order), interpolate: None }) => order,
+            Some(OrderBy {
+                kind: OrderByKind::Expressions(order),
+                interpolate: None,
+            }) => order,
             Some(_) => return refused("ORDER BY takes expressions"),
         };
         let columns = match body.as_ref() {
             SetExpr::Select(select) => {
-                let Written { sql: inner, columns } = self.select(select, order, limit_by)?;
+                let Written {
+                    sql: inner,
+                    columns,
+                } = self.select(select, order, limit_by)?;
                 sql.push_str(&inner);
                 columns
             }
@@ -87,16 +125,29 @@ impl<'a> Writer<'a> {
                 if limit_by.is_some() {
                     return refused("LIMIT BY takes one SELECT");
                 }
-                let Written { sql: inner, columns } = self.set(other)?;
+                let Written {
+                    sql: inner,
+                    columns,
+                } = self.set(other)?;
                 let table = self.fresh();
                 let _ = write!(sql, "SELECT * FROM ({inner}) AS {table}");
-                let called = Table { called: None, written: table, shape: Shape::Columns(columns.clone()) };
-                let mut scope = Scope { tables: vec![called], ..Scope::default() };
+                let called = Table {
+                    called: None,
+                    written: table,
+                    shape: Shape::Columns(columns.clone()),
+                };
+                let mut scope = Scope {
+                    tables: vec![called],
+                    ..Scope::default()
+                };
                 sql.push_str(&self.order(order, &columns, &[], &mut scope)?);
                 columns
             }
         };
-        Ok(Written { sql: format!("{sql}{limit}{offset}"), columns })
+        Ok(Written {
+            sql: format!("{sql}{limit}{offset}"),
+            columns,
+        })
     }
 
     /// Anything that gives rows, as a query that another may hold.
@@ -112,7 +163,13 @@ impl<'a> Writer<'a> {
     /// The branches of a chain, one after the other: a long one is no deep one.
     fn union(&mut self, set: &'a SetExpr) -> Result<Written> {
         let (mut branches, mut rest) = (Vec::new(), set);
-        while let SetExpr::SetOperation { left, op, set_quantifier, right } = rest {
+        while let SetExpr::SetOperation {
+            left,
+            op,
+            set_quantifier,
+            right,
+        } = rest
+        {
             let distinct = matches!(set_quantifier, SetQuantifier::Distinct);
             if *op != SetOperator::Union || !(distinct || *set_quantifier == SetQuantifier::All) {
                 return refused("Only UNION ALL and UNION DISTINCT are supported");
@@ -136,31 +193,55 @@ impl<'a> Writer<'a> {
         Ok(Written { sql, columns })
     }
 
-    fn select(&mut self, select: &'a Select, order: &'a [OrderByExpr], limit_by: Option<ByGroup<'a>>) -> Result<Written> {
+    fn select(
+        &mut self,
+        select: &'a Select,
+        order: &'a [OrderByExpr],
+        limit_by: Option<ByGroup<'a>>,
+    ) -> Result<Written> {
         self.deeper(|writer| writer.select_with(select, order, limit_by))
     }
 
-    fn select_with(&mut self, select: &'a Select, order: &'a [OrderByExpr], limit_by: Option<ByGroup<'a>>) -> Result<Written> {
+    fn select_with(
+        &mut self,
+        select: &'a Select,
+        order: &'a [OrderByExpr],
+        limit_by: Option<ByGroup<'a>>,
+    ) -> Result<Written> {
         plain(select)?;
         let mut scope = Scope::default();
         let tables = self.from(select, &mut scope)?;
         let items = items(select)?;
-        scope.aliases = items.iter().filter_map(|item| Some((item.alias?, item.expr))).collect();
+        scope.aliases = items
+            .iter()
+            .filter_map(|item| Some((item.alias?, item.expr)))
+            .collect();
         scope.aliases_count = self.clickhouse();
 
         let (mut selected, mut columns) = (Vec::new(), Vec::<Column>::new());
         for (at, item) in items.iter().enumerate() {
-            let own = scope.aliases.iter().position(|(alias, expr)| Some(*alias) == item.alias && std::ptr::eq(*expr, item.expr));
+            let own = scope.aliases.iter().position(|(alias, expr)| {
+                Some(*alias) == item.alias && std::ptr::eq(*expr, item.expr)
+            });
             scope.busy.extend(own);
             let piece = self.expression(item.expr, &mut scope)?;
             scope.busy.clear();
-            let called = item.alias.map_or_else(|| self.unnamed(item.expr, at), str::to_owned);
+            let called = item
+                .alias
+                .map_or_else(|| self.unnamed(item.expr, at), str::to_owned);
             if columns.iter().any(|it| self.same(&it.called, &called)) {
-                return refused(format!("Duplicate column names in the result are not supported. Found duplicate(s): {}", short(&called)));
+                return refused(format!(
+                    "Duplicate column names in the result are not supported. Found duplicate(s): {}",
+                    short(&called)
+                ));
             }
             let written = self.fresh();
             selected.push(format!("{} AS {written}", piece.sql));
-            columns.push(Column { called, written, is: piece.is });
+            columns.push(Column {
+                called,
+                written,
+                is: piece.is,
+            });
         }
         let mut conditions = Vec::new();
         for condition in select.prewhere.iter().chain(&select.selection) {
@@ -168,8 +249,16 @@ impl<'a> Writer<'a> {
         }
         scope.aliases_count = true;
         let groups = self.groups(&select.group_by, &columns, &items, &mut scope)?;
-        let having = select.having.as_ref().map(|it| self.expression(it, &mut scope)).transpose()?;
-        let qualify = select.qualify.as_ref().map(|it| self.expression(it, &mut scope)).transpose()?;
+        let having = select
+            .having
+            .as_ref()
+            .map(|it| self.expression(it, &mut scope))
+            .transpose()?;
+        let qualify = select
+            .qualify
+            .as_ref()
+            .map(|it| self.expression(it, &mut scope))
+            .transpose()?;
         let ordered = self.order(order, &columns, &items, &mut scope)?;
 
         let mut sql = String::from("SELECT ");
@@ -178,9 +267,16 @@ impl<'a> Writer<'a> {
         }
         sql.push_str(&selected.join(", "));
         if let Some((_, by)) = limit_by {
-            let by = by.iter().map(|it| Ok(self.expression(it, &mut scope)?.sql)).collect::<Result<Vec<_>>>()?.join(", ");
+            let by = by
+                .iter()
+                .map(|it| Ok(self.expression(it, &mut scope)?.sql))
+                .collect::<Result<Vec<_>>>()?
+                .join(", ");
             let spelled = self.order(order, &[], &[], &mut scope)?;
-            let _ = write!(sql, ", row_number() OVER (PARTITION BY {by}{spelled}) AS \"row of group\"");
+            let _ = write!(
+                sql,
+                ", row_number() OVER (PARTITION BY {by}{spelled}) AS \"row of group\""
+            );
         }
         sql.push_str(&unfolded(&tables, &scope));
         if !conditions.is_empty() {
@@ -196,9 +292,15 @@ impl<'a> Writer<'a> {
         sql.push_str(&ordered);
         if let Some((rows, _)) = limit_by {
             let table = self.fresh();
-            let names = columns.iter().map(|it| it.written.as_str()).collect::<Vec<_>>().join(", ");
+            let names = columns
+                .iter()
+                .map(|it| it.written.as_str())
+                .collect::<Vec<_>>()
+                .join(", ");
             let ordered = self.order(order, &columns, &[], &mut scope)?;
-            sql = format!("SELECT {names} FROM ({sql}) AS {table} WHERE \"row of group\" <= {rows}{ordered}");
+            sql = format!(
+                "SELECT {names} FROM ({sql}) AS {table} WHERE \"row of group\" <= {rows}{ordered}"
+            );
         }
         Ok(Written { sql, columns })
     }
@@ -223,8 +325,12 @@ impl<'a> Writer<'a> {
 
     fn join(&mut self, join: &'a Join, scope: &mut Scope<'a>, sql: &mut String) -> Result<()> {
         let (kind, constraint) = match &join.join_operator {
-            JoinOperator::Join(constraint) | JoinOperator::Inner(constraint) => ("JOIN", constraint),
-            JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint) => ("LEFT JOIN", constraint),
+            JoinOperator::Join(constraint) | JoinOperator::Inner(constraint) => {
+                ("JOIN", constraint)
+            }
+            JoinOperator::Left(constraint) | JoinOperator::LeftOuter(constraint) => {
+                ("LEFT JOIN", constraint)
+            }
             JoinOperator::CrossJoin(constraint) => ("CROSS JOIN", constraint),
             _ => return refused("This kind of join is not supported"),
         };
@@ -234,7 +340,11 @@ impl<'a> Writer<'a> {
                 JoinConstraint::On(Expr::Value(value)) => value.value == Value::Boolean(true),
                 _ => false,
             };
-            return if always { self.unnest_factor(&join.relation, scope) } else { refused("UNNEST is joined ON TRUE") };
+            return if always {
+                self.unnest_factor(&join.relation, scope)
+            } else {
+                refused("UNNEST is joined ON TRUE")
+            };
         }
         let table = self.table(&join.relation, scope)?;
         match constraint {
@@ -251,11 +361,20 @@ impl<'a> Writer<'a> {
     }
 
     fn unnest_factor(&mut self, factor: &'a TableFactor, scope: &mut Scope<'a>) -> Result<()> {
-        let TableFactor::UNNEST { alias, array_exprs, with_offset: false, with_ordinality: false, .. } = factor else {
+        let TableFactor::UNNEST {
+            alias,
+            array_exprs,
+            with_offset: false,
+            with_ordinality: false,
+            ..
+        } = factor
+        else {
             return refused("UNNEST WITH OFFSET is not supported");
         };
         match array_exprs.as_slice() {
-            [path] if self.dialect == Dialect::BigQuery => self.unnest(path, called(alias.as_ref())?, scope),
+            [path] if self.dialect == Dialect::BigQuery => {
+                self.unnest(path, called(alias.as_ref())?, scope)
+            }
             _ => refused("UNNEST takes one field"),
         }
     }
@@ -278,25 +397,54 @@ impl<'a> Writer<'a> {
                 let own = last(table).map(str::to_owned);
                 (inner, called(alias.as_ref())?.or(own), shape)
             }
-            TableFactor::Table { name: table, args: Some(_), .. } | TableFactor::Function { name: table, .. } => {
+            TableFactor::Table {
+                name: table,
+                args: Some(_),
+                ..
+            }
+            | TableFactor::Function { name: table, .. } => {
                 return refused(format!("Restricted function {}", short(&table.to_string())));
             }
-            TableFactor::Derived { lateral: false, subquery, alias, sample: None } => {
+            TableFactor::Derived {
+                lateral: false,
+                subquery,
+                alias,
+                sample: None,
+            } => {
                 let Written { sql, columns } = self.query(subquery, None)?;
-                (format!("({sql})"), called(alias.as_ref())?, Shape::Columns(columns))
+                (
+                    format!("({sql})"),
+                    called(alias.as_ref())?,
+                    Shape::Columns(columns),
+                )
             }
             _ => return refused("FROM takes tables and subqueries"),
         };
         let written = self.fresh();
         let sql = format!("{inner} AS {written}");
-        scope.tables.push(Table { called: alias, written, shape });
+        scope.tables.push(Table {
+            called: alias,
+            written,
+            shape,
+        });
         Ok(sql)
     }
 
     /// What a name of a table stands for.
     fn named(&mut self, table: &'a ObjectName) -> Result<(String, Shape)> {
-        let full = table.0.iter().map(part).collect::<Option<Vec<_>>>().map(|parts| parts.join(".")).unwrap_or_default();
-        let cte = self.tables.iter().rev().find(|it| it.name == full).map(|it| (it.written.clone(), it.columns.clone(), it.reads));
+        let full = table
+            .0
+            .iter()
+            .map(part)
+            .collect::<Option<Vec<_>>>()
+            .map(|parts| parts.join("."))
+            .unwrap_or_default();
+        let cte = self
+            .tables
+            .iter()
+            .rev()
+            .find(|it| it.name == full)
+            .map(|it| (it.written.clone(), it.columns.clone(), it.reads));
         let (sql, shape, reads) = match (self.dialect, cte) {
             (_, Some((written, columns, reads))) => (written, Shape::Columns(columns), reads),
             (Dialect::ClickHouse, None) if full == TABLE => (name(TABLE), Shape::Lines(None), 1),
@@ -304,65 +452,108 @@ impl<'a> Writer<'a> {
                 let (source, more) = match full.parse::<Source>() {
                     Ok(source) => (source, ""),
                     // A part of another source that has a name of its own.
-                    Err(_) if full == "pg_cron_logs" => {
-                        (Source::Postgres, " AND (\"@parsed.application_name\" = 'pg_cron' OR \"event_message\" ILIKE '%cron job%')")
-                    }
+                    Err(_) if full == "pg_cron_logs" => (
+                        Source::Postgres,
+                        " AND (\"@parsed.application_name\" = 'pg_cron' OR \"event_message\" ILIKE '%cron job%')",
+                    ),
                     Err(_) => return refused(format!("can't find source {}", short(&full))),
                 };
-                let lines = format!("(SELECT * FROM {} WHERE \"source\" = '{source}'{more})", name(TABLE));
+                let lines = format!(
+                    "(SELECT * FROM {} WHERE \"source\" = '{source}'{more})",
+                    name(TABLE)
+                );
                 (lines, Shape::Lines(Some(source)), 1)
             }
             _ => return refused(format!("can't find source {}", short(&full))),
         };
         self.reads += reads;
-        if self.reads > super::READS_MAX { refused("The query reads tables too often") } else { Ok((sql, shape)) }
+        if self.reads > super::READS_MAX {
+            refused("The query reads tables too often")
+        } else {
+            Ok((sql, shape))
+        }
     }
 
     /// What a selected expression without a name is called.
     fn unnamed(&self, expr: &Expr, at: usize) -> String {
         match expr {
             Expr::Identifier(ident) => ident.value.clone(),
-            Expr::CompoundIdentifier(idents) => idents.last().map(|it| it.value.clone()).unwrap_or_default(),
+            Expr::CompoundIdentifier(idents) => {
+                idents.last().map(|it| it.value.clone()).unwrap_or_default()
+            }
             _ if self.clickhouse() => short(&expr.to_string()),
             _ => format!("f{at}_"),
         }
     }
 
-    fn groups(&mut self, by: &'a GroupByExpr, columns: &[Column], items: &[Item<'a>], scope: &mut Scope<'a>) -> Result<String> {
+    fn groups(
+        &mut self,
+        by: &'a GroupByExpr,
+        columns: &[Column],
+        items: &[Item<'a>],
+        scope: &mut Scope<'a>,
+    ) -> Result<String> {
         let groups = match by {
             GroupByExpr::Expressions(groups, modifiers) if modifiers.is_empty() => groups,
             _ => return refused("GROUP BY takes expressions"),
         };
-        let groups = groups.iter().map(|group| match self.ordinal(group, columns, items)? {
-            Some(at) => Ok(at.to_string()),
-            None => Ok(format!("({})", self.expression(group, scope)?.sql)),
-        });
+        let groups = groups
+            .iter()
+            .map(|group| match self.ordinal(group, columns, items)? {
+                Some(at) => Ok(at.to_string()),
+                None => Ok(format!("({})", self.expression(group, scope)?.sql)),
+            });
         let groups = groups.collect::<Result<Vec<_>>>()?;
-        Ok(if groups.is_empty() { String::new() } else { format!(" GROUP BY {}", groups.join(", ")) })
+        Ok(if groups.is_empty() {
+            String::new()
+        } else {
+            format!(" GROUP BY {}", groups.join(", "))
+        })
     }
 
     /// The selected expression that a number or a name stands for, from 1.
-    fn ordinal(&self, expr: &Expr, columns: &[Column], items: &[Item<'a>]) -> Result<Option<usize>> {
+    fn ordinal(
+        &self,
+        expr: &Expr,
+        columns: &[Column],
+        items: &[Item<'a>],
+    ) -> Result<Option<usize>> {
         match expr {
             Expr::Value(value) => match &value.value {
                 Value::Number(digits, _) => match digits.parse() {
                     Ok(at) if (1..=columns.len()).contains(&at) => Ok(Some(at)),
-                    _ => refused(format!("Position {} is not in the select list", short(digits))),
+                    _ => refused(format!(
+                        "Position {} is not in the select list",
+                        short(digits)
+                    )),
                 },
                 _ => Ok(None),
             },
             Expr::Identifier(ident) => {
                 let aliased = |at: &usize| items.get(*at).is_none_or(|item| item.alias.is_some());
                 let mut named = (0..columns.len()).filter(aliased);
-                Ok(named.find(|at| self.same(&columns[*at].called, &ident.value)).map(|at| at + 1))
+                Ok(named
+                    .find(|at| self.same(&columns[*at].called, &ident.value))
+                    .map(|at| at + 1))
             }
             _ => Ok(None),
         }
     }
 
-    fn order(&mut self, order: &'a [OrderByExpr], columns: &[Column], items: &[Item<'a>], scope: &mut Scope<'a>) -> Result<String> {
+    fn order(
+        &mut self,
+        order: &'a [OrderByExpr],
+        columns: &[Column],
+        items: &[Item<'a>],
+        scope: &mut Scope<'a>,
+    ) -> Result<String> {
         let mut keys = Vec::new();
-        for OrderByExpr { expr, options, with_fill } in order {
+        for OrderByExpr {
+            expr,
+            options,
+            with_fill,
+        } in order
+        {
             if with_fill.is_some() {
                 return refused("WITH FILL is not supported");
             }
@@ -372,15 +563,28 @@ impl<'a> Writer<'a> {
                 _ => self.expression(expr, scope)?.sql,
             };
             let up = options.asc.unwrap_or(true);
-            let nulls_first = options.nulls_first.unwrap_or(up && self.dialect == Dialect::BigQuery);
-            let (up, nulls) = (if up { "ASC" } else { "DESC" }, if nulls_first { "FIRST" } else { "LAST" });
+            let nulls_first = options
+                .nulls_first
+                .unwrap_or(up && self.dialect == Dialect::BigQuery);
+            let (up, nulls) = (
+                if up { "ASC" } else { "DESC" },
+                if nulls_first { "FIRST" } else { "LAST" },
+            );
             keys.push(format!("{key} {up} NULLS {nulls}"));
         }
-        Ok(if keys.is_empty() { String::new() } else { format!(" ORDER BY {}", keys.join(", ")) })
+        Ok(if keys.is_empty() {
+            String::new()
+        } else {
+            format!(" ORDER BY {}", keys.join(", "))
+        })
     }
 
     /// `ORDER BY` of a window or an aggregate, where numbers are no positions.
-    pub(super) fn order_within(&mut self, order: &'a [OrderByExpr], scope: &mut Scope<'a>) -> Result<String> {
+    pub(super) fn order_within(
+        &mut self,
+        order: &'a [OrderByExpr],
+        scope: &mut Scope<'a>,
+    ) -> Result<String> {
         self.order(order, &[], &[], scope)
     }
 }
@@ -389,13 +593,22 @@ impl<'a> Writer<'a> {
 type ByGroup<'a> = (usize, &'a [Expr]);
 
 /// `LIMIT`, `OFFSET`, and how many rows are given of each group.
-fn limit(clause: Option<&LimitClause>, rows: Option<usize>) -> Result<(String, String, Option<ByGroup<'_>>)> {
+fn limit(
+    clause: Option<&LimitClause>,
+    rows: Option<usize>,
+) -> Result<(String, String, Option<ByGroup<'_>>)> {
     let (limit, offset, by) = match clause {
         None => (None, None, None),
-        Some(LimitClause::LimitOffset { limit, offset, limit_by }) if limit_by.is_empty() => {
-            (limit.as_ref(), offset.as_ref().map(|it| &it.value), None)
-        }
-        Some(LimitClause::LimitOffset { limit: Some(limit), offset: None, limit_by }) => (None, None, Some((count(limit)?, &limit_by[..]))),
+        Some(LimitClause::LimitOffset {
+            limit,
+            offset,
+            limit_by,
+        }) if limit_by.is_empty() => (limit.as_ref(), offset.as_ref().map(|it| &it.value), None),
+        Some(LimitClause::LimitOffset {
+            limit: Some(limit),
+            offset: None,
+            limit_by,
+        }) => (None, None, Some((count(limit)?, &limit_by[..]))),
         Some(LimitClause::LimitOffset { .. }) => return refused("LIMIT BY takes no OFFSET"),
         Some(LimitClause::OffsetCommaLimit { offset, limit }) => (Some(limit), Some(offset), None),
     };
@@ -404,8 +617,14 @@ fn limit(clause: Option<&LimitClause>, rows: Option<usize>) -> Result<(String, S
         (Some(own), Some(rows)) => Some(own.min(rows)),
         (own, rows) => own.or(rows),
     };
-    let limit = limit.map(|rows| format!(" LIMIT {rows}")).unwrap_or_default();
-    let offset = offset.map(count).transpose()?.map(|rows| format!(" OFFSET {rows}")).unwrap_or_default();
+    let limit = limit
+        .map(|rows| format!(" LIMIT {rows}"))
+        .unwrap_or_default();
+    let offset = offset
+        .map(count)
+        .transpose()?
+        .map(|rows| format!(" OFFSET {rows}"))
+        .unwrap_or_default();
     Ok((limit, offset, by))
 }
 
@@ -414,9 +633,19 @@ fn unfolded(tables: &str, scope: &Scope<'_>) -> String {
     if tables.is_empty() {
         return String::new();
     }
-    let Some(table) = scope.tables.first().filter(|_| !scope.unfolded.is_empty()) else { return format!(" FROM {tables}") };
-    let lists = scope.unfolded.iter().map(|(list, called)| format!("unnest({list}) AS {called}")).collect::<Vec<_>>().join(", ");
-    format!(" FROM (SELECT {}.*, {lists} FROM {tables}) AS {}", table.written, table.written)
+    let Some(table) = scope.tables.first().filter(|_| !scope.unfolded.is_empty()) else {
+        return format!(" FROM {tables}");
+    };
+    let lists = scope
+        .unfolded
+        .iter()
+        .map(|(list, called)| format!("unnest({list}) AS {called}"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    format!(
+        " FROM (SELECT {}.*, {lists} FROM {tables}) AS {}",
+        table.written, table.written
+    )
 }
 
 /// Branches of one chain of unions.
@@ -433,14 +662,21 @@ fn items(select: &Select) -> Result<Vec<Item<'_>>> {
     for item in &select.projection {
         items.push(match item {
             SelectItem::UnnamedExpr(expr) => Item { alias: None, expr },
-            SelectItem::ExprWithAlias { expr, alias } => Item { alias: Some(&alias.value), expr },
+            SelectItem::ExprWithAlias { expr, alias } => Item {
+                alias: Some(&alias.value),
+                expr,
+            },
             SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..) => {
                 return refused("restricted wildcard (*) in a result column");
             }
             SelectItem::ExprWithAliases { .. } => return refused("An expression has one alias"),
         });
     }
-    if items.is_empty() { refused("Only SELECT queries allowed") } else { Ok(items) }
+    if items.is_empty() {
+        refused("Only SELECT queries allowed")
+    } else {
+        Ok(items)
+    }
 }
 
 /// Refuses the parts of a `SELECT` that neither dialect needs.
@@ -457,7 +693,10 @@ fn plain(select: &Select) -> Result<()> {
         (!select.named_window.is_empty(), "WINDOW"),
         (select.value_table_mode.is_some(), "AS STRUCT"),
         (select.select_modifiers.is_some(), "A modifier of SELECT"),
-        (matches!(select.distinct, Some(Distinct::On(_))), "DISTINCT ON"),
+        (
+            matches!(select.distinct, Some(Distinct::On(_))),
+            "DISTINCT ON",
+        ),
     ];
     match odd.iter().find(|(there, _)| *there) {
         Some((_, what)) => refused(format!("{what} is not supported")),
@@ -467,7 +706,9 @@ fn plain(select: &Select) -> Result<()> {
 
 fn called(alias: Option<&TableAlias>) -> Result<Option<String>> {
     match alias {
-        Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => refused("An alias of a table has no columns"),
+        Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => {
+            refused("An alias of a table has no columns")
+        }
         alias => Ok(alias.map(|alias| alias.name.value.clone())),
     }
 }
@@ -487,7 +728,9 @@ fn last(table: &ObjectName) -> Option<&str> {
 fn count(expr: &Expr) -> Result<usize> {
     match expr {
         Expr::Value(value) => match &value.value {
-            Value::Number(digits, _) => digits.parse().map_or_else(|_| refused("LIMIT and OFFSET take whole numbers"), Ok),
+            Value::Number(digits, _) => digits
+                .parse()
+                .map_or_else(|_| refused("LIMIT and OFFSET take whole numbers"), Ok),
             _ => refused("LIMIT and OFFSET take whole numbers"),
         },
         _ => refused("LIMIT and OFFSET take whole numbers"),

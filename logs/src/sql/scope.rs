@@ -85,7 +85,12 @@ impl<'a> Writer<'a> {
     }
 
     /// Adds `UNNEST(path) AS alias`.
-    pub(super) fn unnest(&mut self, path: &'a Expr, alias: Option<String>, scope: &mut Scope<'a>) -> Result<()> {
+    pub(super) fn unnest(
+        &mut self,
+        path: &'a Expr,
+        alias: Option<String>,
+        scope: &mut Scope<'a>,
+    ) -> Result<()> {
         let idents = match path {
             Expr::Identifier(ident) => std::slice::from_ref(ident),
             Expr::CompoundIdentifier(idents) => idents,
@@ -103,7 +108,8 @@ impl<'a> Writer<'a> {
         if !scope.aliases_count {
             return Ok(None);
         }
-        let found = (0..scope.aliases.len()).find(|at| self.same(scope.aliases[*at].0, &ident.value) && !scope.busy.contains(at));
+        let found = (0..scope.aliases.len())
+            .find(|at| self.same(scope.aliases[*at].0, &ident.value) && !scope.busy.contains(at));
         let Some(at) = found else { return Ok(None) };
         scope.busy.push(at);
         let aliases_count = std::mem::replace(&mut scope.aliases_count, self.clickhouse());
@@ -119,11 +125,20 @@ impl<'a> Writer<'a> {
             [] => return Self::missing(""),
             [first, rest @ ..] => (*first, rest),
         };
-        let unnested = scope.unnested.iter().rev().find(|it| it.alias.as_deref().is_some_and(|alias| self.same(alias, first)));
+        let unnested = scope.unnested.iter().rev().find(|it| {
+            it.alias
+                .as_deref()
+                .is_some_and(|alias| self.same(alias, first))
+        });
         if let Some(Unnested { table, path, .. }) = unnested {
             return Ok(Self::field(*table, path, rest, scope));
         }
-        let table = scope.tables.iter().position(|table| table.called.as_deref().is_some_and(|called| self.same(called, first)));
+        let table = scope.tables.iter().position(|table| {
+            table
+                .called
+                .as_deref()
+                .is_some_and(|called| self.same(called, first))
+        });
         if let (Some(table), [column, rest @ ..]) = (table, rest) {
             return match self.column(table, column, rest, scope) {
                 Some(meaning) => Ok(meaning),
@@ -143,7 +158,13 @@ impl<'a> Writer<'a> {
 
     /// A field of an unnested record, without the record's name.
     fn implicit(first: &str, rest: &[&str], scope: &Scope<'a>) -> Option<Meaning> {
-        let under = |path: &str| if path.is_empty() { first.to_owned() } else { format!("{path}.{first}") };
+        let under = |path: &str| {
+            if path.is_empty() {
+                first.to_owned()
+            } else {
+                format!("{path}.{first}")
+            }
+        };
         let known = scope.unnested.iter().rev().find(|it| {
             let key = under(&it.path);
             fields::spelled(&key).is_some() || fields::is_parent(&key)
@@ -158,22 +179,37 @@ impl<'a> Writer<'a> {
         let value = |column: &str, is| Some(Meaning::Value(Piece::new(of(column), is)));
         match (&table.shape, rest) {
             (Shape::Columns(columns), []) => {
-                let Column { written, is, .. } = columns.iter().find(|it| self.same(&it.called, column))?;
-                Some(Meaning::Value(Piece::new(format!("{}.{written}", table.written), *is)))
+                let Column { written, is, .. } =
+                    columns.iter().find(|it| self.same(&it.called, column))?;
+                Some(Meaning::Value(Piece::new(
+                    format!("{}.{written}", table.written),
+                    *is,
+                )))
             }
             (Shape::Columns(_), _) => None,
             (Shape::Lines(source), rest) => {
-                let canonical = ["id", "timestamp", "event_message"].into_iter().find(|it| self.same(it, column));
+                let canonical = ["id", "timestamp", "event_message"]
+                    .into_iter()
+                    .find(|it| self.same(it, column));
                 match (canonical, rest) {
                     (Some("timestamp"), []) => return value("timestamp", Type::Moment),
                     (Some(column), []) => return value(column, Type::Text),
                     _ => {}
                 }
                 match (self.dialect, column, rest) {
-                    (Dialect::ClickHouse, "source" | "severity_text", []) => value(column, Type::Text),
-                    (Dialect::ClickHouse, "log_attributes", []) => Some(Meaning::Record { table: at, path: String::new() }),
-                    (Dialect::BigQuery, _, rest) if column.eq_ignore_ascii_case("metadata") => Some(Self::field(at, "", rest, scope)),
-                    (Dialect::BigQuery, _, []) if source.is_some() && matches!(column, "identifier" | "project") => {
+                    (Dialect::ClickHouse, "source" | "severity_text", []) => {
+                        value(column, Type::Text)
+                    }
+                    (Dialect::ClickHouse, "log_attributes", []) => Some(Meaning::Record {
+                        table: at,
+                        path: String::new(),
+                    }),
+                    (Dialect::BigQuery, _, rest) if column.eq_ignore_ascii_case("metadata") => {
+                        Some(Self::field(at, "", rest, scope))
+                    }
+                    (Dialect::BigQuery, _, [])
+                        if source.is_some() && matches!(column, "identifier" | "project") =>
+                    {
                         Some(Self::field(at, "", &[column], scope))
                     }
                     _ => None,
@@ -184,7 +220,10 @@ impl<'a> Writer<'a> {
 
     /// What lies under a path.
     fn field(table: usize, path: &str, rest: &[&str], scope: &Scope<'a>) -> Meaning {
-        let words = (!path.is_empty()).then_some(path).into_iter().chain(rest.iter().copied());
+        let words = (!path.is_empty())
+            .then_some(path)
+            .into_iter()
+            .chain(rest.iter().copied());
         let key = words.collect::<Vec<_>>().join(".");
         if key.is_empty() || (fields::spelled(&key).is_none() && fields::is_parent(&key)) {
             return Meaning::Record { table, path: key };
@@ -196,12 +235,20 @@ impl<'a> Writer<'a> {
     /// A record where a value is asked for: all of it.
     pub(super) fn whole(&self, table: usize, path: &str, scope: &Scope<'a>) -> Piece {
         let table = &scope.tables[table].written;
-        let columns = layout::COLUMNS.iter().map(|(key, _)| format!("{table}.{}", name(&format!("{}{key}", layout::HOT))));
-        let columns = columns.chain([format!("{table}.\"attributes\"")]).collect::<Vec<_>>().join(", ");
+        let columns = layout::COLUMNS
+            .iter()
+            .map(|(key, _)| format!("{table}.{}", name(&format!("{}{key}", layout::HOT))));
+        let columns = columns
+            .chain([format!("{table}.\"attributes\"")])
+            .collect::<Vec<_>>()
+            .join(", ");
         if self.clickhouse() {
             Piece::new(format!("all_attributes({columns})"), Type::Map)
         } else {
-            Piece::new(format!("nested_attributes({}, {columns})", quoted(path)), Type::Unknown)
+            Piece::new(
+                format!("nested_attributes({}, {columns})", quoted(path)),
+                Type::Unknown,
+            )
         }
     }
 
@@ -222,7 +269,10 @@ fn raw(table: &str, key: &str) -> (String, Option<String>) {
         Some((column, Kind::Text)) => (format!("{table}.{}", name(&column)), None),
         Some((column, Kind::Integer)) => {
             let column = format!("{table}.{}", name(&column));
-            (format!("coalesce(CAST({column} AS VARCHAR), {in_map})"), Some(column))
+            (
+                format!("coalesce(CAST({column} AS VARCHAR), {in_map})"),
+                Some(column),
+            )
         }
     }
 }
@@ -232,16 +282,29 @@ fn typed(table: &str, key: &str) -> Piece {
     let (written, column) = raw(table, key);
     match (fields::kind(key), column) {
         (_, Some(column)) if fields::fractions(key) && fields::kind(key) == fields::Kind::Float => {
-            Piece::new(format!("coalesce(CAST({column} AS DOUBLE), TRY_CAST({written} AS DOUBLE))"), Type::Float)
+            Piece::new(
+                format!("coalesce(CAST({column} AS DOUBLE), TRY_CAST({written} AS DOUBLE))"),
+                Type::Float,
+            )
         }
         (_, Some(column)) => Piece::new(column, Type::Integer),
         (fields::Kind::Text, None) => Piece::new(written, Type::Text),
-        (fields::Kind::Integer, None) => Piece::new(format!("TRY_CAST({written} AS BIGINT)"), Type::Integer),
-        (fields::Kind::Float, None) => Piece::new(format!("TRY_CAST({written} AS DOUBLE)"), Type::Float),
-        (fields::Kind::Boolean, None) => Piece::new(format!("TRY_CAST({written} AS BOOLEAN)"), Type::Boolean),
+        (fields::Kind::Integer, None) => {
+            Piece::new(format!("TRY_CAST({written} AS BIGINT)"), Type::Integer)
+        }
+        (fields::Kind::Float, None) => {
+            Piece::new(format!("TRY_CAST({written} AS DOUBLE)"), Type::Float)
+        }
+        (fields::Kind::Boolean, None) => {
+            Piece::new(format!("TRY_CAST({written} AS BOOLEAN)"), Type::Boolean)
+        }
     }
 }
 
 pub(super) fn dotted(idents: &[Ident]) -> String {
-    idents.iter().map(|ident| ident.value.as_str()).collect::<Vec<_>>().join(".")
+    idents
+        .iter()
+        .map(|ident| ident.value.as_str())
+        .collect::<Vec<_>>()
+        .join(".")
 }

@@ -18,7 +18,11 @@ const ID_BYTES_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Record {
     /// Lines of a project follow.
-    Lines { project: String, mark: Option<Mark>, span: Span },
+    Lines {
+        project: String,
+        mark: Option<Mark>,
+        span: Span,
+    },
     /// These marks stand.
     Marks(Vec<Mark>),
     /// Lines of a project that stand before are gone.
@@ -40,7 +44,11 @@ const FORGET: u8 = 3;
 /// A record of lines.
 pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Record, Vec<u8>) {
     let stamps = || events.iter().map(|event| event.timestamp);
-    let span = Span { rows: events.len() as u64, earliest: stamps().min().unwrap_or(0), latest: stamps().max().unwrap_or(0) };
+    let span = Span {
+        rows: events.len() as u64,
+        earliest: stamps().min().unwrap_or(0),
+        latest: stamps().max().unwrap_or(0),
+    };
     let mut to = Vec::with_capacity(64 + events.len() * 512);
     to.push(LINES);
     text(&mut to, project);
@@ -55,7 +63,14 @@ pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Re
     for event in events {
         put_event(&mut to, event, span.earliest, &mut words);
     }
-    (Record::Lines { project: project.to_owned(), mark: mark.cloned(), span }, to)
+    (
+        Record::Lines {
+            project: project.to_owned(),
+            mark: mark.cloned(),
+            span,
+        },
+        to,
+    )
 }
 
 /// A record of marks.
@@ -72,7 +87,12 @@ pub(super) fn marks<'a>(marks: impl ExactSizeIterator<Item = (&'a String, &'a St
 pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
     let mut to = vec![FORGET];
     text(&mut to, project);
-    (Record::Forget { project: project.to_owned() }, to)
+    (
+        Record::Forget {
+            project: project.to_owned(),
+        },
+        to,
+    )
 }
 
 /// What a frame says, without its lines. `None`: it is not one of ours.
@@ -83,7 +103,9 @@ pub(super) fn record(payload: &[u8]) -> Option<Record> {
 /// The lines of a frame. `None`: it is not one of ours.
 pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
     let from = &mut Reader(payload);
-    let Record::Lines { span, .. } = read_record(from)? else { return Some(()) };
+    let Record::Lines { span, .. } = read_record(from)? else {
+        return Some(());
+    };
     let mut words = Vec::new();
     for _ in 0..span.rows {
         into.push(read_event(from, span.earliest, &mut words)?);
@@ -126,7 +148,14 @@ fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut 
 /// How many attributes are kept.
 fn fitting(attributes: &Attributes) -> usize {
     let mut room = ROW_BYTES_MAX;
-    let bytes = attributes.iter().map(|(key, value)| key.len() + if let Value::Text(text) = value { text.len() } else { 8 });
+    let bytes = attributes.iter().map(|(key, value)| {
+        key.len()
+            + if let Value::Text(text) = value {
+                text.len()
+            } else {
+                8
+            }
+    });
     bytes
         .take_while(|bytes| {
             let fits = *bytes <= room;
@@ -141,7 +170,10 @@ fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>
     let timestamp = earliest.wrapping_add(from.varint()?.cast_signed());
     let source: Source = from.word(words)?.parse().ok()?;
     let severity = from.word(words)?.into_deserializer();
-    let severity = Severity::deserialize::<serde::de::value::StrDeserializer<'_, serde::de::value::Error>>(severity).ok()?;
+    let severity = Severity::deserialize::<
+        serde::de::value::StrDeserializer<'_, serde::de::value::Error>,
+    >(severity)
+    .ok()?;
     let message = from.text()?.to_owned();
     let mut attributes = Attributes::default();
     for _ in 0..from.varint()? {
@@ -156,7 +188,14 @@ fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>
         };
         attributes.add(key, value);
     }
-    Some(Event { id, timestamp, source, severity, message, attributes })
+    Some(Event {
+        id,
+        timestamp,
+        source,
+        severity,
+        message,
+        attributes,
+    })
 }
 
 fn read_record(from: &mut Reader<'_>) -> Option<Record> {
@@ -167,13 +206,23 @@ fn read_record(from: &mut Reader<'_>) -> Option<Record> {
                 0 => None,
                 _ => Some(from.mark()?),
             };
-            Record::Lines { project, mark, span: Span { rows: from.varint()?, earliest: from.signed()?, latest: from.signed()? } }
+            Record::Lines {
+                project,
+                mark,
+                span: Span {
+                    rows: from.varint()?,
+                    earliest: from.signed()?,
+                    latest: from.signed()?,
+                },
+            }
         }
         MARKS => {
             let count = from.varint()?;
             Record::Marks((0..count).map(|_| from.mark()).collect::<Option<_>>()?)
         }
-        FORGET => Record::Forget { project: from.text()?.to_owned() },
+        FORGET => Record::Forget {
+            project: from.text()?.to_owned(),
+        },
         _ => return None,
     })
 }
@@ -265,7 +314,10 @@ impl<'a> Reader<'a> {
     }
 
     fn mark(&mut self) -> Option<Mark> {
-        Some(Mark { name: self.text()?.to_owned(), value: self.text()?.to_owned() })
+        Some(Mark {
+            name: self.text()?.to_owned(),
+            value: self.text()?.to_owned(),
+        })
     }
 }
 
@@ -286,13 +338,20 @@ mod tests {
 
     fn event() -> impl Strategy<Value = Event> {
         let attributes = proptest::collection::vec(("[a-e.]{1,3}", value()), 0..8);
-        (".{0,30}", any::<i64>(), 0..Source::ALL.len(), ".{0,50}", attributes).prop_map(|(id, timestamp, source, message, all)| {
-            let mut attributes = Attributes::default();
-            for (key, value) in all {
-                attributes.add(key, value);
-            }
-            Event::new(id, timestamp, Source::ALL[source], message, attributes)
-        })
+        (
+            ".{0,30}",
+            any::<i64>(),
+            0..Source::ALL.len(),
+            ".{0,50}",
+            attributes,
+        )
+            .prop_map(|(id, timestamp, source, message, all)| {
+                let mut attributes = Attributes::default();
+                for (key, value) in all {
+                    attributes.add(key, value);
+                }
+                Event::new(id, timestamp, Source::ALL[source], message, attributes)
+            })
     }
 
     proptest! {
@@ -319,12 +378,16 @@ mod tests {
     #[test]
     fn a_line_has_bounds() {
         let mut attributes = Attributes::default();
-        (0..64).for_each(|n| attributes.add(format!("k{n}"), Value::Text("x".repeat(TEXT_BYTES_MAX))));
+        (0..64)
+            .for_each(|n| attributes.add(format!("k{n}"), Value::Text("x".repeat(TEXT_BYTES_MAX))));
         let event = Event::new("i".repeat(1000), 0, Source::Edge, String::new(), attributes);
         let (_, payload) = lines("p", &[event], None);
         assert!(payload.len() <= ROW_BYTES_MAX + 1000, "{}", payload.len());
         let mut read = Vec::new();
         events(&payload, &mut read).unwrap();
-        assert_eq!((read[0].id.len(), read[0].attributes.iter().count()), (ID_BYTES_MAX, 15));
+        assert_eq!(
+            (read[0].id.len(), read[0].attributes.iter().count()),
+            (ID_BYTES_MAX, 15)
+        );
     }
 }

@@ -49,7 +49,10 @@ impl Folder {
         if let Some(parent) = path.parent() {
             sync_folder(parent)?;
         }
-        Ok(Self { path: path.to_owned(), handle: File::open(path)? })
+        Ok(Self {
+            path: path.to_owned(),
+            handle: File::open(path)?,
+        })
     }
 }
 
@@ -60,11 +63,18 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
 
 impl Disk for Folder {
     fn list(&self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+        fs::read_dir(&self.path)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path.join(name))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.path.join(name))?;
         Ok(Arc::new(file))
     }
 

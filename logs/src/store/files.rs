@@ -47,8 +47,17 @@ impl Extent {
 
 /// How files are written.
 fn properties(of: Extent) -> WriterProperties {
-    let ascending = |column_idx| SortingColumn { column_idx, descending: false, nulls_first: false };
-    let column = |name| layout::schema().index_of(name).ok().and_then(|index| i32::try_from(index).ok());
+    let ascending = |column_idx| SortingColumn {
+        column_idx,
+        descending: false,
+        nulls_first: false,
+    };
+    let column = |name| {
+        layout::schema()
+            .index_of(name)
+            .ok()
+            .and_then(|index| i32::try_from(index).ok())
+    };
     WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(of.fit(GROUP_BYTES, GROUP_ROWS)))
@@ -57,31 +66,56 @@ fn properties(of: Extent) -> WriterProperties {
         .set_column_dictionary_enabled("timestamp".into(), false)
         .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
         .set_column_dictionary_enabled("id".into(), false)
-        .set_sorting_columns(Some([column("source"), column("timestamp")].into_iter().flatten().map(ascending).collect()))
+        .set_sorting_columns(Some(
+            [column("source"), column("timestamp")]
+                .into_iter()
+                .flatten()
+                .map(ascending)
+                .collect(),
+        ))
         .set_created_by("gantry".to_owned())
         .build()
 }
 
 /// Lines as a file. They are put in order first; those of one source and timestamp stay as they came.
 pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, StoreError> {
-    events.sort_by(|a, b| a.source.as_str().cmp(b.source.as_str()).then(a.timestamp.cmp(&b.timestamp)));
-    write(of, events.chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS)).map(|chunk| Ok(layout::batch(chunk)?)))
+    events.sort_by(|a, b| {
+        a.source
+            .as_str()
+            .cmp(b.source.as_str())
+            .then(a.timestamp.cmp(&b.timestamp))
+    });
+    write(
+        of,
+        events
+            .chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS))
+            .map(|chunk| Ok(layout::batch(chunk)?)),
+    )
 }
 
 /// Several files as one.
 pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> {
     let mut batches = Vec::new();
     for file in files {
-        for batch in ParquetRecordBatchReaderBuilder::try_new(file)?.with_batch_size(CHUNK_ROWS).build()? {
+        for batch in ParquetRecordBatchReaderBuilder::try_new(file)?
+            .with_batch_size(CHUNK_ROWS)
+            .build()?
+        {
             batches.push(conform(&batch?)?);
         }
     }
     let mut order = Vec::new();
     for (at, batch) in batches.iter().enumerate() {
         let sources = batch.column_by_name("source").map(AsArray::as_string_view);
-        let stamps = batch.column_by_name("timestamp").map(AsArray::as_primitive::<TimestampMicrosecondType>);
-        let (Some(sources), Some(stamps)) = (sources, stamps) else { continue };
-        order.extend((0..batch.num_rows()).map(|row| (sources.value(row), stamps.value(row), (at, row))));
+        let stamps = batch
+            .column_by_name("timestamp")
+            .map(AsArray::as_primitive::<TimestampMicrosecondType>);
+        let (Some(sources), Some(stamps)) = (sources, stamps) else {
+            continue;
+        };
+        order.extend(
+            (0..batch.num_rows()).map(|row| (sources.value(row), stamps.value(row), (at, row))),
+        );
     }
     // Stable: what is equal stays in the order of the files.
     order.sort_by_key(|(source, stamp, _)| (*source, *stamp));
@@ -95,7 +129,10 @@ pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> 
     )
 }
 
-fn write(of: Extent, batches: impl Iterator<Item = Result<RecordBatch, StoreError>>) -> Result<Bytes, StoreError> {
+fn write(
+    of: Extent,
+    batches: impl Iterator<Item = Result<RecordBatch, StoreError>>,
+) -> Result<Bytes, StoreError> {
     let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties(of)))?;
     for batch in batches {
         writer.write(&batch?)?;
@@ -110,10 +147,18 @@ fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
         return Ok(batch.clone());
     }
     let column = |field: &Arc<datafusion::arrow::datatypes::Field>| -> ArrayRef {
-        let there = batch.column_by_name(field.name()).filter(|column| column.data_type() == field.data_type());
-        there.map_or_else(|| new_null_array(field.data_type(), batch.num_rows()), Arc::clone)
+        let there = batch
+            .column_by_name(field.name())
+            .filter(|column| column.data_type() == field.data_type());
+        there.map_or_else(
+            || new_null_array(field.data_type(), batch.num_rows()),
+            Arc::clone,
+        )
     };
-    Ok(RecordBatch::try_new(Arc::clone(&schema), schema.fields().iter().map(column).collect())?)
+    Ok(RecordBatch::try_new(
+        Arc::clone(&schema),
+        schema.fields().iter().map(column).collect(),
+    )?)
 }
 
 #[cfg(test)]
@@ -130,31 +175,65 @@ mod tests {
         Event::new(id.to_string(), timestamp, source, "m".into(), attributes)
     }
 
-    const SMALL: Extent = Extent { rows: 3, bytes: 300 };
+    const SMALL: Extent = Extent {
+        rows: 3,
+        bytes: 300,
+    };
 
     fn metadata(file: &Bytes) -> Arc<ParquetMetaData> {
-        Arc::clone(ParquetRecordBatchReaderBuilder::try_new(file.clone()).unwrap().metadata())
+        Arc::clone(
+            ParquetRecordBatchReaderBuilder::try_new(file.clone())
+                .unwrap()
+                .metadata(),
+        )
     }
 
     fn read(file: Bytes) -> Vec<RecordBatch> {
-        ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap().map(Result::unwrap).collect()
+        ParquetRecordBatchReaderBuilder::try_new(file)
+            .unwrap()
+            .build()
+            .unwrap()
+            .map(Result::unwrap)
+            .collect()
     }
 
     fn ids(file: Bytes) -> Vec<String> {
         read(file)
             .iter()
-            .flat_map(|batch| batch.column(0).as_string_view().iter().flatten().map(str::to_owned).collect::<Vec<_>>())
+            .flat_map(|batch| {
+                batch
+                    .column(0)
+                    .as_string_view()
+                    .iter()
+                    .flatten()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
             .collect()
     }
 
     #[test]
     fn files_are_sorted_and_merge_sorted() {
-        let mut one = vec![event(1, 30, Source::Edge), event(2, 10, Source::Auth), event(3, 20, Source::Edge)];
-        let mut other = vec![event(4, 25, Source::Edge), event(5, 5, Source::Auth), event(6, 20, Source::Edge)];
-        let (one, other) = (of_events(&mut one, SMALL).unwrap(), of_events(&mut other, SMALL).unwrap());
+        let mut one = vec![
+            event(1, 30, Source::Edge),
+            event(2, 10, Source::Auth),
+            event(3, 20, Source::Edge),
+        ];
+        let mut other = vec![
+            event(4, 25, Source::Edge),
+            event(5, 5, Source::Auth),
+            event(6, 20, Source::Edge),
+        ];
+        let (one, other) = (
+            of_events(&mut one, SMALL).unwrap(),
+            of_events(&mut other, SMALL).unwrap(),
+        );
         assert_eq!(ids(one.clone()), ["2", "3", "1"]);
         let merged = merge(vec![one, other], SMALL).unwrap();
-        assert_eq!(read(merged.clone())[0].schema().fields(), layout::schema().fields());
+        assert_eq!(
+            read(merged.clone())[0].schema().fields(),
+            layout::schema().fields()
+        );
         assert_eq!(ids(merged), ["5", "2", "3", "6", "4", "1"]);
     }
 
@@ -163,7 +242,13 @@ mod tests {
         let schema = layout::schema();
         let added = schema.index_of("@external_id").unwrap();
         let batch = layout::batch(&[event(1, 1, Source::Edge)]).unwrap();
-        let old = batch.project(&(0..schema.fields().len()).filter(|at| *at != added).collect::<Vec<_>>()).unwrap();
+        let old = batch
+            .project(
+                &(0..schema.fields().len())
+                    .filter(|at| *at != added)
+                    .collect::<Vec<_>>(),
+            )
+            .unwrap();
         let mut writer = ArrowWriter::try_new(Vec::new(), old.schema(), None).unwrap();
         writer.write(&old).unwrap();
         let newer = of_events(&mut [event(2, 0, Source::Edge)], SMALL).unwrap();
@@ -174,17 +259,45 @@ mod tests {
     fn row_groups_are_bounded_in_rows_and_in_bytes() {
         const ROWS: usize = 1100;
         let text = |id: usize| format!("{id:032x}").repeat(2000);
-        let mut long: Vec<_> = (0..ROWS).map(|id| Event { message: text(id), ..event(id, 0, Source::Edge) }).collect();
-        let of = Extent { rows: ROWS as u64, bytes: ROWS as u64 * 64_000 };
+        let mut long: Vec<_> = (0..ROWS)
+            .map(|id| Event {
+                message: text(id),
+                ..event(id, 0, Source::Edge)
+            })
+            .collect();
+        let of = Extent {
+            rows: ROWS as u64,
+            bytes: ROWS as u64 * 64_000,
+        };
         let file = of_events(&mut long, of).unwrap();
-        let merged = merge(vec![file.clone(), of_events(&mut long[..1], of).unwrap()], of).unwrap();
+        let merged = merge(
+            vec![file.clone(), of_events(&mut long[..1], of).unwrap()],
+            of,
+        )
+        .unwrap();
         for file in [file, merged] {
-            let groups: Vec<_> = metadata(&file).row_groups().iter().map(|group| (group.num_rows(), group.total_byte_size())).collect();
-            assert!(groups.len() >= 2 && groups.iter().all(|(rows, _)| rows * 64_000 <= i64::try_from(GROUP_BYTES).unwrap()), "{groups:?}");
+            let groups: Vec<_> = metadata(&file)
+                .row_groups()
+                .iter()
+                .map(|group| (group.num_rows(), group.total_byte_size()))
+                .collect();
+            assert!(
+                groups.len() >= 2
+                    && groups
+                        .iter()
+                        .all(|(rows, _)| rows * 64_000 <= i64::try_from(GROUP_BYTES).unwrap()),
+                "{groups:?}"
+            );
         }
-        let mut short: Vec<_> = (0..GROUP_ROWS + 10).map(|id| event(id, 0, Source::Edge)).collect();
+        let mut short: Vec<_> = (0..GROUP_ROWS + 10)
+            .map(|id| event(id, 0, Source::Edge))
+            .collect();
         let file = of_events(&mut short, Extent { rows: 1, bytes: 0 }).unwrap();
-        let groups: Vec<_> = metadata(&file).row_groups().iter().map(RowGroupMetaData::num_rows).collect();
+        let groups: Vec<_> = metadata(&file)
+            .row_groups()
+            .iter()
+            .map(RowGroupMetaData::num_rows)
+            .collect();
         assert_eq!(groups, [i64::try_from(GROUP_ROWS).unwrap(), 10]);
     }
 }

@@ -69,8 +69,13 @@ impl Charge {
     /// Takes so much if the total stays within a bound.
     pub(super) fn take(total: &Arc<AtomicU64>, bytes: u64, max: u64) -> Option<Self> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= max);
-        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(Self { total: Arc::clone(total), bytes })
+        total
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .ok()?;
+        Some(Self {
+            total: Arc::clone(total),
+            bytes,
+        })
     }
 }
 
@@ -90,16 +95,32 @@ pub(super) struct Extent {
 
 impl Segment {
     pub(super) fn new(number: u64, file: Arc<dyn LogFile>, length: u64) -> Self {
-        Self { number, file, length, projects: HashMap::new(), frames: 0, rows: 0, files: 0, since: None }
+        Self {
+            number,
+            file,
+            length,
+            projects: HashMap::new(),
+            frames: 0,
+            rows: 0,
+            files: 0,
+            since: None,
+        }
     }
 
     fn add(&mut self, project: &str, extent: Extent) {
-        let Span { rows, earliest, latest } = extent.span;
-        let days = names::day(latest).abs_diff(names::day(earliest)).saturating_add(1);
+        let Span {
+            rows,
+            earliest,
+            latest,
+        } = extent.span;
+        let days = names::day(latest)
+            .abs_diff(names::day(earliest))
+            .saturating_add(1);
         let pending = self.projects.entry(project.into()).or_default();
         // Lines of the days that the frame before had go into the same files.
         let known = pending.extents.last().is_some_and(|before| {
-            names::day(before.span.earliest) <= names::day(earliest) && names::day(latest) <= names::day(before.span.latest)
+            names::day(before.span.earliest) <= names::day(earliest)
+                && names::day(latest) <= names::day(before.span.latest)
         });
         if !known {
             self.files = self.files.saturating_add(days.min(rows));
@@ -114,19 +135,37 @@ impl Index {
     /// Takes in a record that is durable at the end of the last segment.
     pub(super) fn apply(&mut self, record: Record, offset: u64, length: usize) {
         match record {
-            Record::Lines { project, mark, span } => {
+            Record::Lines {
+                project,
+                mark,
+                span,
+            } => {
                 if let Some(segment) = self.segments.back_mut()
                     && span.rows > 0
                 {
-                    segment.add(&project, Extent { offset, length, span });
+                    segment.add(
+                        &project,
+                        Extent {
+                            offset,
+                            length,
+                            span,
+                        },
+                    );
                 }
                 self.remember(mark);
             }
             Record::Marks(marks) => self.remember(marks),
             Record::Forget { project } => {
                 for segment in &mut self.segments {
-                    let gone = segment.projects.remove(project.as_str()).unwrap_or_default();
-                    segment.rows -= gone.extents.iter().map(|extent| extent.span.rows).sum::<u64>();
+                    let gone = segment
+                        .projects
+                        .remove(project.as_str())
+                        .unwrap_or_default();
+                    segment.rows -= gone
+                        .extents
+                        .iter()
+                        .map(|extent| extent.span.rows)
+                        .sum::<u64>();
                 }
             }
         }

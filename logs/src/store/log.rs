@@ -35,7 +35,11 @@ pub(super) struct Before {
 }
 
 /// Makes the segment that follows another, durable with the marks that stand. Returns its file and how long it is.
-pub(super) fn create(disk: &dyn Disk, before: Before, marks: &HashMap<String, String>) -> io::Result<(Arc<dyn LogFile>, u64)> {
+pub(super) fn create(
+    disk: &dyn Disk,
+    before: Before,
+    marks: &HashMap<String, String>,
+) -> io::Result<(Arc<dyn LogFile>, u64)> {
     let number = before.number + 1;
     let mut bytes = header(number, before);
     let marks: Vec<_> = marks.iter().collect();
@@ -51,7 +55,11 @@ pub(super) fn create(disk: &dyn Disk, before: Before, marks: &HashMap<String, St
 
 fn header(number: u64, before: Before) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    bytes.extend([number, before.number, before.length].iter().flat_map(|it| it.to_le_bytes()));
+    bytes.extend(
+        [number, before.number, before.length]
+            .iter()
+            .flat_map(|it| it.to_le_bytes()),
+    );
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     bytes
 }
@@ -62,7 +70,13 @@ fn read_header(bytes: &[u8]) -> Option<(u64, Before)> {
     let word = |at: usize| body[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let fits = body.starts_with(MAGIC) && crc32c::crc32c(body).to_le_bytes() == sum;
     fits.then_some(())?;
-    Some((word(8)?, Before { number: word(16)?, length: word(24)? }))
+    Some((
+        word(8)?,
+        Before {
+            number: word(16)?,
+            length: word(24)?,
+        },
+    ))
 }
 
 /// Adds a frame. Returns where its payload begins in `to`.
@@ -88,7 +102,8 @@ fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
     let (length, durable) = (word(4)?, word(8)?);
     let payload = rest.get(..length as usize)?;
-    (word(0)? == FRAME_MAGIC && word(12)? == sum(length, durable, payload)).then_some((payload, durable))
+    (word(0)? == FRAME_MAGIC && word(12)? == sum(length, durable, payload))
+        .then_some((payload, durable))
 }
 
 /// Reads the log that is there. Returns what stands in it and what a next segment says of the last; `None` if there is none.
@@ -102,7 +117,10 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreE
     for (at, number) in numbers.iter().enumerate() {
         let name = file_name(*number);
         let file = disk.open(&name)?;
-        let head = file.read(0, HEADER.min(usize::try_from(file.length()?).unwrap_or(HEADER)))?;
+        let head = file.read(
+            0,
+            HEADER.min(usize::try_from(file.length()?).unwrap_or(HEADER)),
+        )?;
         match read_header(&head) {
             Some((said, before)) if said == *number => segments.push((*number, before, file)),
             // The making of the last one was cut off: nothing was appended to it.
@@ -122,19 +140,31 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreE
             // Its end was read, and may only be in the cache yet: what the next segment says of it must hold.
             file.sync()?;
         }
-        last = Some(Before { number: *number, length });
+        last = Some(Before {
+            number: *number,
+            length,
+        });
     }
     Ok((index, last))
 }
 
 /// Takes in one segment, as much of it as counts: all that is whole, where nothing else is known.
-fn read_segment(index: &mut Index, number: u64, file: &Arc<dyn LogFile>, counts: Option<u64>) -> Result<u64, StoreError> {
+fn read_segment(
+    index: &mut Index,
+    number: u64,
+    file: &Arc<dyn LogFile>,
+    counts: Option<u64>,
+) -> Result<u64, StoreError> {
     let broken = |at: usize| corrupt(&file_name(number), at as u64);
     let length = usize::try_from(file.length()?).map_err(|_| broken(0))?;
     let bytes = file.read(0, length)?;
-    let end = counts.map_or(length, |counts| usize::try_from(counts).unwrap_or(usize::MAX));
+    let end = counts.map_or(length, |counts| {
+        usize::try_from(counts).unwrap_or(usize::MAX)
+    });
     let bytes = bytes.get(..end).ok_or_else(|| broken(length))?;
-    index.segments.push_back(Segment::new(number, Arc::clone(file), 0));
+    index
+        .segments
+        .push_back(Segment::new(number, Arc::clone(file), 0));
     let mut at = HEADER;
     while at < bytes.len() {
         let Some((payload, _)) = read_frame(&bytes[at..]) else {
@@ -155,7 +185,10 @@ fn read_segment(index: &mut Index, number: u64, file: &Arc<dyn LogFile>, counts:
 
 /// Whether a segment whose header is broken was ever written to: then the header had been whole.
 fn appended(file: &Arc<dyn LogFile>) -> io::Result<bool> {
-    let bytes = file.read(0, usize::try_from(file.length()?).map_err(io::Error::other)?)?;
+    let bytes = file.read(
+        0,
+        usize::try_from(file.length()?).map_err(io::Error::other)?,
+    )?;
     Ok(acknowledged(&bytes, 0))
 }
 
@@ -164,10 +197,14 @@ fn acknowledged(bytes: &[u8], at: usize) -> bool {
     let magic = FRAME_MAGIC.to_le_bytes();
     (1..bytes.len()).any(|skip| {
         let rest = &bytes[skip..];
-        rest.starts_with(&magic) && read_frame(rest).is_some_and(|(_, durable)| durable as usize > at)
+        rest.starts_with(&magic)
+            && read_frame(rest).is_some_and(|(_, durable)| durable as usize > at)
     })
 }
 
 fn corrupt(name: &str, offset: u64) -> StoreError {
-    StoreError::Corrupt { file: name.to_owned(), offset }
+    StoreError::Corrupt {
+        file: name.to_owned(),
+        offset,
+    }
 }

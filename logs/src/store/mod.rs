@@ -158,7 +158,9 @@ pub enum StoreError {
     #[error("a file of log lines cannot be written or read")]
     Parquet(#[from] ParquetError),
     /// The log is damaged where it was durable.
-    #[error("{file} of the log of lines is damaged at byte {offset}: restore it, or move it and all later ones away and lose their lines")]
+    #[error(
+        "{file} of the log of lines is damaged at byte {offset}: restore it, or move it and all later ones away and lose their lines"
+    )]
     Corrupt {
         /// The file's name.
         file: String,
@@ -262,7 +264,10 @@ impl Shared {
     }
 
     /// What an object store says of its files under a path.
-    async fn list(&self, under: Option<&object_store::path::Path>) -> Result<Vec<Named>, StoreError> {
+    async fn list(
+        &self,
+        under: Option<&object_store::path::Path>,
+    ) -> Result<Vec<Named>, StoreError> {
         let mut found = self.objects.list(under);
         let mut files = Vec::new();
         while let Some(meta) = found.next().await {
@@ -295,7 +300,8 @@ impl Store {
         let open = move || {
             fs::create_dir_all(&made.folder)?;
             let lock = fs::File::create(made.folder.join("lock"))?;
-            lock.try_lock().map_err(|_| StoreError::Locked(made.folder.clone()))?;
+            lock.try_lock()
+                .map_err(|_| StoreError::Locked(made.folder.clone()))?;
             let disk = Folder::open(&made.folder.join("log"))?;
             let objects = if let Some(objects) = made.objects {
                 objects
@@ -305,18 +311,26 @@ impl Store {
             };
             Ok::<_, StoreError>((lock, disk, objects))
         };
-        let (lock, disk, objects) = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;
+        let (lock, disk, objects) = tokio::task::spawn_blocking(open)
+            .await
+            .map_err(io::Error::other)??;
         let mut store = Self::over(options, Arc::new(disk), objects).await?;
         store.lock = Some(lock);
         Ok(store)
     }
 
     /// Opens what is kept on a disk and in an object store.
-    async fn over(mut options: Options, disk: Arc<dyn Disk>, objects: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
+    async fn over(
+        mut options: Options,
+        disk: Arc<dyn Disk>,
+        objects: Arc<dyn ObjectStore>,
+    ) -> Result<Self, StoreError> {
         // Places in a segment are numbers of 32 bits.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
         let reading = Arc::clone(&disk);
-        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*reading)).await.map_err(io::Error::other)??;
+        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*reading))
+            .await
+            .map_err(io::Error::other)??;
         let room = Arc::new(Semaphore::new(options.queue_bytes as usize));
         let shared = Arc::new(Shared {
             options,
@@ -329,12 +343,19 @@ impl Store {
         let before = match last {
             Some(last) => last,
             // A new folder: segments that files were made of before, in a folder that is lost, do not come again.
-            None => Before { number: Self::last_of_files(&shared).await?, length: 0 },
+            None => Before {
+                number: Self::last_of_files(&shared).await?,
+                length: 0,
+            },
         };
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let (for_writer, on) = (Arc::clone(&shared), Arc::clone(&disk));
-        let writer = tokio::task::spawn_blocking(move || Writer::begin(for_writer, on, before)).await.map_err(io::Error::other)??;
-        let writer = std::thread::Builder::new().name("gantry-logs".into()).spawn(move || writer.run(waiting))?;
+        let writer = tokio::task::spawn_blocking(move || Writer::begin(for_writer, on, before))
+            .await
+            .map_err(io::Error::other)??;
+        let writer = std::thread::Builder::new()
+            .name("gantry-logs".into())
+            .spawn(move || writer.run(waiting))?;
         Ok(Self {
             shared,
             disk,
@@ -349,13 +370,22 @@ impl Store {
 
     async fn last_of_files(shared: &Shared) -> Result<u64, StoreError> {
         let files = shared.list(None).await?;
-        Ok(files.iter().filter(|file| file.name.node == shared.options.node).map(|file| file.name.last).max().unwrap_or(0))
+        Ok(files
+            .iter()
+            .filter(|file| file.name.node == shared.options.node)
+            .map(|file| file.name.last)
+            .max()
+            .unwrap_or(0))
     }
 
     /// Keeps lines. When this returns they are durable. When it fails they are not kept, but for one case: the disk failed, and the
     /// process ends before anything else could be kept. May wait for others. Texts, attributes and lines beyond their bounds are cut as [`crate::event`] says.
     pub async fn append(&self, batch: Batch) -> Result<(), StoreError> {
-        let Batch { project, events, mark } = batch;
+        let Batch {
+            project,
+            events,
+            mark,
+        } = batch;
         if events.is_empty() && mark.is_none() {
             return Ok(());
         }
@@ -363,7 +393,12 @@ impl Store {
         if let Some(mark) = &mark {
             bounded("a mark", mark.name.len() + mark.value.len(), MARK_BYTES_MAX)?;
             let marks = &self.shared.index().marks;
-            bounded("marks", marks.len() + usize::from(!marks.contains_key(&mark.name) && !mark.value.is_empty()), MARKS_MAX)?;
+            bounded(
+                "marks",
+                marks.len()
+                    + usize::from(!marks.contains_key(&mark.name) && !mark.value.is_empty()),
+                MARKS_MAX,
+            )?;
         }
         let (record, payload) = codec::lines(&project, &events, mark.as_ref());
         drop(events);
@@ -372,12 +407,26 @@ impl Store {
     }
 
     async fn write(&self, record: Record, payload: Vec<u8>) -> Result<(), StoreError> {
-        let bytes = u32::try_from(payload.len()).unwrap_or(u32::MAX).min(self.shared.options.queue_bytes);
-        let room = Arc::clone(&self.room).acquire_many_owned(bytes).await.map_err(|_| StoreError::Closed)?;
-        self.ask(|done| Job::Append { record, payload, room, done }).await
+        let bytes = u32::try_from(payload.len())
+            .unwrap_or(u32::MAX)
+            .min(self.shared.options.queue_bytes);
+        let room = Arc::clone(&self.room)
+            .acquire_many_owned(bytes)
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        self.ask(|done| Job::Append {
+            record,
+            payload,
+            room,
+            done,
+        })
+        .await
     }
 
-    async fn ask(&self, job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job) -> Result<(), StoreError> {
+    async fn ask(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job,
+    ) -> Result<(), StoreError> {
         let (done, answer) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
         jobs.send(job(done)).await.map_err(|_| StoreError::Closed)?;
@@ -386,7 +435,10 @@ impl Store {
 
     /// The mark last kept under a name.
     pub fn mark(&self, name: &str) -> Option<Mark> {
-        self.shared.index().marks.get(name).map(|value| Mark { name: name.to_owned(), value: value.clone() })
+        self.shared.index().marks.get(name).map(|value| Mark {
+            name: name.to_owned(),
+            value: value.clone(),
+        })
     }
 
     /// Sets for how many days the lines of some projects are kept; those of all others as the options say.
@@ -403,7 +455,12 @@ impl Store {
         let (record, payload) = codec::forget(project);
         self.write(record, payload).await?;
         let under = names::project_folder(project);
-        let found = self.shared.objects.list(Some(&under)).map(|meta| meta.map(|meta| meta.location)).boxed();
+        let found = self
+            .shared
+            .objects
+            .list(Some(&under))
+            .map(|meta| meta.map(|meta| meta.location))
+            .boxed();
         let mut removed = self.shared.objects.delete_stream(found);
         while let Some(done) = removed.next().await {
             match done {
@@ -426,7 +483,11 @@ impl Store {
             pending_rows: index.segments.iter().map(|segment| segment.rows).sum(),
             segments: index.segments.len() as u64,
             log_bytes: index.bytes(),
-            lag: index.segments.iter().find_map(|segment| segment.since).map_or(0, |since| now.saturating_sub(since).max(0)),
+            lag: index
+                .segments
+                .iter()
+                .find_map(|segment| segment.since)
+                .map_or(0, |since| now.saturating_sub(since).max(0)),
             files: counters.files.get(),
             merged: counters.merged.get(),
             removed: counters.removed.get(),
@@ -446,5 +507,9 @@ impl Drop for Store {
 }
 
 fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
-    if size <= max { Ok(()) } else { Err(StoreError::TooLarge { what, size, max }) }
+    if size <= max {
+        Ok(())
+    } else {
+        Err(StoreError::TooLarge { what, size, max })
+    }
 }

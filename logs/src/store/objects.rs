@@ -12,8 +12,9 @@ use std::{
 
 use async_trait::async_trait;
 use datafusion::object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result, local::LocalFileSystem, path::Path,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    local::LocalFileSystem, path::Path,
 };
 use futures_util::{StreamExt, stream::BoxStream};
 
@@ -46,11 +47,18 @@ impl LocalObjects {
         let files = LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?;
         // Paths are compared below: they must be spelt as the library spells them.
         let root = root.canonicalize()?;
-        Ok(Self { files: Arc::new(files), root, staging, staged: Arc::default() })
+        Ok(Self {
+            files: Arc::new(files),
+            root,
+            staging,
+            staged: Arc::default(),
+        })
     }
 
     fn put(&self, to: &FilePath, payload: &PutPayload) -> io::Result<()> {
-        let staged = self.staging.join(self.staged.fetch_add(1, Ordering::Relaxed).to_string());
+        let staged = self
+            .staging
+            .join(self.staged.fetch_add(1, Ordering::Relaxed).to_string());
         Self::stage(&staged, to, payload).inspect_err(|_| drop(fs::remove_file(&staged)))?;
         self.folders(to).try_for_each(sync_folder)
     }
@@ -86,7 +94,9 @@ impl LocalObjects {
 
     /// The folders that a file is in, innermost first, up to the root.
     fn folders<'a>(&'a self, path: &'a FilePath) -> impl Iterator<Item = &'a FilePath> {
-        path.ancestors().skip(1).take_while(|folder| folder.starts_with(&self.root))
+        path.ancestors()
+            .skip(1)
+            .take_while(|folder| folder.starts_with(&self.root))
     }
 }
 
@@ -97,25 +107,46 @@ impl fmt::Display for LocalObjects {
 }
 
 fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Generic { store: STORE, source: Box::new(error) }
+    Error::Generic {
+        store: STORE,
+        source: Box::new(error),
+    }
 }
 
 fn not_needed(operation: &str) -> Error {
-    Error::NotImplemented { operation: operation.to_owned(), implementer: STORE.to_owned() }
+    Error::NotImplemented {
+        operation: operation.to_owned(),
+        implementer: STORE.to_owned(),
+    }
 }
 
 #[async_trait]
 impl ObjectStore for LocalObjects {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         if !matches!(options.mode, PutMode::Overwrite) {
             return Err(not_needed("putting on a condition"));
         }
         let (this, to) = (self.clone(), self.files.path_to_filesystem(location)?);
-        tokio::task::spawn_blocking(move || this.put(&to, &payload)).await.map_err(failed)?.map_err(failed)?;
-        Ok(PutResult { e_tag: None, version: None })
+        tokio::task::spawn_blocking(move || this.put(&to, &payload))
+            .await
+            .map_err(failed)?
+            .map_err(failed)?;
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+        })
     }
 
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         Err(not_needed("putting in parts"))
     }
 
@@ -123,18 +154,24 @@ impl ObjectStore for LocalObjects {
         self.files.get_opts(location, options).await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
         let delete = move |location: Result<Path>| {
             let this = this.clone();
             async move {
                 let location = location?;
                 let path = this.files.path_to_filesystem(&location)?;
-                let done = tokio::task::spawn_blocking(move || this.delete(&path)).await.map_err(failed)?;
+                let done = tokio::task::spawn_blocking(move || this.delete(&path))
+                    .await
+                    .map_err(failed)?;
                 match done {
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        Err(Error::NotFound { path: location.to_string(), source: Box::new(error) })
-                    }
+                    Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound {
+                        path: location.to_string(),
+                        source: Box::new(error),
+                    }),
                     done => done.map(|()| location).map_err(failed),
                 }
             }

@@ -74,7 +74,9 @@ impl Upkeep {
         let moment = shared.pins.moment();
         for file in files {
             if self.unneeded.len() < REMEMBERED_MAX {
-                self.unneeded.entry(file.path).or_insert(Unneeded { since: now, moment });
+                self.unneeded
+                    .entry(file.path)
+                    .or_insert(Unneeded { since: now, moment });
             }
         }
     }
@@ -103,11 +105,16 @@ impl Store {
     /// ones removed. To be called every second or so, and not to be cut off; while a call works, others return at once. What fails is logged once, and
     /// tried again after pauses that grow to a minute.
     pub async fn upkeep(&self, now: i64) {
-        let Ok(mut upkeep) = self.upkeep.try_lock() else { return };
+        let Ok(mut upkeep) = self.upkeep.try_lock() else {
+            return;
+        };
         if let Err(error) = self.seal_old(now).await {
             tracing::debug!(%error, "a segment of the log cannot be ended");
         }
-        if upkeep.failed.is_some_and(|(at, pause)| (0..pause).contains(&now.saturating_sub(at))) {
+        if upkeep
+            .failed
+            .is_some_and(|(at, pause)| (0..pause).contains(&now.saturating_sub(at)))
+        {
             return;
         }
         match (self.work(&mut upkeep, now).await, upkeep.failed) {
@@ -120,7 +127,10 @@ impl Store {
                 self.shared.counters.failures.add(1);
                 if before.is_none() {
                     let error: &dyn std::error::Error = &error;
-                    tracing::error!(error, "files of log lines cannot be made: lines stay in the log, and it is tried again");
+                    tracing::error!(
+                        error,
+                        "files of log lines cannot be made: lines stay in the log, and it is tried again"
+                    );
                 }
                 let pause = before.map_or(PAUSE.start, |(_, pause)| (2 * pause).min(PAUSE.end));
                 upkeep.failed = Some((now, pause));
@@ -133,26 +143,41 @@ impl Store {
         let after = micros(self.shared.options.seal_after);
         let old = {
             let mut index = self.shared.index();
-            let held = index.segments.iter_mut().filter(|segment| segment.frames > 0);
+            let held = index
+                .segments
+                .iter_mut()
+                .filter(|segment| segment.frames > 0);
             let since = held.map(|segment| *segment.since.get_or_insert(now)).last();
-            index.segments.len() < SEGMENTS_MAX && since.is_some_and(|since| passed(now, since, after))
+            index.segments.len() < SEGMENTS_MAX
+                && since.is_some_and(|since| passed(now, since, after))
         };
-        if old { self.ask(|done| Job::Seal { done }).await } else { Ok(()) }
+        if old {
+            self.ask(|done| Job::Seal { done }).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn work(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
         // As many as there are now: what comes faster than it is written does not keep from the rest.
         let there = self.shared.index().segments.len();
         for _ in 0..there {
-            let Some(sealed) = self.oldest_sealed() else { break };
+            let Some(sealed) = self.oldest_sealed() else {
+                break;
+            };
             self.flush(upkeep, sealed, now).await?;
         }
         self.remove_unneeded(upkeep, now).await?;
         for _ in 0..MERGES_A_TURN {
-            let Some(folder) = upkeep.merge.pop_first() else { break };
+            let Some(folder) = upkeep.merge.pop_first() else {
+                break;
+            };
             self.merge(upkeep, folder, now).await?;
         }
-        if upkeep.swept.is_none_or(|swept| passed(now, swept, micros(self.shared.options.sweep_every))) {
+        if upkeep
+            .swept
+            .is_none_or(|swept| passed(now, swept, micros(self.shared.options.sweep_every)))
+        {
             self.sweep(upkeep, now).await?;
             upkeep.swept = Some(now);
         }
@@ -161,25 +186,43 @@ impl Store {
 
     fn oldest_sealed(&self) -> Option<Sealed> {
         let index = self.shared.index();
-        let segment = index.segments.front().filter(|_| index.segments.len() > 1)?;
-        let mut projects: Vec<_> = segment.projects.iter().map(|(project, pending)| (project.clone(), pending.extents.clone())).collect();
+        let segment = index
+            .segments
+            .front()
+            .filter(|_| index.segments.len() > 1)?;
+        let mut projects: Vec<_> = segment
+            .projects
+            .iter()
+            .map(|(project, pending)| (project.clone(), pending.extents.clone()))
+            .collect();
         projects.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Some(Sealed { number: segment.number, file: Arc::clone(&segment.file), projects })
+        Some(Sealed {
+            number: segment.number,
+            file: Arc::clone(&segment.file),
+            projects,
+        })
     }
 
     /// Makes the files of a segment, then removes it. Done again after a crash it makes the same files.
     async fn flush(&self, upkeep: &mut Upkeep, sealed: Sealed, now: i64) -> Result<(), StoreError> {
-        let Sealed { number, file, projects } = sealed;
+        let Sealed {
+            number,
+            file,
+            projects,
+        } = sealed;
         let failed = AtomicBool::new(false);
         let made: Vec<Result<Vec<Path>, StoreError>> = stream::iter(projects)
             .map(|(project, extents)| {
-                let (first_day, file, failed) = (self.first_day(&project, now), Arc::clone(&file), &failed);
+                let (first_day, file, failed) =
+                    (self.first_day(&project, now), Arc::clone(&file), &failed);
                 async move {
                     // After a failure no other is begun; but those that were are waited for, lest they come after what follows.
                     if failed.load(Ordering::Relaxed) {
                         return Ok(Vec::new());
                     }
-                    let made = self.flush_project(number, file, project, extents, first_day).await;
+                    let made = self
+                        .flush_project(number, file, project, extents, first_day)
+                        .await;
                     failed.fetch_or(made.is_err(), Ordering::Relaxed);
                     made
                 }
@@ -190,11 +233,18 @@ impl Store {
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
         // Before anything is built on these files: a segment that came back would make them count no more.
         let disk = Arc::clone(&self.disk);
-        let remove = move || disk.remove(&log::file_name(number)).and_then(|()| disk.sync());
-        tokio::task::spawn_blocking(remove).await.map_err(io::Error::other)??;
+        let remove = move || {
+            disk.remove(&log::file_name(number))
+                .and_then(|()| disk.sync())
+        };
+        tokio::task::spawn_blocking(remove)
+            .await
+            .map_err(io::Error::other)??;
         let gone = self.shared.index().segments.pop_front();
         drop(gone);
-        made.into_iter().flatten().for_each(|folder| upkeep.made(folder, &self.shared.options));
+        made.into_iter()
+            .flatten()
+            .for_each(|folder| upkeep.made(folder, &self.shared.options));
         Ok(())
     }
 
@@ -210,12 +260,16 @@ impl Store {
         let node = self.shared.options.node.clone();
         let make = move || {
             let mut events = Vec::new();
-            extents.iter().try_for_each(|extent| view::read(&*file, *extent, &mut events))?;
+            extents
+                .iter()
+                .try_for_each(|extent| view::read(&*file, *extent, &mut events))?;
             let bytes: u64 = extents.iter().map(|extent| extent.length as u64).sum();
             let average = bytes / (events.len() as u64).max(1);
             let mut days: BTreeMap<i64, Vec<_>> = BTreeMap::new();
             for event in events {
-                days.entry(names::day(event.timestamp)).or_default().push(event);
+                days.entry(names::day(event.timestamp))
+                    .or_default()
+                    .push(event);
             }
             // Whole days: so a repetition on a later day makes no other files of the others.
             let kept = days.split_off(&first_day);
@@ -223,13 +277,26 @@ impl Store {
                 let rows = events.len() as u64;
                 let stamps = || events.iter().map(|event| event.timestamp);
                 let (earliest, latest) = (stamps().min().unwrap_or(0), stamps().max().unwrap_or(0));
-                let name = Name { node: node.clone(), first: number, last: number, earliest, latest, rows, bytes: rows * average };
-                let of = files::Extent { rows, bytes: name.bytes };
+                let name = Name {
+                    node: node.clone(),
+                    first: number,
+                    last: number,
+                    earliest,
+                    latest,
+                    rows,
+                    bytes: rows * average,
+                };
+                let of = files::Extent {
+                    rows,
+                    bytes: name.bytes,
+                };
                 Ok((name, files::of_events(&mut events, of)?))
             });
             files.collect::<Result<Vec<_>, StoreError>>()
         };
-        let made = tokio::task::spawn_blocking(make).await.map_err(io::Error::other)??;
+        let made = tokio::task::spawn_blocking(make)
+            .await
+            .map_err(io::Error::other)??;
         let mut folders = Vec::with_capacity(made.len());
         for (name, bytes) in made {
             self.put(&name.path(&project), bytes).await?;
@@ -246,7 +313,12 @@ impl Store {
 
     /// The first day whose lines are kept.
     fn first_day(&self, project: &str, now: i64) -> i64 {
-        let days = self.retention.lock().get(project).copied().unwrap_or(self.shared.options.retention_days);
+        let days = self
+            .retention
+            .lock()
+            .get(project)
+            .copied()
+            .unwrap_or(self.shared.options.retention_days);
         names::day(now) - i64::from(days)
     }
 
@@ -256,15 +328,23 @@ impl Store {
         let listed = shared.list(Some(&folder)).await?;
         let (files, over) = self.own(listed);
         upkeep.unneeded(shared, over, now);
-        let Some(run) = run(&files, &shared.options, now) else { return Ok(()) };
+        let Some(run) = run(&files, &shared.options, now) else {
+            return Ok(());
+        };
         let parts = files[run].to_vec();
-        let [first, .., last] = parts.as_slice() else { return Ok(()) };
+        let [first, .., last] = parts.as_slice() else {
+            return Ok(());
+        };
         let sum = |of: fn(&Name) -> u64| parts.iter().map(|file| of(&file.name)).sum();
         let name = Name {
             node: shared.options.node.clone(),
             first: first.name.first,
             last: last.name.last,
-            earliest: parts.iter().map(|file| file.name.earliest).min().unwrap_or(0),
+            earliest: parts
+                .iter()
+                .map(|file| file.name.earliest)
+                .min()
+                .unwrap_or(0),
             latest: parts.iter().map(|file| file.name.latest).max().unwrap_or(0),
             rows: sum(|name| name.rows),
             bytes: sum(|name| name.bytes),
@@ -273,9 +353,18 @@ impl Store {
         for part in &parts {
             contents.push(shared.objects.get(&part.path).await?.bytes().await?);
         }
-        let of = files::Extent { rows: name.rows, bytes: name.bytes };
-        let merged = tokio::task::spawn_blocking(move || files::merge(contents, of)).await.map_err(io::Error::other)??;
-        let project = folder.parts().next().map(|part| part.as_ref().to_owned()).unwrap_or_default();
+        let of = files::Extent {
+            rows: name.rows,
+            bytes: name.bytes,
+        };
+        let merged = tokio::task::spawn_blocking(move || files::merge(contents, of))
+            .await
+            .map_err(io::Error::other)??;
+        let project = folder
+            .parts()
+            .next()
+            .map(|part| part.as_ref().to_owned())
+            .unwrap_or_default();
         self.put(&name.path(&project), merged).await?;
         shared.counters.merged.add(parts.len() as u64);
         upkeep.unneeded(shared, parts, now);
@@ -298,8 +387,12 @@ impl Store {
         let mut folder: Vec<Named> = Vec::new();
         while let Some(meta) = found.next().await {
             let meta = meta?;
-            let Some(file) = Named::parse(&meta.location, meta.size) else { continue };
-            let same = folder.first().is_none_or(|first| first.path.parts().take(2).eq(file.path.parts().take(2)));
+            let Some(file) = Named::parse(&meta.location, meta.size) else {
+                continue;
+            };
+            let same = folder
+                .first()
+                .is_none_or(|first| first.path.parts().take(2).eq(file.path.parts().take(2)));
             if !same {
                 self.sweep_folder(upkeep, std::mem::take(&mut folder), now);
             }
@@ -311,7 +404,12 @@ impl Store {
 
     fn sweep_folder(&self, upkeep: &mut Upkeep, files: Vec<Named>, now: i64) {
         let Some(first) = files.first() else { return };
-        let project = first.path.parts().next().map(|part| part.as_ref().to_owned()).unwrap_or_default();
+        let project = first
+            .path
+            .parts()
+            .next()
+            .map(|part| part.as_ref().to_owned())
+            .unwrap_or_default();
         let day = names::day(first.name.latest);
         if day < self.first_day(&project, now) {
             return upkeep.unneeded(&self.shared, files, now);
@@ -326,8 +424,14 @@ impl Store {
     /// Removes files that no reader can hold any more.
     async fn remove_unneeded(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
         let grace = micros(self.shared.options.grace);
-        let ripe = |it: &Unneeded| passed(now, it.since, grace) && self.shared.pins.passed(it.moment);
-        let ripe: Vec<Path> = upkeep.unneeded.iter().filter(|(_, it)| ripe(it)).map(|(path, _)| path.clone()).collect();
+        let ripe =
+            |it: &Unneeded| passed(now, it.since, grace) && self.shared.pins.passed(it.moment);
+        let ripe: Vec<Path> = upkeep
+            .unneeded
+            .iter()
+            .filter(|(_, it)| ripe(it))
+            .map(|(path, _)| path.clone())
+            .collect();
         let mut removals = stream::iter(ripe)
             .map(|path| async move {
                 let done = self.shared.objects.delete(&path).await;
@@ -350,7 +454,9 @@ impl Store {
 /// line is written again only as often as its file grows by a size; all of them once their day is over.
 fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
     let size = |file: &Named| (file.name.bytes / SMALLEST).max(1).ilog(8);
-    let over = files.first().is_some_and(|file| names::day(file.name.latest) < names::day(now));
+    let over = files
+        .first()
+        .is_some_and(|file| names::day(file.name.latest) < names::day(now));
     let enough = if over { 2 } else { options.merge_files.max(2) };
     let sizes: BTreeSet<u32> = files.iter().map(size).collect();
     sizes.into_iter().find_map(|largest| {
@@ -362,7 +468,11 @@ fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
                     return Some(start..at);
                 }
                 let begins = size(file) <= largest;
-                (start, bytes) = if begins { (at, file.name.bytes) } else { (at + 1, 0) };
+                (start, bytes) = if begins {
+                    (at, file.name.bytes)
+                } else {
+                    (at + 1, 0)
+                };
             }
         }
         (files.len() - start >= enough).then_some(start..files.len())
@@ -385,15 +495,31 @@ mod tests {
     fn files(sizes: &[u64]) -> Vec<Named> {
         let named = |(at, bytes): (usize, &u64)| {
             let at = at as u64;
-            let name = Name { node: "n".into(), first: at, last: at, earliest: 0, latest: 0, rows: 1, bytes: *bytes };
-            Named { path: name.path("p"), name, size: 0 }
+            let name = Name {
+                node: "n".into(),
+                first: at,
+                last: at,
+                earliest: 0,
+                latest: 0,
+                rows: 1,
+                bytes: *bytes,
+            };
+            Named {
+                path: name.path("p"),
+                name,
+                size: 0,
+            }
         };
         sizes.iter().enumerate().map(named).collect()
     }
 
     #[test]
     fn neighbours_of_a_size_are_merged() {
-        let options = Options { merge_files: 3, merge_bytes: 10 * SMALLEST, ..Options::new("f", "n") };
+        let options = Options {
+            merge_files: 3,
+            merge_bytes: 10 * SMALLEST,
+            ..Options::new("f", "n")
+        };
         let (small, large) = (SMALLEST, 9 * SMALLEST);
         for (sizes, expected) in [
             (vec![], None),
@@ -407,7 +533,11 @@ mod tests {
         ] {
             assert_eq!(run(&files(&sizes), &options, 0), expected, "{sizes:?}");
         }
-        assert_eq!(run(&files(&[small, small]), &options, names::DAY), Some(0..2), "the day is over");
+        assert_eq!(
+            run(&files(&[small, small]), &options, names::DAY),
+            Some(0..2),
+            "the day is over"
+        );
         assert_eq!(run(&files(&[small]), &options, names::DAY), None);
     }
 }

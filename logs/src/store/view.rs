@@ -71,7 +71,10 @@ impl Pins {
         pins.0 += 1;
         let number = pins.0;
         pins.1.insert(number);
-        Pin { pins: Arc::clone(self), number }
+        Pin {
+            pins: Arc::clone(self),
+            number,
+        }
     }
 
     /// A moment: views that begin later have higher numbers.
@@ -111,38 +114,74 @@ impl Store {
             let index = self.shared.index();
             (parts(&index, project), index.next())
         };
-        let bytes = parts.iter().flat_map(|part| &part.extents).map(|extent| extent.length).sum();
-        bounded("lines that wait for their files, in bytes,", bytes, RECENT_BYTES_MAX)?;
+        let bytes = parts
+            .iter()
+            .flat_map(|part| &part.extents)
+            .map(|extent| extent.length)
+            .sum();
+        bounded(
+            "lines that wait for their files, in bytes,",
+            bytes,
+            RECENT_BYTES_MAX,
+        )?;
         let (shared, name) = (Arc::clone(&self.shared), project.to_owned());
         let inside = move |span: &Span| after < span.latest && span.earliest <= until;
         let read = tokio::task::spawn_blocking(move || {
-            let all = parts.into_iter().map(|part| lay_out(&shared, &name, part, inside));
+            let all = parts
+                .into_iter()
+                .map(|part| lay_out(&shared, &name, part, inside));
             all.collect::<Result<Vec<_>, _>>()
         });
         let laid_out = read.await.map_err(io::Error::other)??;
-        let recent = laid_out.into_iter().flatten().filter(|(_, span)| inside(span)).map(|(batch, _)| batch).collect();
+        let recent = laid_out
+            .into_iter()
+            .flatten()
+            .filter(|(_, span)| inside(span))
+            .map(|(batch, _)| batch)
+            .collect();
 
         let mut files = Vec::new();
         let (first, last) = (names::day(after.saturating_add(1)), names::day(until));
         let few = last.saturating_sub(first) < DAYS_ONE_BY_ONE;
-        let folders =
-            if few { (first..=last).map(|day| names::day_folder(project, day)).collect() } else { vec![names::project_folder(project)] };
+        let folders = if few {
+            (first..=last)
+                .map(|day| names::day_folder(project, day))
+                .collect()
+        } else {
+            vec![names::project_folder(project)]
+        };
         for folder in folders {
             files.extend(self.shared.list(Some(&folder)).await?);
         }
         let mut by_day: BTreeMap<i64, Vec<_>> = BTreeMap::new();
         for file in files {
-            by_day.entry(names::day(file.name.latest)).or_default().push(file);
+            by_day
+                .entry(names::day(file.name.latest))
+                .or_default()
+                .push(file);
         }
         let own = &self.shared.options.node;
-        let count = by_day.into_values().flat_map(|files| names::part(files, |node| (node == own).then_some(next)).0);
-        let files = count.filter(|file| after < file.name.latest && file.name.earliest <= until).map(|file| file.entry()).collect();
-        Ok(View { recent, files, objects: Arc::clone(&self.shared.objects), _pin: pin })
+        let count = by_day
+            .into_values()
+            .flat_map(|files| names::part(files, |node| (node == own).then_some(next)).0);
+        let files = count
+            .filter(|file| after < file.name.latest && file.name.earliest <= until)
+            .map(|file| file.entry())
+            .collect();
+        Ok(View {
+            recent,
+            files,
+            objects: Arc::clone(&self.shared.objects),
+            _pin: pin,
+        })
     }
 }
 
 fn parts(index: &Index, project: &str) -> Vec<Part> {
-    let with = index.segments.iter().filter_map(|segment| Some((segment, segment.projects.get(project)?)));
+    let with = index
+        .segments
+        .iter()
+        .filter_map(|segment| Some((segment, segment.projects.get(project)?)));
     let part = |(segment, pending): (&Segment, &Pending)| Part {
         segment: segment.number,
         file: Arc::clone(&segment.file),
@@ -153,30 +192,61 @@ fn parts(index: &Index, project: &str) -> Vec<Part> {
 }
 
 /// Lays out what was not yet, and keeps it for the next reader if there is room.
-fn lay_out(shared: &Shared, project: &str, part: Part, inside: impl Fn(&Span) -> bool) -> Result<Vec<(RecordBatch, Span)>, StoreError> {
-    let Part { segment, file, mut laid_out, extents } = part;
+fn lay_out(
+    shared: &Shared,
+    project: &str,
+    part: Part,
+    inside: impl Fn(&Span) -> bool,
+) -> Result<Vec<(RecordBatch, Span)>, StoreError> {
+    let Part {
+        segment,
+        file,
+        mut laid_out,
+        extents,
+    } = part;
     let before = laid_out.extents;
     let asked = extents.iter().any(|extent| inside(&extent.span));
-    let Some(span) = extents.iter().map(|extent| extent.span).reduce(both).filter(|_| asked) else { return Ok(laid_out.batches) };
+    let Some(span) = extents
+        .iter()
+        .map(|extent| extent.span)
+        .reduce(both)
+        .filter(|_| asked)
+    else {
+        return Ok(laid_out.batches);
+    };
     let mut events = Vec::new();
-    extents.iter().try_for_each(|extent| read(&*file, *extent, &mut events))?;
+    extents
+        .iter()
+        .try_for_each(|extent| read(&*file, *extent, &mut events))?;
     laid_out.batches.push((layout::batch(&events)?, span));
     laid_out.extents += extents.len();
     // Few batches, each row copied a few times: like digits of a number that is counted up.
     while let [.., (a, a_span), (b, b_span)] = laid_out.batches.as_slice()
         && a.num_rows() <= 2 * b.num_rows()
     {
-        let merged = (concat_batches(&layout::schema(), [a, b])?, both(*a_span, *b_span));
+        let merged = (
+            concat_batches(&layout::schema(), [a, b])?,
+            both(*a_span, *b_span),
+        );
         laid_out.batches.truncate(laid_out.batches.len() - 2);
         laid_out.batches.push(merged);
     }
-    let bytes = laid_out.batches.iter().map(|(batch, _)| batch.get_array_memory_size() as u64).sum();
+    let bytes = laid_out
+        .batches
+        .iter()
+        .map(|(batch, _)| batch.get_array_memory_size() as u64)
+        .sum();
     let mut index = shared.index();
-    let there = index.segments.iter_mut().find(|it| it.number == segment).and_then(|it| it.projects.get_mut(project));
+    let there = index
+        .segments
+        .iter_mut()
+        .find(|it| it.number == segment)
+        .and_then(|it| it.projects.get_mut(project));
     // Unless another reader was faster, or the project was removed meanwhile and other lines came.
     let same = |pending: &Pending| {
         let last = pending.extents.get(laid_out.extents - 1);
-        pending.laid_out.extents == before && last.map(|it| it.offset) == extents.last().map(|it| it.offset)
+        pending.laid_out.extents == before
+            && last.map(|it| it.offset) == extents.last().map(|it| it.offset)
     };
     if let Some(pending) = there
         && same(pending)
@@ -189,12 +259,26 @@ fn lay_out(shared: &Shared, project: &str, part: Part, inside: impl Fn(&Span) ->
 }
 
 /// Reads the lines of a frame.
-pub(super) fn read(file: &dyn LogFile, extent: Extent, into: &mut Vec<crate::event::Event>) -> Result<(), StoreError> {
+pub(super) fn read(
+    file: &dyn LogFile,
+    extent: Extent,
+    into: &mut Vec<crate::event::Event>,
+) -> Result<(), StoreError> {
     let payload = file.read(extent.offset, extent.length)?;
     let read = codec::events(&payload, into);
-    read.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the log of lines changed on disk").into())
+    read.ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the log of lines changed on disk",
+        )
+        .into()
+    })
 }
 
 fn both(a: Span, b: Span) -> Span {
-    Span { rows: a.rows + b.rows, earliest: a.earliest.min(b.earliest), latest: a.latest.max(b.latest) }
+    Span {
+        rows: a.rows + b.rows,
+        earliest: a.earliest.min(b.earliest),
+        latest: a.latest.max(b.latest),
+    }
 }

@@ -24,9 +24,16 @@ const FILES_MAX: u64 = 4096;
 /// What the thread is asked for.
 pub(super) enum Job {
     /// Makes a record durable.
-    Append { record: Record, payload: Vec<u8>, room: OwnedSemaphorePermit, done: oneshot::Sender<Result<(), StoreError>> },
+    Append {
+        record: Record,
+        payload: Vec<u8>,
+        room: OwnedSemaphorePermit,
+        done: oneshot::Sender<Result<(), StoreError>>,
+    },
     /// Ends the segment, so that its lines become files.
-    Seal { done: oneshot::Sender<Result<(), StoreError>> },
+    Seal {
+        done: oneshot::Sender<Result<(), StoreError>>,
+    },
 }
 
 /// The segment that is written to.
@@ -48,8 +55,18 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Begins a segment after those that are there.
-    pub(super) fn begin(shared: Arc<Shared>, disk: Arc<dyn Disk>, before: Before) -> Result<Self, StoreError> {
-        let mut writer = Self { shared, disk, active: None, before, failing: false };
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        disk: Arc<dyn Disk>,
+        before: Before,
+    ) -> Result<Self, StoreError> {
+        let mut writer = Self {
+            shared,
+            disk,
+            active: None,
+            before,
+            failing: false,
+        };
         writer.roll()?;
         Ok(writer)
     }
@@ -62,7 +79,11 @@ impl Writer {
             while bytes < GROUP_BYTES
                 && let Ok(job) = jobs.try_recv()
             {
-                bytes += if let Job::Append { payload, .. } = &job { payload.len() } else { 0 };
+                bytes += if let Job::Append { payload, .. } = &job {
+                    payload.len()
+                } else {
+                    0
+                };
                 group.push(job);
             }
             self.work(group);
@@ -73,7 +94,12 @@ impl Writer {
         let (mut appends, mut seals) = (Vec::new(), Vec::new());
         for job in group {
             match job {
-                Job::Append { record, payload, room, done } => match self.refusal(&record) {
+                Job::Append {
+                    record,
+                    payload,
+                    room,
+                    done,
+                } => match self.refusal(&record) {
                     Some(refusal) => drop(done.send(Err(refusal))),
                     None => appends.push((record, payload, room, done)),
                 },
@@ -96,7 +122,11 @@ impl Writer {
             }
         }
         if !seals.is_empty() {
-            let result = if self.holds_lines() { self.roll() } else { Ok(()) };
+            let result = if self.holds_lines() {
+                self.roll()
+            } else {
+                Ok(())
+            };
             self.tell(&result);
             for done in seals {
                 let _ = done.send(again(&result).map_err(StoreError::Io));
@@ -107,7 +137,9 @@ impl Writer {
     /// Says once that the disk fails, and once that it no longer does.
     fn tell(&mut self, result: &io::Result<()>) {
         match result {
-            Err(error) if !self.failing => tracing::error!(%error, "the log of lines cannot be written: appends are refused"),
+            Err(error) if !self.failing => {
+                tracing::error!(%error, "the log of lines cannot be written: appends are refused")
+            }
             Ok(()) if self.failing => tracing::info!("the log of lines can be written again"),
             _ => {}
         }
@@ -119,25 +151,43 @@ impl Writer {
 
     /// Why a record is not kept, though the disk would take it.
     fn refusal(&self, record: &Record) -> Option<StoreError> {
-        let Record::Lines { .. } = record else { return None };
+        let Record::Lines { .. } = record else {
+            return None;
+        };
         let index = self.shared.index();
-        let full = index.bytes() >= self.shared.options.log_bytes || index.frames() >= LOG_FRAMES_MAX;
-        full.then_some(StoreError::Full { bytes: self.shared.options.log_bytes })
+        let full =
+            index.bytes() >= self.shared.options.log_bytes || index.frames() >= LOG_FRAMES_MAX;
+        full.then_some(StoreError::Full {
+            bytes: self.shared.options.log_bytes,
+        })
     }
 
     fn holds_lines(&self) -> bool {
-        self.shared.index().segments.back().is_some_and(|segment| segment.frames > 0)
+        self.shared
+            .index()
+            .segments
+            .back()
+            .is_some_and(|segment| segment.frames > 0)
     }
 
     /// Makes sure that there is a segment with room for so much, or an empty one.
     fn room(&mut self, bytes: usize) -> io::Result<()> {
-        let Some(active) = &self.active else { return self.roll() };
+        let Some(active) = &self.active else {
+            return self.roll();
+        };
         let length = self.before.length;
         let fits = length + bytes as u64 <= self.shared.options.seal_bytes && {
             let index = self.shared.index();
-            index.segments.back().is_some_and(|segment| segment.frames < FRAMES_MAX && segment.files < FILES_MAX)
+            index
+                .segments
+                .back()
+                .is_some_and(|segment| segment.frames < FRAMES_MAX && segment.files < FILES_MAX)
         };
-        if fits || length == active.empty { Ok(()) } else { self.roll() }
+        if fits || length == active.empty {
+            Ok(())
+        } else {
+            self.roll()
+        }
     }
 
     /// Begins the next segment. From here on the one before is never written to again: what the next one says of it must hold.
@@ -145,8 +195,15 @@ impl Writer {
         self.active = None;
         let marks = self.shared.index().marks.clone();
         let (file, empty) = log::create(&*self.disk, self.before, &marks)?;
-        self.before = Before { number: self.before.number + 1, length: empty };
-        self.shared.index().segments.push_back(Segment::new(self.before.number, Arc::clone(&file), empty));
+        self.before = Before {
+            number: self.before.number + 1,
+            length: empty,
+        };
+        self.shared.index().segments.push_back(Segment::new(
+            self.before.number,
+            Arc::clone(&file),
+            empty,
+        ));
         self.active = Some(Active { file, empty });
         Ok(())
     }
@@ -154,11 +211,17 @@ impl Writer {
     /// Writes records, waits for the disk, and takes them into the index. What fails leaves nothing behind that counts: the next
     /// segment says where this one ends.
     fn write(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
-        let Some(Active { file, .. }) = &self.active else { return Err(io::Error::other("no segment")) };
+        let Some(Active { file, .. }) = &self.active else {
+            return Err(io::Error::other("no segment"));
+        };
         let at = self.before.length;
         let durable = u32::try_from(at).map_err(io::Error::other)?;
-        let mut bytes = Vec::with_capacity(records.iter().map(|(_, payload)| payload.len() + 32).sum());
-        let places: Vec<usize> = records.iter().map(|(_, payload)| log::frame(&mut bytes, payload, durable)).collect();
+        let mut bytes =
+            Vec::with_capacity(records.iter().map(|(_, payload)| payload.len() + 32).sum());
+        let places: Vec<usize> = records
+            .iter()
+            .map(|(_, payload)| log::frame(&mut bytes, payload, durable))
+            .collect();
         if let Err(error) = file.write(at, &bytes).and_then(|()| file.sync()) {
             self.active = None;
             return Err(error);
@@ -183,5 +246,8 @@ impl Writer {
 
 /// One failure for many.
 fn again(result: &io::Result<()>) -> io::Result<()> {
-    result.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+    result
+        .as_ref()
+        .copied()
+        .map_err(|error| io::Error::new(error.kind(), error.to_string()))
 }

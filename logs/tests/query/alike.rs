@@ -118,7 +118,10 @@ async fn both_dialects_give_the_same_rows() {
         let one = logs.ask(Dialect::BigQuery, bigquery).await;
         let other = logs.ask(Dialect::ClickHouse, clickhouse).await;
         match (one, other) {
-            (Ok(one), Ok(other)) if !one.rows.is_empty() && one.rows == other.rows && one.columns == other.columns => {}
+            (Ok(one), Ok(other))
+                if !one.rows.is_empty()
+                    && one.rows == other.rows
+                    && one.columns == other.columns => {}
             (one, other) => wrong.push(format!("{what}\n  {}\n  {}", brief(&one), brief(&other))),
         }
     }

@@ -209,17 +209,33 @@ async fn hostile_statements_are_refused() {
     let mut wrong = Vec::new();
     for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
         for sql in REFUSED {
-            let sql = if dialect == Dialect::BigQuery { sql.replace("from logs", "from edge_logs") } else { (*sql).to_owned() };
+            let sql = if dialect == Dialect::BigQuery {
+                sql.replace("from logs", "from edge_logs")
+            } else {
+                (*sql).to_owned()
+            };
             match logs.ask(dialect, &sql).await {
                 Err(QueryError::Refused(text)) if !text.is_empty() && text.len() < 600 => {}
-                other => wrong.push(format!("{dialect:?} {sql}: {other:?}").chars().take(400).collect::<String>()),
+                other => wrong.push(
+                    format!("{dialect:?} {sql}: {other:?}")
+                        .chars()
+                        .take(400)
+                        .collect::<String>(),
+                ),
             }
         }
         for sql in HARMLESS {
             match logs.ask(dialect, sql).await {
-                Ok(answer) if answer.rows.len() <= 2 && !format!("{answer:?}").contains("another project") => {}
+                Ok(answer)
+                    if answer.rows.len() <= 2
+                        && !format!("{answer:?}").contains("another project") => {}
                 Err(QueryError::Refused(_)) => {}
-                other => wrong.push(format!("{dialect:?} {sql}: {other:?}").chars().take(400).collect()),
+                other => wrong.push(
+                    format!("{dialect:?} {sql}: {other:?}")
+                        .chars()
+                        .take(400)
+                        .collect(),
+                ),
             }
         }
     }
@@ -228,7 +244,9 @@ async fn hostile_statements_are_refused() {
 
 /// Statements that grow: with how often they nest or repeat.
 fn growing() -> Vec<(&'static str, String)> {
-    let nested = |open: &str, inner: &str, close: &str, times: usize| format!("{}{inner}{}", open.repeat(times), close.repeat(times));
+    let nested = |open: &str, inner: &str, close: &str, times: usize| {
+        format!("{}{inner}{}", open.repeat(times), close.repeat(times))
+    };
     let chain = |first: &str, next: &str, times: usize| format!("{first}{}", next.repeat(times));
     let aliases = |step: &dyn Fn(usize) -> String, times: usize| {
         (1..times).fold(String::new(), |mut all, n| {
@@ -283,14 +301,23 @@ fn growing() -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn what_grows_has_its_end() {
-    let bounds = Bounds { memory_query: 32 << 20, patience: Duration::from_secs(20), ..Bounds::default() };
+    let bounds = Bounds {
+        memory_query: 32 << 20,
+        patience: Duration::from_secs(20),
+        ..Bounds::default()
+    };
     let logs = Asked::open(bounds).await;
     let mut wrong = Vec::new();
     for (what, sql) in growing() {
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
             match logs.ask(dialect, &sql).await {
                 Ok(_) | Err(QueryError::Refused(_) | QueryError::TimedOut) => {}
-                other => wrong.push(format!("{dialect:?} {what}: {other:?}").chars().take(400).collect::<String>()),
+                other => wrong.push(
+                    format!("{dialect:?} {what}: {other:?}")
+                        .chars()
+                        .take(400)
+                        .collect::<String>(),
+                ),
             }
         }
     }
@@ -302,12 +329,23 @@ async fn what_grows_has_its_end() {
 async fn a_condition_that_fails_is_the_statements_fault() {
     let logs = Asked::open(Bounds::default()).await;
     for (condition, why) in [
-        ("match(event_message, '((((a{100}){100}){100}){100})')", "Invalid regular expression"),
+        (
+            "match(event_message, '((((a{100}){100}){100}){100})')",
+            "Invalid regular expression",
+        ),
         ("intDiv(1, length(id) - length(id)) = 1", "Division by zero"),
     ] {
         for _ in 0..12 {
-            let answer = logs.ask(Dialect::ClickHouse, &format!("select count() as n from logs where {condition}")).await;
-            assert!(matches!(&answer, Err(QueryError::Refused(text)) if text.contains(why)), "{condition}: {answer:?}");
+            let answer = logs
+                .ask(
+                    Dialect::ClickHouse,
+                    &format!("select count() as n from logs where {condition}"),
+                )
+                .await;
+            assert!(
+                matches!(&answer, Err(QueryError::Refused(text)) if text.contains(why)),
+                "{condition}: {answer:?}"
+            );
         }
     }
 }
@@ -401,14 +439,20 @@ async fn a_soup_of_tokens_breaks_nothing() {
     let logs = Asked::open(Bounds::default()).await;
     let mut runner = TestRunner::deterministic();
     let words = prop::collection::vec((0..WORDS.len(), any::<bool>()), 1..40).prop_map(|words| {
-        let started: String = words.iter().flat_map(|(at, space)| [WORDS[*at], if *space { " " } else { "  " }]).collect();
+        let started: String = words
+            .iter()
+            .flat_map(|(at, space)| [WORDS[*at], if *space { " " } else { "  " }])
+            .collect();
         format!("select {started}")
     });
     for _ in 0..400 {
         let sql = words.new_tree(&mut runner).unwrap().current();
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
             let answer = logs.ask(dialect, &sql).await;
-            assert!(matches!(answer, Ok(_) | Err(QueryError::Refused(_))), "{sql}\n{answer:?}");
+            assert!(
+                matches!(answer, Ok(_) | Err(QueryError::Refused(_))),
+                "{sql}\n{answer:?}"
+            );
         }
     }
 }

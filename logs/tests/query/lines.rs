@@ -6,7 +6,13 @@ use serde_json::{Value as Json, json};
 use super::{DAY, HOUR};
 
 fn line(id: &str, at: i64, source: Source, message: &str, body: &Json) -> Event {
-    Event::new(id.into(), DAY + at, source, message.into(), Attributes::of_json(body.as_object().unwrap()))
+    Event::new(
+        id.into(),
+        DAY + at,
+        source,
+        message.into(),
+        Attributes::of_json(body.as_object().unwrap()),
+    )
 }
 
 fn pick<T: Copy>(all: &[T], at: i64) -> T {
@@ -16,7 +22,13 @@ fn pick<T: Copy>(all: &[T], at: i64) -> T {
 /// A day of one project: 480 requests, 96 lines of its database, 60 of its accounts and few others.
 pub(crate) fn mine() -> Vec<Event> {
     let mut all = Vec::new();
-    let paths = ["/rest/v1/todos", "/auth/v1/token", "/storage/v1/object/a.png", "/rest/v1/rpc/f", "/realtime/v1"];
+    let paths = [
+        "/rest/v1/todos",
+        "/auth/v1/token",
+        "/storage/v1/object/a.png",
+        "/rest/v1/rpc/f",
+        "/realtime/v1",
+    ];
     for n in 0..480_i64 {
         let path = pick(&paths, n * 7 % 11 % 5);
         let status = pick(&[200, 201, 404, 500, 200, 403, 200], n % 7);
@@ -35,7 +47,13 @@ pub(crate) fn mine() -> Vec<Event> {
         if n == 33 {
             body["metadata"]["response"]["origin_time"] = json!("none");
         }
-        all.push(line(&format!("edge-{n:04}"), n * HOUR / 20 + 1, Source::Edge, &format!("{method} | {status} | {path}"), &body));
+        all.push(line(
+            &format!("edge-{n:04}"),
+            n * HOUR / 20 + 1,
+            Source::Edge,
+            &format!("{method} | {status} | {path}"),
+            &body,
+        ));
     }
     for n in 0..96_i64 {
         let severity = pick(&["LOG", "ERROR", "WARNING", "FATAL"], n % 4);
@@ -43,8 +61,18 @@ pub(crate) fn mine() -> Vec<Event> {
             "error_severity": severity, "user_name": pick(&["postgres", "anon", "authenticator"], n % 3),
             "application_name": if n % 12 == 0 { "pg_cron" } else { "psql" }, "process_id": 100 + n, "session_line_num": n,
         } } });
-        let message = if n % 16 == 5 { "cron job 7 starting".to_owned() } else { format!("statement {n} of \"t\"") };
-        all.push(line(&format!("db-{n:04}"), n * HOUR / 4 + 500, Source::Postgres, &message, &body));
+        let message = if n % 16 == 5 {
+            "cron job 7 starting".to_owned()
+        } else {
+            format!("statement {n} of \"t\"")
+        };
+        all.push(line(
+            &format!("db-{n:04}"),
+            n * HOUR / 4 + 500,
+            Source::Postgres,
+            &message,
+            &body,
+        ));
     }
     for n in 0..60_i64 {
         let mut body = json!({ "metadata": {
@@ -57,20 +85,48 @@ pub(crate) fn mine() -> Vec<Event> {
         if n % 10 == 9 {
             body["metadata"].as_object_mut().unwrap().remove("status");
         }
-        let message = if n % 2 == 0 { format!(r#"{{"level":"info","n":{n}}}"#) } else { "no JSON".to_owned() };
-        all.push(line(&format!("auth-{n:04}"), n * HOUR / 3 + 900, Source::Auth, &message, &body));
+        let message = if n % 2 == 0 {
+            format!(r#"{{"level":"info","n":{n}}}"#)
+        } else {
+            "no JSON".to_owned()
+        };
+        all.push(line(
+            &format!("auth-{n:04}"),
+            n * HOUR / 3 + 900,
+            Source::Auth,
+            &message,
+            &body,
+        ));
     }
     for n in 0..10_i64 {
         let body = json!({ "metadata": { "responseTime": 1.5 * f64::from(i32::try_from(n).unwrap()), "req": { "method": "GET", "url": "/object/a" }, "res": { "statusCode": 200 } } });
-        all.push(line(&format!("storage-{n}"), n * HOUR + 77, Source::Storage, "a file", &body));
+        all.push(line(
+            &format!("storage-{n}"),
+            n * HOUR + 77,
+            Source::Storage,
+            "a file",
+            &body,
+        ));
     }
     // Outside of the window, on both of its sides.
     all.push(line("before", 0, Source::Edge, "outside", &json!({})));
-    all.push(line("after", 24 * HOUR + 1, Source::Edge, "outside", &json!({})));
+    all.push(line(
+        "after",
+        24 * HOUR + 1,
+        Source::Edge,
+        "outside",
+        &json!({}),
+    ));
     all
 }
 
 /// Somebody else's.
 pub(crate) fn other() -> Vec<Event> {
-    vec![line("secret", 5, Source::Edge, "secret of another project", &json!({ "metadata": { "request": { "path": "/secret" } } }))]
+    vec![line(
+        "secret",
+        5,
+        Source::Edge,
+        "secret of another project",
+        &json!({ "metadata": { "request": { "path": "/secret" } } }),
+    )]
 }

@@ -35,31 +35,83 @@ impl Asked {
     /// Other lines than those that all else is asked of.
     async fn with(bounds: Bounds, mut filed: Vec<Event>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(Options { retention_days: u32::MAX, seal_after: Duration::ZERO, ..Options::new(folder.path(), "a") })
-            .await
-            .unwrap();
+        let store = Store::open(Options {
+            retention_days: u32::MAX,
+            seal_after: Duration::ZERO,
+            ..Options::new(folder.path(), "a")
+        })
+        .await
+        .unwrap();
         // The first half is in files, the rest in no file yet: queries read both.
         let recent = filed.split_off(filed.len() / 2);
-        store.append(Batch { project: "mine".into(), events: filed, mark: None }).await.unwrap();
+        store
+            .append(Batch {
+                project: "mine".into(),
+                events: filed,
+                mark: None,
+            })
+            .await
+            .unwrap();
         while store.stats(DAY).pending_rows > 0 {
             store.upkeep(DAY).await;
         }
-        store.append(Batch { project: "mine".into(), events: recent, mark: None }).await.unwrap();
-        store.append(Batch { project: "other".into(), events: lines::other(), mark: None }).await.unwrap();
-        Self { logs: Logs::new(Arc::new(store), bounds).unwrap(), _folder: folder }
+        store
+            .append(Batch {
+                project: "mine".into(),
+                events: recent,
+                mark: None,
+            })
+            .await
+            .unwrap();
+        store
+            .append(Batch {
+                project: "other".into(),
+                events: lines::other(),
+                mark: None,
+            })
+            .await
+            .unwrap();
+        Self {
+            logs: Logs::new(Arc::new(store), bounds).unwrap(),
+            _folder: folder,
+        }
     }
 
     async fn ask(&self, dialect: Dialect, sql: &str) -> Result<Answer, QueryError> {
-        let question =
-            Question { project: "mine".into(), dialect, sql: sql.into(), after: DAY, until: DAY + 24 * HOUR, now: DAY + 12 * HOUR };
+        let question = Question {
+            project: "mine".into(),
+            dialect,
+            sql: sql.into(),
+            after: DAY,
+            until: DAY + 24 * HOUR,
+            now: DAY + 12 * HOUR,
+        };
         self.logs.query(question).await
     }
 
     /// The rows, each with its columns in order.
     async fn rows(&self, dialect: Dialect, sql: &str) -> Vec<Vec<Json>> {
-        let answer = self.ask(dialect, sql).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
-        assert!(answer.rows.iter().all(|row| row.len() == answer.columns.len()));
-        answer.rows.into_iter().map(|mut row| answer.columns.iter().map(|it| row.remove(it).unwrap()).collect()).collect()
+        let answer = self
+            .ask(dialect, sql)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
+        assert!(
+            answer
+                .rows
+                .iter()
+                .all(|row| row.len() == answer.columns.len())
+        );
+        answer
+            .rows
+            .into_iter()
+            .map(|mut row| {
+                answer
+                    .columns
+                    .iter()
+                    .map(|it| row.remove(it).unwrap())
+                    .collect()
+            })
+            .collect()
     }
 
     async fn refusal(&self, dialect: Dialect, sql: &str) -> String {

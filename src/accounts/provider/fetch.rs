@@ -41,7 +41,12 @@ pub(super) enum FetchError {
 static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()).into()
+    Arc::new(
+        ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth(),
+    )
+    .into()
 });
 
 /// Whether an address may be asked: what is said there lets people in.
@@ -58,7 +63,10 @@ pub(super) fn may_be_asked(url: &url::Url) -> bool {
 /// One request, and its answer as it comes: a redirect is followed nowhere.
 pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchError> {
     let text = request.uri().to_string();
-    let url = url::Url::parse(&text).ok().filter(may_be_asked).ok_or_else(|| FetchError::Address(text.clone()))?;
+    let url = url::Url::parse(&text)
+        .ok()
+        .filter(may_be_asked)
+        .ok_or_else(|| FetchError::Address(text.clone()))?;
     let host = url.host_str().unwrap_or_default().to_owned();
     timeout(TIMEOUT, connected(request, &url, &host))
         .await
@@ -68,7 +76,11 @@ pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchErr
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-async fn connected(request: HttpRequest, url: &url::Url, host: &str) -> Result<HttpResponse, Failure> {
+async fn connected(
+    request: HttpRequest,
+    url: &url::Url,
+    host: &str,
+) -> Result<HttpResponse, Failure> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((bare, url.port_or_known_default().unwrap_or(443))).await?;
     if url.scheme() == "https" {
@@ -88,7 +100,10 @@ async fn exchange(
     let talk = async {
         let response = sender.send_request(in_origin_form(request, url)?).await?;
         let (parts, body) = response.into_parts();
-        let bytes = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+        let bytes = Limited::new(body, ANSWER_BYTES_MAX)
+            .collect()
+            .await?
+            .to_bytes();
         Ok::<_, Failure>(Response::from_parts(parts, bytes.to_vec()))
     };
     tokio::pin!(talk, connection);
@@ -109,7 +124,10 @@ fn in_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<B
         Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
         None => url.host_str().unwrap_or_default().to_owned(),
     };
-    let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let query = url
+        .query()
+        .map(|query| format!("?{query}"))
+        .unwrap_or_default();
     parts.uri = format!("{}{query}", url.path()).parse()?;
     parts.headers.insert(header::HOST, host.parse()?);
     Ok(Request::from_parts(parts, Full::from(body)))
@@ -122,12 +140,23 @@ mod tests {
     #[test]
     fn plain_http_stays_on_this_machine() {
         let may = |url: &str| may_be_asked(&url.parse().unwrap());
-        for url in ["https://id.example", "https://192.0.2.1/x", "http://127.0.0.1:9000", "http://[::1]/", "http://localhost/x"] {
+        for url in [
+            "https://id.example",
+            "https://192.0.2.1/x",
+            "http://127.0.0.1:9000",
+            "http://[::1]/",
+            "http://localhost/x",
+        ] {
             assert!(may(url), "{url}");
         }
-        for url in
-            ["http://id.example", "http://192.0.2.1", "http://localhost.evil.example", "ftp://id.example", "file:///etc/passwd", "data:,x"]
-        {
+        for url in [
+            "http://id.example",
+            "http://192.0.2.1",
+            "http://localhost.evil.example",
+            "ftp://id.example",
+            "file:///etc/passwd",
+            "data:,x",
+        ] {
             assert!(!may(url), "{url}");
         }
     }

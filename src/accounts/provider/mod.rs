@@ -7,9 +7,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use openidconnect::{
-    AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret, CsrfToken, IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier,
-    RedirectUrl, Scope, SignatureVerificationError, TokenResponse,
-    core::{CoreAuthenticationFlow, CoreClient, CoreJwsSigningAlgorithm as Algorithm, CoreProviderMetadata},
+    AuthorizationCode, ClaimsVerificationError, ClientId, ClientSecret, CsrfToken, IssuerUrl,
+    Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, Scope, SignatureVerificationError,
+    TokenResponse,
+    core::{
+        CoreAuthenticationFlow, CoreClient, CoreJwsSigningAlgorithm as Algorithm,
+        CoreProviderMetadata,
+    },
 };
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
@@ -67,7 +71,9 @@ pub struct Provider {
 
 impl fmt::Debug for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Provider").field("issuer", &self.issuer).finish_non_exhaustive()
+        f.debug_struct("Provider")
+            .field("issuer", &self.issuer)
+            .finish_non_exhaustive()
     }
 }
 
@@ -112,15 +118,23 @@ impl Journey {
 impl Provider {
     /// A provider that is asked when it is first needed.
     pub fn new(options: Options) -> Result<Self, BadIssuer> {
-        let url = IssuerUrl::new(options.issuer.clone()).ok().filter(|issuer| fetch::may_be_asked(issuer.url()));
+        let url = IssuerUrl::new(options.issuer.clone())
+            .ok()
+            .filter(|issuer| fetch::may_be_asked(issuer.url()));
         let issuer = url.ok_or(BadIssuer(options.issuer))?;
         let host = issuer.url().host_str().unwrap_or_default().to_owned();
         Ok(Self {
             name: options.name.unwrap_or(host),
             issuer,
             client_id: ClientId::new(options.client_id),
-            client_secret: ClientSecret::new(options.client_secret.expose_secret().trim().to_owned()),
-            domains: options.domains.iter().map(|domain| domain.to_lowercase()).collect(),
+            client_secret: ClientSecret::new(
+                options.client_secret.expose_secret().trim().to_owned(),
+            ),
+            domains: options
+                .domains
+                .iter()
+                .map(|domain| domain.to_lowercase())
+                .collect(),
             known: Mutex::new(None),
         })
     }
@@ -137,19 +151,33 @@ impl Provider {
 
     /// Whether its word about an address counts: its domain is one it vouches for.
     pub fn vouches_for(&self, email: &str) -> bool {
-        email.rsplit_once('@').is_some_and(|(_, domain)| self.domains.contains(&domain.to_lowercase()))
+        email
+            .rsplit_once('@')
+            .is_some_and(|(_, domain)| self.domains.contains(&domain.to_lowercase()))
     }
 
     /// Where a browser goes to sign in there, and come back to `back`.
     pub async fn way(&self, journey: &Journey, back: &str, now: Ticks) -> Result<String, Error> {
         let metadata = self.metadata(now).await?;
-        let client = CoreClient::from_provider_metadata((*metadata).clone(), self.client_id.clone(), Some(self.client_secret.clone()))
-            .set_redirect_uri(RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?);
+        let client = CoreClient::from_provider_metadata(
+            (*metadata).clone(),
+            self.client_id.clone(),
+            Some(self.client_secret.clone()),
+        )
+        .set_redirect_uri(
+            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+        );
         let (state, nonce) = (CsrfToken::new(journey.state()), journey.nonce());
         let (url, _, _) = client
-            .authorize_url(CoreAuthenticationFlow::AuthorizationCode, || state, || nonce)
+            .authorize_url(
+                CoreAuthenticationFlow::AuthorizationCode,
+                || state,
+                || nonce,
+            )
             .add_scope(Scope::new("email".to_owned()))
-            .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(&journey.verifier()))
+            .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(
+                &journey.verifier(),
+            ))
             .url();
         Ok(url.into())
     }
@@ -163,17 +191,30 @@ impl Provider {
         (at, now): (Ticks, DateTime<Utc>),
     ) -> Result<Option<Person>, Error> {
         let metadata = self.metadata(at).await?;
-        let client = CoreClient::from_provider_metadata((*metadata).clone(), self.client_id.clone(), Some(self.client_secret.clone()))
-            .set_redirect_uri(RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?);
-        let exchange = client.exchange_code(AuthorizationCode::new(code)).context("asking the provider")?;
+        let client = CoreClient::from_provider_metadata(
+            (*metadata).clone(),
+            self.client_id.clone(),
+            Some(self.client_secret.clone()),
+        )
+        .set_redirect_uri(
+            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+        );
+        let exchange = client
+            .exchange_code(AuthorizationCode::new(code))
+            .context("asking the provider")?;
         let exchange = exchange.set_pkce_verifier(journey.verifier());
         let answer = match exchange.request_async(&fetch::fetch).await {
             Ok(answer) => answer,
             Err(openidconnect::RequestTokenError::Request(error)) => return Err(away(&error)),
             Err(error) => return Ok(self.doubt(&error)),
         };
-        let Some(token) = answer.id_token() else { return Ok(self.doubt(&"there is no ID token")) };
-        let verifier = client.id_token_verifier().set_allowed_algs(ALGORITHMS).set_time_fn(move || now);
+        let Some(token) = answer.id_token() else {
+            return Ok(self.doubt(&"there is no ID token"));
+        };
+        let verifier = client
+            .id_token_verifier()
+            .set_allowed_algs(ALGORITHMS)
+            .set_time_fn(move || now);
         match token.claims(&verifier, &journey.nonce()) {
             Ok(claims) => Ok(Some(Person {
                 subject: claims.subject().to_string(),
@@ -181,7 +222,12 @@ impl Provider {
                 verified: claims.email_verified() == Some(true),
             })),
             Err(error) => {
-                if matches!(error, ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) {
+                if matches!(
+                    error,
+                    ClaimsVerificationError::SignatureVerification(
+                        SignatureVerificationError::NoMatchingKey
+                    )
+                ) {
                     // Its keys may be new.
                     self.known.lock().take();
                 }
@@ -197,11 +243,18 @@ impl Provider {
     }
 
     async fn metadata(&self, now: Ticks) -> Result<Arc<CoreProviderMetadata>, Error> {
-        let known = self.known.lock().as_ref().filter(|(since, _)| now.saturating_sub(*since) < KNOWN_FOR).map(|(_, known)| known.clone());
+        let known = self
+            .known
+            .lock()
+            .as_ref()
+            .filter(|(since, _)| now.saturating_sub(*since) < KNOWN_FOR)
+            .map(|(_, known)| known.clone());
         if let Some(known) = known {
             return Ok(known);
         }
-        let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch::fetch).await.map_err(|error| away(&error))?;
+        let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch::fetch)
+            .await
+            .map_err(|error| away(&error))?;
         let found = Arc::new(found);
         *self.known.lock() = Some((now, found.clone()));
         Ok(found)
@@ -210,7 +263,10 @@ impl Provider {
 
 fn away(error: &dyn std::error::Error) -> Error {
     tracing::warn!(%error, "the provider of sign-ins cannot be asked");
-    Error::Unavailable { what: "The provider does not answer".into(), retry: RETRY }
+    Error::Unavailable {
+        what: "The provider does not answer".into(),
+        retry: RETRY,
+    }
 }
 
 #[cfg(test)]
@@ -232,7 +288,14 @@ mod tests {
     fn only_addresses_of_its_domains_are_vouched_for() {
         let provider = Provider::new(options("https://id.example")).unwrap();
         assert!(provider.vouches_for("ada@example.com") && provider.vouches_for("ADA@EXAMPLE.COM"));
-        for email in ["ada@sub.example.com", "ada@notexample.com", "ada@example.com.evil.example", "ada", "@", "example.com"] {
+        for email in [
+            "ada@sub.example.com",
+            "ada@notexample.com",
+            "ada@example.com.evil.example",
+            "ada",
+            "@",
+            "example.com",
+        ] {
             assert!(!provider.vouches_for(email), "{email}");
         }
         assert_eq!(provider.name(), "id.example");
@@ -245,8 +308,14 @@ mod tests {
         let entropy = Entropy::seeded(5);
         let (one, other) = (Secret::generate(&entropy), Secret::generate(&entropy));
         let journey = Journey::of(one.clone());
-        let parts = [journey.state(), journey.nonce().secret().clone(), journey.verifier().secret().clone()];
-        assert!(parts.iter().all(|part| part.len() == 64 && part != one.expose() && *part != hex::encode(one.digest().as_bytes())));
+        let parts = [
+            journey.state(),
+            journey.nonce().secret().clone(),
+            journey.verifier().secret().clone(),
+        ];
+        assert!(parts.iter().all(|part| part.len() == 64
+            && part != one.expose()
+            && *part != hex::encode(one.digest().as_bytes())));
         assert!(parts[0] != parts[1] && parts[1] != parts[2] && parts[0] != parts[2]);
         assert_ne!(Journey::of(other).state(), journey.state());
         assert_eq!(Journey::of(one).state(), journey.state());

@@ -10,7 +10,10 @@ use crate::{
     analytics::keys,
     app::App,
     error::{Credential, Error},
-    http::{Access, Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount, output::with_type},
+    http::{
+        Access, Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
+        output::with_type,
+    },
     ids::ProjectRef,
     limits::{Limit, LimitKey, per},
 };
@@ -19,7 +22,10 @@ use crate::{
 pub static ENDPOINTS: &[&Endpoint] = &[&LOGFLARE, &OTLP];
 
 /// Several senders of a stack, each with a batch a second, behind one address.
-static LIMIT: Limit = Limit { key: LimitKey::Path, windows: &[per(1_200, 60)] };
+static LIMIT: Limit = Limit {
+    key: LimitKey::Path,
+    windows: &[per(1_200, 60)],
+};
 
 static LOGFLARE: Endpoint = Endpoint {
     id: "gantry-ingest-logs",
@@ -59,7 +65,10 @@ static OTLP: Endpoint = Endpoint {
 /// One object, or several: what is in them is the sender's matter.
 #[derive(JsonSchema)]
 #[schemars(rename = "LogLines", untagged)]
-#[expect(dead_code, reason = "says what a body looks like; bodies are read as their type says")]
+#[expect(
+    dead_code,
+    reason = "says what a body looks like; bodies are read as their type says"
+)]
 enum Lines {
     One(Map<String, Value>),
     Several(Vec<Map<String, Value>>),
@@ -84,23 +93,36 @@ impl Input for Sent {
         let [source, key, content_type, encoding] = said(call);
         let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
         // Nobody's body is not worth reading.
-        let project = keys::project(&app.db, &key, app.clock.now()).await?.ok_or(Error::Unauthenticated(Credential::Unknown))?;
+        let project = keys::project(&app.db, &key, app.clock.now())
+            .await?
+            .ok_or(Error::Unauthenticated(Credential::Unknown))?;
         let body = call.body_within(BYTES_MAX).await?;
-        Ok(Self { project, source, content_type: content_type.unwrap_or_default(), body: unpacked(body, encoding.as_deref())? })
+        Ok(Self {
+            project,
+            source,
+            content_type: content_type.unwrap_or_default(),
+            body: unpacked(body, encoding.as_deref())?,
+        })
     }
 }
 
 /// The source, the key, the content's type and how it is packed, as far as they are said.
 fn said(call: &Call<'_>) -> [Option<String>; 4] {
     let mut asked = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
-    let named = asked.find(|(name, _)| name == "source_name" || name == "source").map(|(_, value)| value.into_owned());
+    let named = asked
+        .find(|(name, _)| name == "source_name" || name == "source")
+        .map(|(_, value)| value.into_owned());
     let [source, key, content_type, encoding] =
-        ["x-source", "x-api-key", "content-type", "content-encoding"].map(|name| text(call.headers(), name));
+        ["x-source", "x-api-key", "content-type", "content-encoding"]
+            .map(|name| text(call.headers(), name));
     [named.or(source), key, content_type, encoding]
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
-    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned)
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -110,8 +132,14 @@ struct Ingested {
 }
 
 async fn logflare(app: App, sent: Sent) -> Result<Json<Ingested>, Error> {
-    let source = source(sent.source.as_deref().ok_or_else(|| Error::invalid("source_name", "Required"))?)?;
-    let events = logflare::events(&sent.body, source, app.clock.now(), || app.entropy.uuid().to_string())?;
+    let source = source(
+        sent.source
+            .as_deref()
+            .ok_or_else(|| Error::invalid("source_name", "Required"))?,
+    )?;
+    let events = logflare::events(&sent.body, source, app.clock.now(), || {
+        app.entropy.uuid().to_string()
+    })?;
     if !events.is_empty() {
         app.analytics.keep(&sent.project, events, None).await?;
     }
@@ -133,7 +161,9 @@ impl Output for Exported {
 
     fn respond(self) -> Response {
         match self.0 {
-            otlp::Encoding::Protobuf => with_type(StatusCode::OK, "application/x-protobuf", Body::empty()),
+            otlp::Encoding::Protobuf => {
+                with_type(StatusCode::OK, "application/x-protobuf", Body::empty())
+            }
             otlp::Encoding::Json => Json(AllTaken {}).respond(),
         }
     }
@@ -143,10 +173,17 @@ async fn otlp(app: App, sent: Sent) -> Result<Exported, Error> {
     let encoding = match sent.content_type.split(';').next().map(str::trim) {
         Some("application/x-protobuf" | "application/protobuf") => otlp::Encoding::Protobuf,
         Some("application/json") => otlp::Encoding::Json,
-        _ => return Err(Error::invalid(header::CONTENT_TYPE.as_str().to_owned(), "expected application/x-protobuf or application/json")),
+        _ => {
+            return Err(Error::invalid(
+                header::CONTENT_TYPE.as_str().to_owned(),
+                "expected application/x-protobuf or application/json",
+            ));
+        }
     };
     let named = sent.source.as_deref().map(source).transpose()?;
-    let events = otlp::events(&sent.body, encoding, named, app.clock.now(), || app.entropy.uuid().to_string())?;
+    let events = otlp::events(&sent.body, encoding, named, app.clock.now(), || {
+        app.entropy.uuid().to_string()
+    })?;
     if !events.is_empty() {
         app.analytics.keep(&sent.project, events, None).await?;
     }

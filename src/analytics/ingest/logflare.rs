@@ -8,8 +8,14 @@ use super::{LINES_MAX, too_many, within_reach};
 use crate::error::Error;
 
 /// The lines of a body.
-pub(super) fn events(body: &[u8], source: Source, now: DateTime<Utc>, mut id: impl FnMut() -> String) -> Result<Vec<Event>, Error> {
-    let body: Json = serde_json::from_slice(body).map_err(|error| Error::invalid("body", format!("is not JSON: {error}")))?;
+pub(super) fn events(
+    body: &[u8],
+    source: Source,
+    now: DateTime<Utc>,
+    mut id: impl FnMut() -> String,
+) -> Result<Vec<Event>, Error> {
+    let body: Json = serde_json::from_slice(body)
+        .map_err(|error| Error::invalid("body", format!("is not JSON: {error}")))?;
     let lines = match body {
         Json::Array(lines) => lines,
         Json::Object(mut object) => match object.remove("batch") {
@@ -17,7 +23,12 @@ pub(super) fn events(body: &[u8], source: Source, now: DateTime<Utc>, mut id: im
             Some(_) => return Err(Error::invalid("batch", "expected an array")),
             None => vec![Json::Object(object)],
         },
-        _ => return Err(Error::invalid("body", "expected an object or an array of them")),
+        _ => {
+            return Err(Error::invalid(
+                "body",
+                "expected an object or an array of them",
+            ));
+        }
     };
     if lines.len() > LINES_MAX {
         return Err(too_many());
@@ -29,16 +40,37 @@ pub(super) fn events(body: &[u8], source: Source, now: DateTime<Utc>, mut id: im
     lines.into_iter().map(line).collect()
 }
 
-fn event(mut line: Map<String, Json>, source: Source, now: DateTime<Utc>, id: &mut impl FnMut() -> String) -> Event {
-    let message = line.remove("event_message").or_else(|| line.remove("message"));
+fn event(
+    mut line: Map<String, Json>,
+    source: Source,
+    now: DateTime<Utc>,
+    id: &mut impl FnMut() -> String,
+) -> Event {
+    let message = line
+        .remove("event_message")
+        .or_else(|| line.remove("message"));
     let message = match message {
         Some(Json::String(text)) => text,
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    let at = line.remove("timestamp").as_ref().and_then(micros).filter(|at| within_reach(*at, now)).unwrap_or(now.timestamp_micros());
-    let given = line.remove("id").and_then(|given| given.as_str().map(str::to_owned)).filter(|given| (1..=64).contains(&given.len()));
-    Event::new(given.unwrap_or_else(id), at, source, message, Attributes::of_json(&line))
+    let at = line
+        .remove("timestamp")
+        .as_ref()
+        .and_then(micros)
+        .filter(|at| within_reach(*at, now))
+        .unwrap_or(now.timestamp_micros());
+    let given = line
+        .remove("id")
+        .and_then(|given| given.as_str().map(str::to_owned))
+        .filter(|given| (1..=64).contains(&given.len()));
+    Event::new(
+        given.unwrap_or_else(id),
+        at,
+        source,
+        message,
+        Attributes::of_json(&line),
+    )
 }
 
 /// A time as text, or as a number of microseconds, milliseconds or seconds: which, its size tells.
@@ -53,7 +85,10 @@ fn micros(at: &Json) -> Option<i64> {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "of what is out of reach nothing is made")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "of what is out of reach nothing is made"
+)]
 fn sized(number: f64) -> Option<i64> {
     let factor = match number {
         ..0.0 => return None,
@@ -73,7 +108,9 @@ mod tests {
 
     fn read(body: &Json) -> Result<Vec<Event>, Error> {
         let now = "2026-11-21T09:15:03Z".parse().unwrap();
-        events(body.to_string().as_bytes(), Source::Auth, now, || "made".to_owned())
+        events(body.to_string().as_bytes(), Source::Auth, now, || {
+            "made".to_owned()
+        })
     }
 
     #[test]
@@ -81,8 +118,20 @@ mod tests {
         let line = json!({ "event_message": "m", "metadata": { "level": "error", "status": 500 }, "project": "default" });
         for body in [line.clone(), json!([line]), json!({ "batch": [line] })] {
             let events = read(&body).unwrap();
-            assert_eq!((events.len(), events[0].message.as_str(), events[0].severity.as_str()), (1, "m", "ERROR"), "{body}");
-            let all: Vec<_> = events[0].attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            assert_eq!(
+                (
+                    events.len(),
+                    events[0].message.as_str(),
+                    events[0].severity.as_str()
+                ),
+                (1, "m", "ERROR"),
+                "{body}"
+            );
+            let all: Vec<_> = events[0]
+                .attributes
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
             assert_eq!(all, ["level=error", "project=default", "status=500"]);
         }
         for body in [json!(1), json!([1]), json!({ "batch": 1 })] {
@@ -104,11 +153,25 @@ mod tests {
             json!(at.to_string()),
         ];
         for form in forms {
-            assert_eq!(read(&json!({ "timestamp": form, "message": "m" })).unwrap()[0].timestamp, at, "{form}");
+            assert_eq!(
+                read(&json!({ "timestamp": form, "message": "m" })).unwrap()[0].timestamp,
+                at,
+                "{form}"
+            );
         }
         // What no calendar has near now is as good as nothing.
-        for form in [json!("yesterday"), json!(-1), json!(1e300), json!("2036-01-01T00:00:00Z"), json!(null)] {
-            assert_eq!(read(&json!({ "timestamp": form })).unwrap()[0].timestamp, at + 3_000_000, "{form}");
+        for form in [
+            json!("yesterday"),
+            json!(-1),
+            json!(1e300),
+            json!("2036-01-01T00:00:00Z"),
+            json!(null),
+        ] {
+            assert_eq!(
+                read(&json!({ "timestamp": form })).unwrap()[0].timestamp,
+                at + 3_000_000,
+                "{form}"
+            );
         }
     }
 }

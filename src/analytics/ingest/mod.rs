@@ -33,8 +33,13 @@ const NAMES: [(&str, Source); 9] = [
 
 /// The source that a sender names. What Gantry itself writes is nobody else's.
 fn source(name: &str) -> Result<Source, Error> {
-    let known = NAMES.iter().find(|(known, _)| *known == name).map(|(_, source)| *source);
-    let found = known.or_else(|| name.parse().ok()).filter(|source| *source != Source::Management);
+    let known = NAMES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, source)| *source);
+    let found = known
+        .or_else(|| name.parse().ok())
+        .filter(|source| *source != Source::Management);
     found.ok_or_else(|| Error::invalid("source", format!("there is no source {name:?}")))
 }
 
@@ -44,9 +49,17 @@ fn unpacked(body: Bytes, encoding: Option<&str>) -> Result<Bytes, Error> {
         None | Some("" | "identity") => Ok(body),
         Some("gzip") => {
             let mut whole = Vec::new();
-            let read = GzDecoder::new(&*body).take(BYTES_MAX as u64 + 1).read_to_end(&mut whole);
+            let read = GzDecoder::new(&*body)
+                .take(BYTES_MAX as u64 + 1)
+                .read_to_end(&mut whole);
             read.map_err(|_| Error::invalid("body", "is not gzip"))?;
-            if whole.len() > BYTES_MAX { Err(Error::TooLarge { bytes_max: BYTES_MAX }) } else { Ok(whole.into()) }
+            if whole.len() > BYTES_MAX {
+                Err(Error::TooLarge {
+                    bytes_max: BYTES_MAX,
+                })
+            } else {
+                Ok(whole.into())
+            }
         }
         Some(_) => Err(Error::invalid("Content-Encoding", "expected gzip, or none")),
     }
@@ -59,7 +72,10 @@ fn within_reach(micros: i64, now: DateTime<Utc>) -> bool {
 }
 
 fn too_many() -> Error {
-    Error::invalid("body", format!("has more than {LINES_MAX} lines; send them in several requests"))
+    Error::invalid(
+        "body",
+        format!("has more than {LINES_MAX} lines; send them in several requests"),
+    )
 }
 
 #[cfg(test)]
@@ -79,8 +95,14 @@ mod tests {
     #[test]
     fn a_packed_body_has_the_bound_of_one_that_is_not() {
         assert_eq!(unpacked(packed(b"[]"), Some("gzip")).unwrap(), "[]");
-        assert!(matches!(unpacked(packed(&vec![0; BYTES_MAX + 1]), Some("gzip")), Err(Error::TooLarge { .. })));
-        assert!(unpacked("[]".into(), Some("gzip")).is_err() && unpacked("[]".into(), Some("br")).is_err());
+        assert!(matches!(
+            unpacked(packed(&vec![0; BYTES_MAX + 1]), Some("gzip")),
+            Err(Error::TooLarge { .. })
+        ));
+        assert!(
+            unpacked("[]".into(), Some("gzip")).is_err()
+                && unpacked("[]".into(), Some("br")).is_err()
+        );
     }
 
     #[test]

@@ -91,7 +91,10 @@ struct AnyValue {
 
 #[derive(Clone, PartialEq, Oneof, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::enum_variant_names, reason = "as the protocol spells them in JSON")]
+#[expect(
+    clippy::enum_variant_names,
+    reason = "as the protocol spells them in JSON"
+)]
 enum Kind {
     #[prost(string, tag = "1")]
     StringValue(String),
@@ -127,10 +130,15 @@ struct KvlistValue {
 fn number<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<T, D::Error> {
     let number = match Json::deserialize(from)? {
         Json::String(text) => text.parse().ok(),
-        Json::Number(number) => number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)),
+        Json::Number(number) => number
+            .as_i64()
+            .map(i128::from)
+            .or_else(|| number.as_u64().map(i128::from)),
         _ => None,
     };
-    number.and_then(|number: i128| T::try_from(number).ok()).ok_or_else(|| D::Error::custom("expected an integer of 64 bits"))
+    number
+        .and_then(|number: i128| T::try_from(number).ok())
+        .ok_or_else(|| D::Error::custom("expected an integer of 64 bits"))
 }
 
 fn hex_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
@@ -150,7 +158,9 @@ impl From<AnyValue> for Json {
             Some(Kind::BoolValue(it)) => it.into(),
             Some(Kind::IntValue(it)) => it.into(),
             Some(Kind::DoubleValue(it)) => it.into(),
-            Some(Kind::ArrayValue(it)) => Self::Array(it.values.into_iter().map(Self::from).collect()),
+            Some(Kind::ArrayValue(it)) => {
+                Self::Array(it.values.into_iter().map(Self::from).collect())
+            }
             Some(Kind::KvlistValue(it)) => Self::Object(object(it.values)),
             Some(Kind::BytesValue(it)) => String::from_utf8_lossy(&it).into_owned().into(),
         }
@@ -158,7 +168,9 @@ impl From<AnyValue> for Json {
 }
 
 fn object(list: Vec<KeyValue>) -> Map<String, Json> {
-    list.into_iter().map(|entry| (entry.key, entry.value.map_or(Json::Null, Json::from))).collect()
+    list.into_iter()
+        .map(|entry| (entry.key, entry.value.map_or(Json::Null, Json::from)))
+        .collect()
 }
 
 /// How a body is written.
@@ -178,16 +190,28 @@ pub(super) fn events(
     mut id: impl FnMut() -> String,
 ) -> Result<Vec<Event>, Error> {
     let export = match encoding {
-        Encoding::Protobuf => Export::decode(body).map_err(|_| Error::invalid("body", "is not an export of logs"))?,
-        Encoding::Json => serde_json::from_slice(body).map_err(|error| Error::invalid("body", error.to_string()))?,
+        Encoding::Protobuf => {
+            Export::decode(body).map_err(|_| Error::invalid("body", "is not an export of logs"))?
+        }
+        Encoding::Json => serde_json::from_slice(body)
+            .map_err(|error| Error::invalid("body", error.to_string()))?,
     };
     let mut events = Vec::new();
-    for ResourceLogs { resource, scope_logs } in export.resource_logs {
+    for ResourceLogs {
+        resource,
+        scope_logs,
+    } in export.resource_logs
+    {
         let resource = object(resource.unwrap_or_default().attributes);
         let named = match (named, resource.get("service.name")) {
             (Some(named), _) => named,
             (None, Some(Json::String(name))) => source(name)?,
-            (None, _) => return Err(Error::invalid("x-source", "Required, as a resource has no service.name")),
+            (None, _) => {
+                return Err(Error::invalid(
+                    "x-source",
+                    "Required, as a resource has no service.name",
+                ));
+            }
         };
         for ScopeLogs { scope, log_records } in scope_logs {
             let scope = scope.unwrap_or_default().name;
@@ -202,14 +226,31 @@ pub(super) fn events(
     Ok(events)
 }
 
-fn event(record: LogRecord, source: Source, (resource, scope): (&Map<String, Json>, &str), now: DateTime<Utc>, id: String) -> Event {
-    let nanos = if record.time_unix_nano > 0 { record.time_unix_nano } else { record.observed_time_unix_nano };
-    let at = i64::try_from(nanos / 1_000).ok().filter(|at| *at > 0 && within_reach(*at, now)).unwrap_or(now.timestamp_micros());
+fn event(
+    record: LogRecord,
+    source: Source,
+    (resource, scope): (&Map<String, Json>, &str),
+    now: DateTime<Utc>,
+    id: String,
+) -> Event {
+    let nanos = if record.time_unix_nano > 0 {
+        record.time_unix_nano
+    } else {
+        record.observed_time_unix_nano
+    };
+    let at = i64::try_from(nanos / 1_000)
+        .ok()
+        .filter(|at| *at > 0 && within_reach(*at, now))
+        .unwrap_or(now.timestamp_micros());
     let mut body = object(record.attributes);
     let message = match record.body.map(Json::from) {
         Some(Json::String(text)) => text,
         Some(Json::Object(fields)) => {
-            let message = fields.get("event_message").or_else(|| fields.get("message")).and_then(Json::as_str).map(str::to_owned);
+            let message = fields
+                .get("event_message")
+                .or_else(|| fields.get("message"))
+                .and_then(Json::as_str)
+                .map(str::to_owned);
             let message = message.unwrap_or_else(|| Json::Object(fields.clone()).to_string());
             body.extend(fields);
             message
@@ -217,10 +258,24 @@ fn event(record: LogRecord, source: Source, (resource, scope): (&Map<String, Jso
         Some(Json::Null) | None => String::new(),
         Some(other) => other.to_string(),
     };
-    let severity = if record.severity_text.is_empty() { level(record.severity_number) } else { &record.severity_text };
-    let texts = [("severity_text", severity.to_owned()), ("scope.name", scope.to_owned())];
-    let ids = [("trace_id", hex::encode(record.trace_id)), ("span_id", hex::encode(record.span_id))];
-    for (key, value) in texts.into_iter().chain(ids).filter(|(_, value)| !value.is_empty()) {
+    let severity = if record.severity_text.is_empty() {
+        level(record.severity_number)
+    } else {
+        &record.severity_text
+    };
+    let texts = [
+        ("severity_text", severity.to_owned()),
+        ("scope.name", scope.to_owned()),
+    ];
+    let ids = [
+        ("trace_id", hex::encode(record.trace_id)),
+        ("span_id", hex::encode(record.span_id)),
+    ];
+    for (key, value) in texts
+        .into_iter()
+        .chain(ids)
+        .filter(|(_, value)| !value.is_empty())
+    {
         body.insert(key.to_owned(), value.into());
     }
     if !resource.is_empty() {
@@ -264,7 +319,13 @@ mod tests {
     }
 
     fn read(body: &[u8], encoding: Encoding, named: Option<Source>) -> Result<Vec<Event>, Error> {
-        events(body, encoding, named, "2026-11-21T09:15:03Z".parse().unwrap(), || "made".to_owned())
+        events(
+            body,
+            encoding,
+            named,
+            "2026-11-21T09:15:03Z".parse().unwrap(),
+            || "made".to_owned(),
+        )
     }
 
     #[test]
@@ -274,8 +335,15 @@ mod tests {
         let events = read(&json, Encoding::Json, None).unwrap();
         assert_eq!(read(&protobuf, Encoding::Protobuf, None).unwrap(), events);
         let line = &events[0];
-        assert_eq!((line.source, line.timestamp, line.severity.as_str()), (Source::Storage, 1_795_252_500_000_000, "ERROR"));
-        let all: Vec<_> = line.attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(
+            (line.source, line.timestamp, line.severity.as_str()),
+            (Source::Storage, 1_795_252_500_000_000, "ERROR")
+        );
+        let all: Vec<_> = line
+            .attributes
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         let expected = [
             "req.method=GET",
             "res.statusCode=500",
@@ -285,24 +353,43 @@ mod tests {
             "tags=[true,1.5]",
             "trace_id=5b8efff798038103d269b633813fc60c",
         ];
-        assert_eq!((line.message.as_str(), all), ("m", expected.map(str::to_owned).to_vec()));
-        assert_eq!(read(&json, Encoding::Json, Some(Source::Auth)).unwrap()[0].source, Source::Auth);
+        assert_eq!(
+            (line.message.as_str(), all),
+            ("m", expected.map(str::to_owned).to_vec())
+        );
+        assert_eq!(
+            read(&json, Encoding::Json, Some(Source::Auth)).unwrap()[0].source,
+            Source::Auth
+        );
     }
 
     #[test]
     fn the_wire_form_is_that_of_the_protocol() {
         // resource_logs { scope_logs { log_records { time 1e9, severity 9, body "hi" } } }
-        let record = [b"\x09\x00\xca\x9a\x3b\x00\x00\x00\x00\x10\x09\x2a\x04\x0a\x02hi".as_slice()].concat();
+        let record =
+            [b"\x09\x00\xca\x9a\x3b\x00\x00\x00\x00\x10\x09\x2a\x04\x0a\x02hi".as_slice()].concat();
         let wrap = |inner: &[u8]| [&[0x12, u8::try_from(inner.len()).unwrap()], inner].concat();
         let scope = wrap(&wrap(&record)[..]);
         let body = [&[0x0a, u8::try_from(scope.len()).unwrap()], &scope[..]].concat();
-        let line = read(&body, Encoding::Protobuf, Some(Source::Auth)).unwrap().remove(0);
-        assert_eq!((line.message.as_str(), line.timestamp, line.severity.as_str()), ("hi", 1_000_000, "INFO"));
+        let line = read(&body, Encoding::Protobuf, Some(Source::Auth))
+            .unwrap()
+            .remove(0);
+        assert_eq!(
+            (
+                line.message.as_str(),
+                line.timestamp,
+                line.severity.as_str()
+            ),
+            ("hi", 1_000_000, "INFO")
+        );
     }
 
     #[test]
     fn what_is_no_export_is_refused() {
-        assert!(read(b"{", Encoding::Json, None).is_err() && read(&[0xff], Encoding::Protobuf, None).is_err());
+        assert!(
+            read(b"{", Encoding::Json, None).is_err()
+                && read(&[0xff], Encoding::Protobuf, None).is_err()
+        );
         let nobody = json!({ "resourceLogs": [{ "scopeLogs": [] }] }).to_string();
         assert!(read(nobody.as_bytes(), Encoding::Json, None).is_err());
         assert_eq!(read(b"{}", Encoding::Json, None).unwrap(), []);

@@ -13,7 +13,9 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount, needs},
+    http::{
+        Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount, needs,
+    },
     limits::STANDARD,
 };
 
@@ -73,8 +75,19 @@ async fn create(
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
 ) -> Result<Unkept<Created<CreatedKey>>, Error> {
-    let (about, secret) = keys::create(&app.db, &app.entropy, &project, &request.name, app.clock.now(), &audit).await?;
-    Ok(Unkept(Created(CreatedKey { about, key: secret.expose_secret().to_owned() })))
+    let (about, secret) = keys::create(
+        &app.db,
+        &app.entropy,
+        &project,
+        &request.name,
+        app.clock.now(),
+        &audit,
+    )
+    .await?;
+    Ok(Unkept(Created(CreatedKey {
+        about,
+        key: secret.expose_secret().to_owned(),
+    })))
 }
 
 pub(in crate::analytics) static DELETE: Endpoint = Endpoint {
@@ -96,10 +109,20 @@ impl Input for KeyId {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("key_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("key_id")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
-async fn delete(project: Project, KeyId(id): KeyId, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    keys::delete(&app.db, &project, id, app.clock.now(), &audit).await.map(|()| Done)
+async fn delete(
+    project: Project,
+    KeyId(id): KeyId,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    keys::delete(&app.db, &project, id, app.clock.now(), &audit)
+        .await
+        .map(|()| Done)
 }

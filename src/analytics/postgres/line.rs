@@ -42,7 +42,13 @@ pub(super) fn event(id: String, project: &ProjectRef, bytes: &[u8], now: DateTim
     text(&mut all, "identifier", project.as_str());
     text(&mut all, "host", format!("db-{project}"));
     let Ok(line) = serde_json::from_slice::<Map<String, Json>>(bytes) else {
-        return Event::new(id, now.timestamp_micros(), Source::Postgres, String::from_utf8_lossy(bytes).into_owned(), all);
+        return Event::new(
+            id,
+            now.timestamp_micros(),
+            Source::Postgres,
+            String::from_utf8_lossy(bytes).into_owned(),
+            all,
+        );
     };
     for (name, key) in KEYS {
         match line.get(*name) {
@@ -55,13 +61,23 @@ pub(super) fn event(id: String, project: &ProjectRef, bytes: &[u8], now: DateTim
         }
     }
     let word = |name: &str| line.get(name).and_then(Json::as_str).unwrap_or_default();
-    match (word("remote_host"), line.get("remote_port").and_then(Json::as_i64)) {
+    match (
+        word("remote_host"),
+        line.get("remote_port").and_then(Json::as_i64),
+    ) {
         ("", _) => {}
         (host, Some(port)) => text(&mut all, "parsed.connection_from", format!("{host}:{port}")),
         (host, None) => text(&mut all, "parsed.connection_from", host),
     }
-    let at = NaiveDateTime::parse_from_str(word("timestamp"), "%Y-%m-%d %H:%M:%S%.f UTC").map_or(now, |at| at.and_utc());
-    Event::new(id, at.timestamp_micros(), Source::Postgres, word("message").to_owned(), all)
+    let at = NaiveDateTime::parse_from_str(word("timestamp"), "%Y-%m-%d %H:%M:%S%.f UTC")
+        .map_or(now, |at| at.and_utc());
+    Event::new(
+        id,
+        at.timestamp_micros(),
+        Source::Postgres,
+        word("message").to_owned(),
+        all,
+    )
 }
 
 /// The line in the place of one that is longer than is read.
@@ -69,7 +85,13 @@ pub(super) fn too_long(id: String, project: &ProjectRef, length: u64, now: DateT
     let mut all = Attributes::default();
     text(&mut all, "identifier", project.as_str());
     text(&mut all, "parsed.error_severity", "WARNING");
-    Event::new(id, now.timestamp_micros(), Source::Postgres, format!("a line of {length} bytes was left out"), all)
+    Event::new(
+        id,
+        now.timestamp_micros(),
+        Source::Postgres,
+        format!("a line of {length} bytes was left out"),
+        all,
+    )
 }
 
 #[cfg(test)]
@@ -79,7 +101,12 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Event {
-        event("id".to_owned(), &"abcdefghijklmnopqrst".parse().unwrap(), line.as_bytes(), DateTime::UNIX_EPOCH)
+        event(
+            "id".to_owned(),
+            &"abcdefghijklmnopqrst".parse().unwrap(),
+            line.as_bytes(),
+            DateTime::UNIX_EPOCH,
+        )
     }
 
     #[test]
@@ -90,9 +117,16 @@ mod tests {
             "error_severity":"ERROR","state_code":"42P01","message":"relation \"x\" does not exist","statement":"select * from x",
             "cursor_position":15,"application_name":"psql","backend_type":"client backend","query_id":-7}"#,
         );
-        assert_eq!((line.timestamp, line.severity), (1_795_252_503_250_000, Severity::Error));
+        assert_eq!(
+            (line.timestamp, line.severity),
+            (1_795_252_503_250_000, Severity::Error)
+        );
         assert_eq!(line.message, r#"relation "x" does not exist"#);
-        let all: Vec<_> = line.attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let all: Vec<_> = line
+            .attributes
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
         let expected = [
             "host=db-abcdefghijklmnopqrst",
             "identifier=abcdefghijklmnopqrst",
@@ -121,7 +155,14 @@ mod tests {
     #[test]
     fn what_is_no_json_is_kept_as_it_is() {
         let line = read(r#"{"timestamp":"2026-"#);
-        assert_eq!((line.message.as_str(), line.timestamp, line.severity), (r#"{"timestamp":"2026-"#, 0, Severity::Info));
-        assert_eq!(read(r#"{"message":"m","timestamp":"2026-11-21 09:15:03 CET"}"#).timestamp, 0, "another zone");
+        assert_eq!(
+            (line.message.as_str(), line.timestamp, line.severity),
+            (r#"{"timestamp":"2026-"#, 0, Severity::Info)
+        );
+        assert_eq!(
+            read(r#"{"message":"m","timestamp":"2026-11-21 09:15:03 CET"}"#).timestamp,
+            0,
+            "another zone"
+        );
     }
 }

@@ -53,13 +53,24 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
     if !app.analytics.reads_servers().await? {
         return Ok(());
     }
-    let there = app.clusters.refs_on_disk().await.context("looking for servers")?;
+    let there = app
+        .clusters
+        .refs_on_disk()
+        .await
+        .context("looking for servers")?;
     let known: HashSet<&ProjectRef> = there.iter().collect();
     readers.retain(|project, _| known.contains(project));
     for project in &there {
         if !readers.contains_key(project) {
-            let mark = app.analytics.opened().await?.store.mark(&mark_name(project));
-            let at = mark.map(|mark| Position::of_text(&mark.value)).unwrap_or_default();
+            let mark = app
+                .analytics
+                .opened()
+                .await?
+                .store
+                .mark(&mark_name(project));
+            let at = mark
+                .map(|mark| Position::of_text(&mark.value))
+                .unwrap_or_default();
             readers.insert(project.clone(), Reader::new(app.clusters.data(project), at));
         }
     }
@@ -72,8 +83,13 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
         if portions.is_empty() {
             break;
         }
-        let keeps = portions.into_iter().map(|(project, portion)| keep(app, project, portion));
-        let kept: Vec<_> = stream::iter(keeps).buffer_unordered(WRITES_MAX).collect().await;
+        let keeps = portions
+            .into_iter()
+            .map(|(project, portion)| keep(app, project, portion));
+        let kept: Vec<_> = stream::iter(keeps)
+            .buffer_unordered(WRITES_MAX)
+            .collect()
+            .await;
         for (project, outcome) in kept {
             let behind = outcome.and_then(|next| match readers.get_mut(&project) {
                 Some(reader) => reader.kept(next).context("removing old log files"),
@@ -100,26 +116,45 @@ async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Reade
                 Ok(portion) => portions.extend(portion.map(|portion| (project.clone(), portion))),
                 // A project that is being removed, most likely.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => tracing::debug!(%project, %error, "the log of a server cannot be read"),
+                Err(error) => {
+                    tracing::debug!(%project, %error, "the log of a server cannot be read")
+                }
             }
         }
         (portions, readers)
     };
-    tokio::task::spawn_blocking(work).await.context("reading the logs of servers")
+    tokio::task::spawn_blocking(work)
+        .await
+        .context("reading the logs of servers")
 }
 
 /// Keeps a portion together with how far it reaches.
-async fn keep(app: &App, project: ProjectRef, portion: Portion) -> (ProjectRef, Result<Position, Error>) {
+async fn keep(
+    app: &App,
+    project: ProjectRef,
+    portion: Portion,
+) -> (ProjectRef, Result<Position, Error>) {
     let now = app.clock.now();
     let event = |line: Line| -> Event {
         match line {
-            Line::Whole(bytes) => line::event(app.entropy.uuid().to_string(), &project, &bytes, now),
-            Line::TooLong(length) => line::too_long(app.entropy.uuid().to_string(), &project, length, now),
+            Line::Whole(bytes) => {
+                line::event(app.entropy.uuid().to_string(), &project, &bytes, now)
+            }
+            Line::TooLong(length) => {
+                line::too_long(app.entropy.uuid().to_string(), &project, length, now)
+            }
         }
     };
     let events = portion.lines.into_iter().map(event).collect();
-    let mark = Mark { name: mark_name(&project), value: portion.next.text() };
-    let kept = app.analytics.keep(&project, events, Some(mark)).await.map(|()| portion.next);
+    let mark = Mark {
+        name: mark_name(&project),
+        value: portion.next.text(),
+    };
+    let kept = app
+        .analytics
+        .keep(&project, events, Some(mark))
+        .await
+        .map(|()| portion.next);
     (project, kept)
 }
 
@@ -129,5 +164,8 @@ fn mark_name(project: &ProjectRef) -> String {
 
 /// How far the log of a server that is gone was read is of no use.
 pub(super) fn forgotten(project: &ProjectRef) -> Mark {
-    Mark { name: mark_name(project), value: String::new() }
+    Mark {
+        name: mark_name(project),
+        value: String::new(),
+    }
 }

@@ -49,7 +49,11 @@ impl Position {
         let mut parts = text.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse().ok());
         match (number(), number(), parts.next()) {
-            (Some(inode), Some(offset), Some(file)) => Self { file: file.to_owned(), inode, offset },
+            (Some(inode), Some(offset), Some(file)) => Self {
+                file: file.to_owned(),
+                inode,
+                offset,
+            },
             _ => Self::default(),
         }
     }
@@ -83,7 +87,11 @@ pub(super) struct Reader {
 impl Reader {
     /// Of the server in this data directory.
     pub(super) fn new(data: PathBuf, at: Position) -> Self {
-        Self { data, at, seen: None }
+        Self {
+            data,
+            at,
+            seen: None,
+        }
     }
 
     /// Has the next look read, whatever the files look like.
@@ -104,28 +112,43 @@ impl Reader {
         if signs.is_some() && signs == self.seen {
             return Ok(None);
         }
-        let Some(folder) = self.folder()? else { return Ok(None) };
+        let Some(folder) = self.folder()? else {
+            return Ok(None);
+        };
         let owner = fstat(&folder)?.st_uid;
         let files = files(&folder)?;
         let mut at = self.at.clone();
-        let mut current = files.iter().position(|(name, inode)| *name == at.file && *inode == at.inode);
+        let mut current = files
+            .iter()
+            .position(|(name, inode)| *name == at.file && *inode == at.inode);
         if current.is_none() {
             // Gone, or another of the same name.
             current = files.iter().position(|(name, _)| *name >= at.file);
             at.offset = 0;
         }
-        let Some(mut current) = current else { return Ok(None) };
+        let Some(mut current) = current else {
+            return Ok(None);
+        };
         loop {
             let (name, inode) = &files[current];
-            at = Position { file: name.clone(), inode: *inode, offset: at.offset };
+            at = Position {
+                file: name.clone(),
+                inode: *inode,
+                offset: at.offset,
+            };
             let is_last = current + 1 == files.len();
-            if let Some(portion) = open(&folder, name, owner)?.map_or(Ok(None), |file| portion(&file, at.clone(), !is_last))? {
+            if let Some(portion) = open(&folder, name, owner)?
+                .map_or(Ok(None), |file| portion(&file, at.clone(), !is_last))?
+            {
                 return Ok(Some(portion));
             }
             if is_last {
                 self.seen = signs;
                 // A file that was read to its end is behind.
-                return Ok((at != self.at).then(|| Portion { lines: Vec::new(), next: at }));
+                return Ok((at != self.at).then(|| Portion {
+                    lines: Vec::new(),
+                    next: at,
+                }));
             }
             // The server writes into one file at a time, and the next was there before this one was read to its end.
             current += 1;
@@ -137,29 +160,72 @@ impl Reader {
     fn signs(&self) -> Option<Signs> {
         let folder = lstat(self.data.join("log")).ok()?;
         let file = lstat(self.data.join("log").join(&self.at.file)).ok()?;
-        Some((folder.st_mtime, folder.st_mtime_nsec, u64::try_from(file.st_size).unwrap_or_default(), file.st_ino))
+        Some((
+            folder.st_mtime,
+            folder.st_mtime_nsec,
+            u64::try_from(file.st_size).unwrap_or_default(),
+            file.st_ino,
+        ))
     }
 
     fn folder(&self) -> io::Result<Option<OwnedFd>> {
-        let step = |from: &OwnedFd, name: &str| openat(from, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-        let Some(place) = self.data.parent() else { return Ok(None) };
-        let opened = openat(CWD, place, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let data = self.data.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        match opened.and_then(|place| step(&place, data)).and_then(|data| step(&data, "log")) {
+        let step = |from: &OwnedFd, name: &str| {
+            openat(
+                from,
+                name,
+                OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        };
+        let Some(place) = self.data.parent() else {
+            return Ok(None);
+        };
+        let opened = openat(
+            CWD,
+            place,
+            OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
+        let data = self
+            .data
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        match opened
+            .and_then(|place| step(&place, data))
+            .and_then(|data| step(&data, "log"))
+        {
             Ok(folder) => Ok(Some(folder)),
-            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => Ok(None),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+                Ok(None)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Removes files that were read, but for the last few.
     fn tidy_up(&self) -> io::Result<()> {
-        let Some(folder) = self.folder()? else { return Ok(()) };
+        let Some(folder) = self.folder()? else {
+            return Ok(());
+        };
         let all = names(&folder, |_| true)?;
-        let stems: Vec<&str> =
-            all.iter().filter(|(name, _)| *name < self.at.file).filter_map(|(name, _)| name.strip_suffix(".json")).collect();
-        let Some(oldest_kept) = stems.len().checked_sub(KEPT).and_then(|from| stems.get(from)) else { return Ok(()) };
-        for (name, _) in all.iter().filter(|(name, _)| name.split('.').next().is_some_and(|stem| stem < *oldest_kept)) {
+        let stems: Vec<&str> = all
+            .iter()
+            .filter(|(name, _)| *name < self.at.file)
+            .filter_map(|(name, _)| name.strip_suffix(".json"))
+            .collect();
+        let Some(oldest_kept) = stems
+            .len()
+            .checked_sub(KEPT)
+            .and_then(|from| stems.get(from))
+        else {
+            return Ok(());
+        };
+        for (name, _) in all.iter().filter(|(name, _)| {
+            name.split('.')
+                .next()
+                .is_some_and(|stem| stem < *oldest_kept)
+        }) {
             unlinkat(&folder, name.as_str(), AtFlags::empty())?;
         }
         Ok(())
@@ -168,7 +234,11 @@ impl Reader {
 
 /// The files that have lines, in the order they were written.
 fn files(folder: &OwnedFd) -> io::Result<Vec<(String, u64)>> {
-    names(folder, |name| Path::new(name).extension().is_some_and(|ending| ending == "json"))
+    names(folder, |name| {
+        Path::new(name)
+            .extension()
+            .is_some_and(|ending| ending == "json")
+    })
 }
 
 fn names(folder: &OwnedFd, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, u64)>> {
@@ -201,8 +271,16 @@ fn open(folder: &OwnedFd, name: &str, owner: u32) -> io::Result<Option<File>> {
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::LOOP) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let Stat { st_uid, st_mode, st_nlink, .. } = fstat(&file)?;
-    Ok((st_uid == owner && st_nlink == 1 && FileType::from_raw_mode(st_mode) == FileType::RegularFile).then(|| File::from(file)))
+    let Stat {
+        st_uid,
+        st_mode,
+        st_nlink,
+        ..
+    } = fstat(&file)?;
+    Ok((st_uid == owner
+        && st_nlink == 1
+        && FileType::from_raw_mode(st_mode) == FileType::RegularFile)
+        .then(|| File::from(file)))
 }
 
 /// The lines of a file from a position on. `finished`: nothing will be added, and what stands at its end without a line break is
@@ -211,23 +289,40 @@ fn portion(file: &File, at: Position, finished: bool) -> io::Result<Option<Porti
     let length = file.metadata()?.len();
     // It was cut off.
     let start = if at.offset > length { 0 } else { at.offset };
-    let mut bytes = vec![0; usize::try_from(length - start).unwrap_or(usize::MAX).min(LINE_BYTES_MAX)];
+    let mut bytes = vec![
+        0;
+        usize::try_from(length - start)
+            .unwrap_or(usize::MAX)
+            .min(LINE_BYTES_MAX)
+    ];
     let filled = fill(file, &mut bytes, start)?;
     bytes.truncate(filled);
     let (lines, end) = match bytes.iter().rposition(|byte| *byte == b'\n') {
         Some(last) => {
             bytes.truncate(last);
             let end = start + last as u64 + 1;
-            (bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| Line::Whole(line.to_vec())).collect(), end)
+            (
+                bytes
+                    .split(|byte| *byte == b'\n')
+                    .filter(|line| !line.is_empty())
+                    .map(|line| Line::Whole(line.to_vec()))
+                    .collect(),
+                end,
+            )
         }
-        None if filled == LINE_BYTES_MAX => match line_end(file, start + filled as u64)?.or(finished.then_some(length)) {
-            Some(end) => (vec![Line::TooLong(end - start)], end),
-            None => return Ok(None),
-        },
+        None if filled == LINE_BYTES_MAX => {
+            match line_end(file, start + filled as u64)?.or(finished.then_some(length)) {
+                Some(end) => (vec![Line::TooLong(end - start)], end),
+                None => return Ok(None),
+            }
+        }
         None if finished && !bytes.is_empty() => (vec![Line::Whole(bytes)], start + filled as u64),
         None => return Ok(None),
     };
-    Ok(Some(Portion { lines, next: Position { offset: end, ..at } }))
+    Ok(Some(Portion {
+        lines,
+        next: Position { offset: end, ..at },
+    }))
 }
 
 fn fill(file: &File, bytes: &mut [u8], start: u64) -> io::Result<usize> {
@@ -284,7 +379,13 @@ mod tests {
         }
 
         fn write(&self, name: &str, text: &str) {
-            fs::OpenOptions::new().append(true).create(true).open(self.file(name)).unwrap().write_all(text.as_bytes()).unwrap();
+            fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(self.file(name))
+                .unwrap()
+                .write_all(text.as_bytes())
+                .unwrap();
         }
 
         /// All there is to read, kept as it is read.
@@ -303,7 +404,10 @@ mod tests {
 
         /// As after a kill: only what was kept is known.
         fn restart(&mut self) {
-            self.reader = Reader::new(self.reader.data.clone(), Position::of_text(&self.reader.at.text()));
+            self.reader = Reader::new(
+                self.reader.data.clone(),
+                Position::of_text(&self.reader.at.text()),
+            );
         }
     }
 
@@ -356,11 +460,21 @@ mod tests {
         let mut server = Server::new();
         let long = "x".repeat(LINE_BYTES_MAX - 1);
         server.write("postgres-1.json", &format!("{long}\n{long}yy\nb\n"));
-        assert_eq!(server.all(), [long.clone(), format!("too long: {}", LINE_BYTES_MAX + 2), "b".to_owned()]);
+        assert_eq!(
+            server.all(),
+            [
+                long.clone(),
+                format!("too long: {}", LINE_BYTES_MAX + 2),
+                "b".to_owned()
+            ]
+        );
         server.write("postgres-1.json", &"z".repeat(3 * LINE_BYTES_MAX));
         assert!(server.all().is_empty(), "it may not be over");
         server.write("postgres-2.json", "c\n");
-        assert_eq!(server.all(), [format!("too long: {}", 3 * LINE_BYTES_MAX), "c".to_owned()]);
+        assert_eq!(
+            server.all(),
+            [format!("too long: {}", 3 * LINE_BYTES_MAX), "c".to_owned()]
+        );
     }
 
     #[test]
@@ -371,10 +485,15 @@ mod tests {
             server.write(&format!("postgres-{n}.log"), "");
         }
         assert_eq!(server.all(), ["1", "2", "3", "4", "5"]);
-        let left: Vec<bool> = (1..=5).map(|n| server.file(&format!("postgres-{n}.json")).exists()).collect();
+        let left: Vec<bool> = (1..=5)
+            .map(|n| server.file(&format!("postgres-{n}.json")).exists())
+            .collect();
         assert_eq!(left, [false, false, true, true, true]);
         assert!(!server.file("postgres-2.log").exists() && server.file("postgres-3.log").exists());
-        assert!(server.reader.seen.is_some(), "the next look costs two calls");
+        assert!(
+            server.reader.seen.is_some(),
+            "the next look costs two calls"
+        );
         server.write("postgres-5.json", "6\n");
         assert!(server.reader.read().unwrap().is_some());
     }
@@ -387,12 +506,27 @@ mod tests {
         symlink(&secret, server.file("postgres-1.json")).unwrap();
         fs::create_dir(server.file("postgres-2.json")).unwrap();
         fs::hard_link(&secret, server.file("postgres-3.json")).unwrap();
-        rustix::fs::mknodat(CWD, server.file("postgres-4.json"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-        for name in ["postgres-\n5.json", "postgres-6 .json", &format!("postgres-{}.json", "7".repeat(NAME_BYTES_MAX)), "other-8.json"] {
+        rustix::fs::mknodat(
+            CWD,
+            server.file("postgres-4.json"),
+            FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        for name in [
+            "postgres-\n5.json",
+            "postgres-6 .json",
+            &format!("postgres-{}.json", "7".repeat(NAME_BYTES_MAX)),
+            "other-8.json",
+        ] {
             fs::write(server.file(name), "secret\n").unwrap();
         }
         assert!(server.all().is_empty());
-        let (log, elsewhere) = (server.dir.path().join("data/log"), server.dir.path().join("elsewhere"));
+        let (log, elsewhere) = (
+            server.dir.path().join("data/log"),
+            server.dir.path().join("elsewhere"),
+        );
         fs::remove_dir_all(&log).unwrap();
         fs::create_dir(&elsewhere).unwrap();
         fs::write(elsewhere.join("postgres-1.json"), "secret\n").unwrap();
@@ -404,18 +538,28 @@ mod tests {
     fn a_file_without_end_is_passed_by_in_steps() {
         let mut server = Server::new();
         // No blocks are kept for it, so a tenant can have any number of these.
-        File::create(server.file("postgres-1.json")).unwrap().set_len(1 << 40).unwrap();
+        File::create(server.file("postgres-1.json"))
+            .unwrap()
+            .set_len(1 << 40)
+            .unwrap();
         for step in 1..=2 {
             let portion = server.reader.read().unwrap().unwrap();
             let passed = LINE_BYTES_MAX as u64 + SEARCH_BYTES_MAX;
-            assert_eq!((portion.lines, portion.next.offset), (vec![Line::TooLong(passed)], step * passed));
+            assert_eq!(
+                (portion.lines, portion.next.offset),
+                (vec![Line::TooLong(passed)], step * passed)
+            );
             server.reader.kept(portion.next).unwrap();
         }
     }
 
     #[test]
     fn a_position_is_kept_as_text() {
-        let at = Position { file: "postgres-1 2.json".to_owned(), inode: 7, offset: 12 };
+        let at = Position {
+            file: "postgres-1 2.json".to_owned(),
+            inode: 7,
+            offset: 12,
+        };
         assert_eq!(Position::of_text(&at.text()), at);
         for text in ["", "x", "1 2", "1 x y"] {
             assert_eq!(Position::of_text(text), Position::default(), "{text}");

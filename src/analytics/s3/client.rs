@@ -48,7 +48,11 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(5), answer: Duration::from_secs(15), pause: Duration::from_millis(100) }
+        Self {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(15),
+            pause: Duration::from_millis(100),
+        }
     }
 }
 
@@ -106,19 +110,36 @@ pub(super) struct Client {
 
 impl Client {
     /// To be made where its requests are to run.
-    pub(super) fn new(place: Place, clock: Clock, entropy: Entropy, patience: Patience) -> io::Result<Self> {
+    pub(super) fn new(
+        place: Place,
+        clock: Clock,
+        entropy: Entropy,
+        patience: Patience,
+    ) -> io::Result<Self> {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_connect_timeout(Some(patience.connect));
         connector.set_nodelay(true);
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls(&place)?).https_or_http().enable_http1().wrap_connector(connector);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(&place)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(REQUESTS_MAX)
             .pool_idle_timeout(IDLE)
             .build(connector);
         let room = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Ok(Self { place, http, patience, room, clock, entropy, home: Handle::current() })
+        Ok(Self {
+            place,
+            http,
+            patience,
+            room,
+            clock,
+            entropy,
+            home: Handle::current(),
+        })
     }
 
     /// Asks until there is an answer that is one. All that is asked may be done twice: what was done before its answer was lost is done again.
@@ -128,12 +149,24 @@ impl Client {
         for attempt in 1.. {
             let failure = match self.attempt(ask).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
-                Ok(Answer { status, headers, body }) => {
-                    failure::refused(&self.place, &ask.wanted, !ask.key.is_empty(), status, &headers, &body)
-                }
+                Ok(Answer {
+                    status,
+                    headers,
+                    body,
+                }) => failure::refused(
+                    &self.place,
+                    &ask.wanted,
+                    !ask.key.is_empty(),
+                    status,
+                    &headers,
+                    &body,
+                ),
                 Err(broken) => failure::unanswered(&self.place, &broken),
             };
-            if !failure.passes() || attempt >= ATTEMPTS_MAX || self.clock.ticks() - begun > AGAIN_MAX {
+            if !failure.passes()
+                || attempt >= ATTEMPTS_MAX
+                || self.clock.ticks() - begun > AGAIN_MAX
+            {
                 return Err(failure);
             }
             tracing::debug!(%failure, attempt, "a request to the object store is made again");
@@ -146,9 +179,15 @@ impl Client {
     }
 
     async fn attempt(&self, ask: &Ask<'_>) -> Result<Answer, Broken> {
-        let permit = self.room.clone().acquire_owned().await.map_err(|_| Broken::Closed)?;
+        let permit = self
+            .room
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Broken::Closed)?;
         let request = self.signed(ask)?;
-        let (http, patience, answer_max) = (self.http.clone(), self.patience.answer, ask.answer_max);
+        let (http, patience, answer_max) =
+            (self.http.clone(), self.patience.answer, ask.answer_max);
         // Ends with whoever waits for it.
         let mut task = JoinSet::new();
         task.spawn_on(
@@ -159,12 +198,22 @@ impl Client {
             },
             &self.home,
         );
-        task.join_next().await.and_then(Result::ok).unwrap_or(Err(Broken::Closed))
+        task.join_next()
+            .await
+            .and_then(Result::ok)
+            .unwrap_or(Err(Broken::Closed))
     }
 
     /// A request for this moment.
     fn signed(&self, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>, Broken> {
-        let Place { endpoint, region, style, bucket, credentials, .. } = &self.place;
+        let Place {
+            endpoint,
+            region,
+            style,
+            bucket,
+            credentials,
+            ..
+        } = &self.place;
         let base = endpoint.path().trim_end_matches('/');
         let authority = match endpoint.port() {
             Some(port) => format!("{}:{port}", endpoint.host_str().unwrap_or_default()),
@@ -175,24 +224,55 @@ impl Client {
             Style::Host => (format!("{bucket}.{authority}"), base.to_owned()),
         };
         let key = sign::encoded(ask.key, true);
-        let path = if key.is_empty() && !path.is_empty() { path } else { format!("{path}/{key}") };
-        let pair = |(name, value): &(&str, &str)| format!("{}={}", sign::encoded(name, false), sign::encoded(value, false));
+        let path = if key.is_empty() && !path.is_empty() {
+            path
+        } else {
+            format!("{path}/{key}")
+        };
+        let pair = |(name, value): &(&str, &str)| {
+            format!(
+                "{}={}",
+                sign::encoded(name, false),
+                sign::encoded(value, false)
+            )
+        };
         let query = ask.query.iter().map(pair).collect::<Vec<_>>().join("&");
         let (now, body) = (self.clock.now(), sign::digest_of(&ask.body));
 
         let mut headers = vec![("host", host.clone())];
         headers.extend(ask.range.clone().map(|range| ("range", range)));
-        headers.extend([("x-amz-content-sha256", body.clone()), ("x-amz-date", sign::moment(now))]);
-        headers.extend(credentials.session_token.as_ref().map(|token| ("x-amz-security-token", token.expose_secret().to_owned())));
-        let unsigned = Unsigned { method: ask.method.as_str(), path: &path, query: &query, headers: &headers, body: &body };
+        headers.extend([
+            ("x-amz-content-sha256", body.clone()),
+            ("x-amz-date", sign::moment(now)),
+        ]);
+        headers.extend(
+            credentials
+                .session_token
+                .as_ref()
+                .map(|token| ("x-amz-security-token", token.expose_secret().to_owned())),
+        );
+        let unsigned = Unsigned {
+            method: ask.method.as_str(),
+            path: &path,
+            query: &query,
+            headers: &headers,
+            body: &body,
+        };
         let authorization = sign::authorization(credentials, region, now, &unsigned);
 
-        let question = if query.is_empty() { String::new() } else { format!("?{query}") };
+        let question = if query.is_empty() {
+            String::new()
+        } else {
+            format!("?{query}")
+        };
         let mut request = Request::builder()
             .method(&ask.method)
             .uri(format!("{}://{host}{path}{question}", endpoint.scheme()))
             .header(header::AUTHORIZATION, authorization)
-            .header(header::USER_AGENT, concat!("gantry/", env!("CARGO_PKG_VERSION")));
+            .header(
+                header::USER_AGENT,
+                concat!("gantry/", env!("CARGO_PKG_VERSION")),
+            );
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -201,17 +281,34 @@ impl Client {
 }
 
 /// One request and the whole of its answer.
-async fn exchange(http: &Http, request: Request<Full<Bytes>>, patience: Duration, answer_max: u64) -> Result<Answer, Broken> {
-    let bytes = hyper::body::Body::size_hint(request.body()).exact().unwrap_or(0);
+async fn exchange(
+    http: &Http,
+    request: Request<Full<Bytes>>,
+    patience: Duration,
+    answer_max: u64,
+) -> Result<Answer, Broken> {
+    let bytes = hyper::body::Body::size_hint(request.body())
+        .exact()
+        .unwrap_or(0);
     let patient = |bytes: u64| patience + Duration::from_secs(bytes / SLOWEST);
     let late = |waited| move |_| Broken::Late(waited);
     let waited = patient(bytes);
-    let response = timeout(waited, http.request(request)).await.map_err(late(waited))?.map_err(Broken::Request)?;
+    let response = timeout(waited, http.request(request))
+        .await
+        .map_err(late(waited))?
+        .map_err(Broken::Request)?;
     let (parts, body) = response.into_parts();
     let waited = patient(hyper::body::Body::size_hint(&body).lower().min(answer_max));
     let body = Limited::new(body, usize::try_from(answer_max).unwrap_or(usize::MAX)).collect();
-    let body = timeout(waited, body).await.map_err(late(waited))?.map_err(Broken::Answer)?;
-    Ok(Answer { status: parts.status, headers: parts.headers, body: body.to_bytes() })
+    let body = timeout(waited, body)
+        .await
+        .map_err(late(waited))?
+        .map_err(Broken::Answer)?;
+    Ok(Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: body.to_bytes(),
+    })
 }
 
 /// Whom to trust: the system's authorities, and one that is named.
@@ -219,14 +316,20 @@ fn tls(place: &Place) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = &place.root {
-        let unreadable = |error: &dyn std::fmt::Display| io::Error::other(format!("cannot read {}: {error}", file.display()));
-        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))? {
+        let unreadable = |error: &dyn std::fmt::Display| {
+            io::Error::other(format!("cannot read {}: {error}", file.display()))
+        };
+        for certificate in
+            CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))?
+        {
             let certificate = certificate.map_err(|error| unreadable(&error))?;
             roots.add(certificate).map_err(|error| unreadable(&error))?;
         }
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(io::Error::other)?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
@@ -242,31 +345,93 @@ mod tests {
             style,
             bucket: "logs".into(),
             prefix: String::new(),
-            credentials: Credentials { access_key_id: "KEY".into(), secret_access_key: "hush".into(), session_token: None },
+            credentials: Credentials {
+                access_key_id: "KEY".into(),
+                secret_access_key: "hush".into(),
+                session_token: None,
+            },
             root: None,
         };
-        Client::new(place, Clock::manual(chrono::DateTime::UNIX_EPOCH), Entropy::seeded(1), Patience::default()).unwrap()
+        Client::new(
+            place,
+            Clock::manual(chrono::DateTime::UNIX_EPOCH),
+            Entropy::seeded(1),
+            Patience::default(),
+        )
+        .unwrap()
     }
 
     #[tokio::test]
     async fn the_bucket_is_in_the_path_or_in_the_host() {
         for (endpoint, style, host, object, list) in [
-            ("http://127.0.0.1:9000", Style::Path, "127.0.0.1:9000", "/logs/a/b%20c", "/logs"),
-            ("https://s3.example:443/", Style::Path, "s3.example", "/logs/a/b%20c", "/logs"),
-            ("https://x.example/storage/v1/s3/", Style::Path, "x.example", "/storage/v1/s3/logs/a/b%20c", "/storage/v1/s3/logs"),
-            ("https://s3.eu-west-1.amazonaws.com", Style::Host, "logs.s3.eu-west-1.amazonaws.com", "/a/b%20c", "/"),
-            ("http://[::1]:9000", Style::Path, "[::1]:9000", "/logs/a/b%20c", "/logs"),
+            (
+                "http://127.0.0.1:9000",
+                Style::Path,
+                "127.0.0.1:9000",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
+            (
+                "https://s3.example:443/",
+                Style::Path,
+                "s3.example",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
+            (
+                "https://x.example/storage/v1/s3/",
+                Style::Path,
+                "x.example",
+                "/storage/v1/s3/logs/a/b%20c",
+                "/storage/v1/s3/logs",
+            ),
+            (
+                "https://s3.eu-west-1.amazonaws.com",
+                Style::Host,
+                "logs.s3.eu-west-1.amazonaws.com",
+                "/a/b%20c",
+                "/",
+            ),
+            (
+                "http://[::1]:9000",
+                Style::Path,
+                "[::1]:9000",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
         ] {
             let client = client(endpoint, style);
             let signed = |key, query| {
-                let ask = Ask { method: Method::GET, wanted: String::new(), key, query, range: None, body: Bytes::new(), answer_max: 0 };
+                let ask = Ask {
+                    method: Method::GET,
+                    wanted: String::new(),
+                    key,
+                    query,
+                    range: None,
+                    body: Bytes::new(),
+                    answer_max: 0,
+                };
                 client.signed(&ask).unwrap()
             };
             let request = signed("a/b c", &[]);
-            assert_eq!((request.uri().path(), request.uri().query()), (object, None), "{endpoint}");
-            assert_eq!((request.headers()["host"].to_str().unwrap(), request.uri().scheme_str()), (host, endpoint.split(':').next()));
+            assert_eq!(
+                (request.uri().path(), request.uri().query()),
+                (object, None),
+                "{endpoint}"
+            );
+            assert_eq!(
+                (
+                    request.headers()["host"].to_str().unwrap(),
+                    request.uri().scheme_str()
+                ),
+                (host, endpoint.split(':').next())
+            );
             let request = signed("", &[("list-type", "2"), ("prefix", "a/+")]);
-            assert_eq!((request.uri().path(), request.uri().query()), (list, Some("list-type=2&prefix=a%2F%2B")), "{endpoint}");
+            assert_eq!(
+                (request.uri().path(), request.uri().query()),
+                (list, Some("list-type=2&prefix=a%2F%2B")),
+                "{endpoint}"
+            );
             let said = request.headers()["authorization"].to_str().unwrap();
             assert!(
                 said.contains("Credential=KEY/19700101/eu-west-1/s3/aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date,"),

@@ -56,7 +56,9 @@ pub(super) fn fault(body: &[u8]) -> Fault {
     enum Document {
         Error(Fault),
     }
-    let read = std::str::from_utf8(body).ok().and_then(|text| quick_xml::de::from_str(text).ok());
+    let read = std::str::from_utf8(body)
+        .ok()
+        .and_then(|text| quick_xml::de::from_str(text).ok());
     read.map(|Document::Error(fault)| fault).unwrap_or_default()
 }
 
@@ -73,15 +75,45 @@ mod tests {
             <StorageClass>STANDARD</StorageClass></Contents><CommonPrefixes><Prefix>x/y/</Prefix></CommonPrefixes>
             <Contents><Key>x/b</Key><Size>0</Size><Owner><ID>1</ID></Owner></Contents></ListBucketResult>"#;
         let page = page(text.as_bytes()).unwrap();
-        assert_eq!((page.is_truncated, page.next_continuation_token.as_deref()), (true, Some("a&b==")));
-        let first = Object { key: "x/a<b".into(), size: 7, last_modified: "2026-11-21T09:15:03.000Z".into(), e_tag: Some("\"1\"".into()) };
-        assert_eq!(page.contents, [first, Object { key: "x/b".into(), ..Object::default() }]);
-        assert_eq!(page.common_prefixes, [Prefix { prefix: "x/y/".into() }]);
+        assert_eq!(
+            (page.is_truncated, page.next_continuation_token.as_deref()),
+            (true, Some("a&b=="))
+        );
+        let first = Object {
+            key: "x/a<b".into(),
+            size: 7,
+            last_modified: "2026-11-21T09:15:03.000Z".into(),
+            e_tag: Some("\"1\"".into()),
+        };
+        assert_eq!(
+            page.contents,
+            [
+                first,
+                Object {
+                    key: "x/b".into(),
+                    ..Object::default()
+                }
+            ]
+        );
+        assert_eq!(
+            page.common_prefixes,
+            [Prefix {
+                prefix: "x/y/".into()
+            }]
+        );
     }
 
     #[test]
     fn what_is_no_page_is_no_empty_page() {
-        for text in ["", "ok", "<html></html>", "<Error><Code>A</Code></Error>", "<ListBucketResult><Contents>", "\u{1}", "{}"] {
+        for text in [
+            "",
+            "ok",
+            "<html></html>",
+            "<Error><Code>A</Code></Error>",
+            "<ListBucketResult><Contents>",
+            "\u{1}",
+            "{}",
+        ] {
             assert!(page(text.as_bytes()).is_err(), "{text:?}");
         }
         assert!(page(b"\xff<ListBucketResult/>").is_err());
@@ -90,10 +122,16 @@ mod tests {
 
     #[test]
     fn a_fault_is_read_if_there_is_one() {
-        let text =
-            "<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message><Region>eu-west-1</Region><HostId>x</HostId></Error>";
-        let expected = Fault { code: "AuthorizationHeaderMalformed".into(), message: "m".into(), region: Some("eu-west-1".into()) };
+        let text = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message><Region>eu-west-1</Region><HostId>x</HostId></Error>";
+        let expected = Fault {
+            code: "AuthorizationHeaderMalformed".into(),
+            message: "m".into(),
+            region: Some("eu-west-1".into()),
+        };
         assert_eq!(fault(text.as_bytes()), expected);
-        assert_eq!((fault(b"Bad Gateway"), fault(b"\xff")), (Fault::default(), Fault::default()));
+        assert_eq!(
+            (fault(b"Bad Gateway"), fault(b"\xff")),
+            (Fault::default(), Fault::default())
+        );
     }
 }

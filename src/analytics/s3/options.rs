@@ -20,11 +20,21 @@ pub struct Flags {
     pub logs_url: Option<String>,
 
     /// Where that store answers, such as `https://minio.internal:9000`. Without it: Amazon, in the region.
-    #[arg(long, env = "GANTRY_LOGS_S3_ENDPOINT", requires = "logs_url", value_name = "URL")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_ENDPOINT",
+        requires = "logs_url",
+        value_name = "URL"
+    )]
     pub logs_s3_endpoint: Option<String>,
 
     /// Region of the bucket, as requests are signed for it.
-    #[arg(long, env = "GANTRY_LOGS_S3_REGION", default_value = "us-east-1", value_name = "REGION")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_REGION",
+        default_value = "us-east-1",
+        value_name = "REGION"
+    )]
     pub logs_s3_region: String,
 
     /// Where requests name the bucket. Without it: in the host at Amazon, in the path elsewhere.
@@ -32,19 +42,39 @@ pub struct Flags {
     pub logs_s3_style: Option<Style>,
 
     /// Access key that may list the bucket, and read, write and remove its objects.
-    #[arg(long, env = "GANTRY_LOGS_S3_ACCESS_KEY_ID", requires = "logs_url", value_name = "ID")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_ACCESS_KEY_ID",
+        requires = "logs_url",
+        value_name = "ID"
+    )]
     pub logs_s3_access_key_id: Option<String>,
 
     /// File with the secret that shows it.
-    #[arg(long, env = "GANTRY_LOGS_S3_SECRET_ACCESS_KEY", requires = "logs_url", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_SECRET_ACCESS_KEY",
+        requires = "logs_url",
+        value_name = "FILE"
+    )]
     pub logs_s3_secret_access_key: Option<PathBuf>,
 
     /// File with the session token of a temporary key.
-    #[arg(long, env = "GANTRY_LOGS_S3_SESSION_TOKEN", requires = "logs_url", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_SESSION_TOKEN",
+        requires = "logs_url",
+        value_name = "FILE"
+    )]
     pub logs_s3_session_token: Option<PathBuf>,
 
     /// Certificate (PEM) that the store is trusted by, besides the system's.
-    #[arg(long, env = "GANTRY_LOGS_S3_ROOT", requires = "logs_url", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_ROOT",
+        requires = "logs_url",
+        value_name = "FILE"
+    )]
     pub logs_s3_root: Option<PathBuf>,
 
     /// Ask a store on another machine over plain HTTP, where the network between sees the lines.
@@ -119,14 +149,27 @@ impl Flags {
 
     /// The place, with its secrets read. `None`: a folder.
     pub fn place(&self) -> Result<Option<Place>, PlaceError> {
-        let (Some(named), Some(id), Some(secret)) = (self.named()?, &self.logs_s3_access_key_id, &self.logs_s3_secret_access_key) else {
+        let (Some(named), Some(id), Some(secret)) = (
+            self.named()?,
+            &self.logs_s3_access_key_id,
+            &self.logs_s3_secret_access_key,
+        ) else {
             return Ok(None);
         };
-        let Named { endpoint, style, bucket, prefix } = named;
+        let Named {
+            endpoint,
+            style,
+            bucket,
+            prefix,
+        } = named;
         let credentials = Credentials {
             access_key_id: id.clone(),
             secret_access_key: secret_of(secret)?,
-            session_token: self.logs_s3_session_token.as_deref().map(secret_of).transpose()?,
+            session_token: self
+                .logs_s3_session_token
+                .as_deref()
+                .map(secret_of)
+                .transpose()?,
         };
         Ok(Some(Place {
             endpoint,
@@ -140,7 +183,9 @@ impl Flags {
     }
 
     fn named(&self) -> Result<Option<Named>, PlaceError> {
-        let Some(url) = &self.logs_url else { return Ok(None) };
+        let Some(url) = &self.logs_url else {
+            return Ok(None);
+        };
         let (bucket, prefix) = bucket(url).map_err(PlaceError::Bucket)?;
         let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         if self.logs_s3_region.is_empty() || !self.logs_s3_region.bytes().all(word) {
@@ -149,20 +194,41 @@ impl Flags {
         let (endpoint, usual) = if let Some(text) = &self.logs_s3_endpoint {
             (self.endpoint(text)?, Style::Path)
         } else {
-            let url = Url::parse(&format!("https://s3.{}.amazonaws.com", self.logs_s3_region)).map_err(|_| PlaceError::Region)?;
+            let url = Url::parse(&format!("https://s3.{}.amazonaws.com", self.logs_s3_region))
+                .map_err(|_| PlaceError::Region)?;
             // No certificate of theirs is for names with more dots.
-            (url, if bucket.contains('.') { Style::Path } else { Style::Host })
+            (
+                url,
+                if bucket.contains('.') {
+                    Style::Path
+                } else {
+                    Style::Host
+                },
+            )
         };
-        Ok(Some(Named { endpoint, style: self.logs_s3_style.unwrap_or(usual), bucket, prefix }))
+        Ok(Some(Named {
+            endpoint,
+            style: self.logs_s3_style.unwrap_or(usual),
+            bucket,
+            prefix,
+        }))
     }
 
     fn endpoint(&self, text: &str) -> Result<Url, PlaceError> {
         let url = Url::parse(text).map_err(|_| PlaceError::Endpoint("it is no URL"))?;
         if !matches!(url.scheme(), "https" | "http") {
-            return Err(PlaceError::Endpoint("it begins with neither https:// nor http://"));
+            return Err(PlaceError::Endpoint(
+                "it begins with neither https:// nor http://",
+            ));
         }
-        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
-            return Err(PlaceError::Endpoint("it has more than a host, a port and a path"));
+        if !url.username().is_empty()
+            || url.password().is_some()
+            || url.query().is_some()
+            || url.fragment().is_some()
+        {
+            return Err(PlaceError::Endpoint(
+                "it has more than a host, a port and a path",
+            ));
         }
         let here = match url.host() {
             Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -187,28 +253,42 @@ struct Named {
 
 /// The bucket and the prefix of a URL. Both become parts of addresses as they are.
 fn bucket(url: &str) -> Result<(String, String), &'static str> {
-    let rest = url.strip_prefix("s3://").ok_or("it does not begin with s3://")?;
+    let rest = url
+        .strip_prefix("s3://")
+        .ok_or("it does not begin with s3://")?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let ends = |at: Option<u8>| at.is_some_and(|byte| byte.is_ascii_alphanumeric());
-    if !(bucket.len() <= 63 && bucket.bytes().all(plain) && ends(bucket.bytes().next()) && ends(bucket.bytes().last())) {
+    if !(bucket.len() <= 63
+        && bucket.bytes().all(plain)
+        && ends(bucket.bytes().next())
+        && ends(bucket.bytes().last()))
+    {
         return Err("a bucket has letters, digits, `.`, `-` and `_`, 63 at most");
     }
     let prefix = prefix.trim_matches('/');
-    let part = |part: &str| !part.is_empty() && part.bytes().all(plain) && !matches!(part, "." | "..");
+    let part =
+        |part: &str| !part.is_empty() && part.bytes().all(plain) && !matches!(part, "." | "..");
     if prefix.len() > 512 || !prefix.is_empty() && !prefix.split('/').all(part) {
-        return Err("a prefix has letters, digits, `.`, `-` and `_` between single slashes, 512 at most");
+        return Err(
+            "a prefix has letters, digits, `.`, `-` and `_` between single slashes, 512 at most",
+        );
     }
     Ok((bucket.to_owned(), prefix.to_owned()))
 }
 
 /// The one line of a file.
 fn secret_of(file: &Path) -> Result<SecretString, PlaceError> {
-    let text = std::fs::read_to_string(file).map_err(|cause| PlaceError::Secret { file: file.to_owned(), cause })?;
+    let text = std::fs::read_to_string(file).map_err(|cause| PlaceError::Secret {
+        file: file.to_owned(),
+        cause,
+    })?;
     let secret = text.trim();
     // It goes into a header.
-    let fits = (1..=4096).contains(&secret.len()) && secret.bytes().all(|byte| byte.is_ascii_graphic());
-    fits.then(|| secret.into()).ok_or_else(|| PlaceError::NoSecret(file.to_owned()))
+    let fits =
+        (1..=4096).contains(&secret.len()) && secret.bytes().all(|byte| byte.is_ascii_graphic());
+    fits.then(|| secret.into())
+        .ok_or_else(|| PlaceError::NoSecret(file.to_owned()))
 }
 
 #[cfg(test)]
@@ -223,21 +303,37 @@ mod tests {
         flags: Flags,
     }
 
-    const KEY: [&str; 4] = ["--logs-s3-access-key-id", "A", "--logs-s3-secret-access-key", "/proc/self/nothing"];
+    const KEY: [&str; 4] = [
+        "--logs-s3-access-key-id",
+        "A",
+        "--logs-s3-secret-access-key",
+        "/proc/self/nothing",
+    ];
 
     fn named(line: &[&str]) -> Result<Named, String> {
         let line = [&["x"][..], line, &KEY].concat();
-        let flags = Line::try_parse_from(line).map_err(|error| error.to_string())?.flags;
-        flags.named().map(Option::unwrap).map_err(|error| error.to_string())
+        let flags = Line::try_parse_from(line)
+            .map_err(|error| error.to_string())?
+            .flags;
+        flags
+            .named()
+            .map(Option::unwrap)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_url_names_a_bucket_and_a_place_in_it() {
-        for (url, bucket, prefix) in
-            [("s3://logs", "logs", ""), ("s3://logs/", "logs", ""), ("s3://my.logs-1/a/b_c/", "my.logs-1", "a/b_c")]
-        {
+        for (url, bucket, prefix) in [
+            ("s3://logs", "logs", ""),
+            ("s3://logs/", "logs", ""),
+            ("s3://my.logs-1/a/b_c/", "my.logs-1", "a/b_c"),
+        ] {
             let named = named(&["--logs-url", url]).ok().unwrap();
-            assert_eq!((named.bucket.as_str(), named.prefix.as_str()), (bucket, prefix), "{url}");
+            assert_eq!(
+                (named.bucket.as_str(), named.prefix.as_str()),
+                (bucket, prefix),
+                "{url}"
+            );
         }
         let long = format!("s3://{}", "b".repeat(64));
         for url in [
@@ -261,13 +357,33 @@ mod tests {
 
     #[test]
     fn amazon_is_asked_in_the_region_and_others_where_they_are() {
-        let place = |line: &[&str]| named(&[&["--logs-url", "s3://logs"], line].concat()).map(|it| (it.endpoint.to_string(), it.style));
-        assert_eq!(place(&[]), Ok(("https://s3.us-east-1.amazonaws.com/".into(), Style::Host)));
-        assert_eq!(place(&["--logs-s3-region", "eu-west-1"]), Ok(("https://s3.eu-west-1.amazonaws.com/".into(), Style::Host)));
-        assert_eq!(named(&["--logs-url", "s3://my.logs"]).ok().unwrap().style, Style::Path);
+        let place = |line: &[&str]| {
+            named(&[&["--logs-url", "s3://logs"], line].concat())
+                .map(|it| (it.endpoint.to_string(), it.style))
+        };
+        assert_eq!(
+            place(&[]),
+            Ok(("https://s3.us-east-1.amazonaws.com/".into(), Style::Host))
+        );
+        assert_eq!(
+            place(&["--logs-s3-region", "eu-west-1"]),
+            Ok(("https://s3.eu-west-1.amazonaws.com/".into(), Style::Host))
+        );
+        assert_eq!(
+            named(&["--logs-url", "s3://my.logs"]).ok().unwrap().style,
+            Style::Path
+        );
         let minio = ["--logs-s3-endpoint", "http://127.0.0.1:9000"];
-        assert_eq!(place(&minio), Ok(("http://127.0.0.1:9000/".into(), Style::Path)));
-        assert_eq!(place(&[&minio[..], &["--logs-s3-style", "host"]].concat()).unwrap().1, Style::Host);
+        assert_eq!(
+            place(&minio),
+            Ok(("http://127.0.0.1:9000/".into(), Style::Path))
+        );
+        assert_eq!(
+            place(&[&minio[..], &["--logs-s3-style", "host"]].concat())
+                .unwrap()
+                .1,
+            Style::Host
+        );
         for region in ["", "eu west", "a.evil.example/", "x@y"] {
             assert!(place(&["--logs-s3-region", region]).is_err(), "{region}");
         }
@@ -275,29 +391,73 @@ mod tests {
 
     #[test]
     fn plain_http_stays_on_this_machine_unless_it_is_accepted() {
-        let endpoint = |line: &[&str]| named(&[&["--logs-url", "s3://logs", "--logs-s3-endpoint"], line].concat()).map(drop);
-        for good in ["https://minio.internal", "http://localhost:9000", "http://[::1]:9000", "https://x.example/storage/v1/s3"] {
+        let endpoint = |line: &[&str]| {
+            named(&[&["--logs-url", "s3://logs", "--logs-s3-endpoint"], line].concat()).map(drop)
+        };
+        for good in [
+            "https://minio.internal",
+            "http://localhost:9000",
+            "http://[::1]:9000",
+            "https://x.example/storage/v1/s3",
+        ] {
             assert_eq!(endpoint(&[good]), Ok(()), "{good}");
         }
-        for bad in ["http://minio.internal:9000", "http://10.0.0.1", "http://localhost.evil.example"] {
-            assert!(endpoint(&[bad]).unwrap_err().contains("--logs-s3-plain-http"), "{bad}");
+        for bad in [
+            "http://minio.internal:9000",
+            "http://10.0.0.1",
+            "http://localhost.evil.example",
+        ] {
+            assert!(
+                endpoint(&[bad])
+                    .unwrap_err()
+                    .contains("--logs-s3-plain-http"),
+                "{bad}"
+            );
             assert_eq!(endpoint(&[bad, "--logs-s3-plain-http"]), Ok(()), "{bad}");
         }
-        for bad in ["minio:9000", "ftp://x", "https://u:p@x", "https://x?a=b", "https://x#f", "https://"] {
-            assert!(endpoint(&[bad]).unwrap_err().contains("--logs-s3-endpoint"), "{bad}");
+        for bad in [
+            "minio:9000",
+            "ftp://x",
+            "https://u:p@x",
+            "https://x?a=b",
+            "https://x#f",
+            "https://",
+        ] {
+            assert!(
+                endpoint(&[bad]).unwrap_err().contains("--logs-s3-endpoint"),
+                "{bad}"
+            );
         }
     }
 
     #[test]
     fn a_key_and_its_secret_come_together_and_secrets_are_read_once_and_not_shown() {
-        for line in [vec!["--logs-url", "s3://b"], vec!["--logs-url", "s3://b", KEY[0], KEY[1]], vec![KEY[0], KEY[1]]] {
-            assert!(Line::try_parse_from([&["x"], &line[..]].concat()).is_err(), "{line:?}");
+        for line in [
+            vec!["--logs-url", "s3://b"],
+            vec!["--logs-url", "s3://b", KEY[0], KEY[1]],
+            vec![KEY[0], KEY[1]],
+        ] {
+            assert!(
+                Line::try_parse_from([&["x"], &line[..]].concat()).is_err(),
+                "{line:?}"
+            );
         }
-        let flags = |file: &str| Line::parse_from(["x", "--logs-url", "s3://b", KEY[0], KEY[1], KEY[2], file]).flags;
-        assert!(matches!(flags("/proc/self/nothing").place(), Err(PlaceError::Secret { .. })));
+        let flags = |file: &str| {
+            Line::parse_from(["x", "--logs-url", "s3://b", KEY[0], KEY[1], KEY[2], file]).flags
+        };
+        assert!(matches!(
+            flags("/proc/self/nothing").place(),
+            Err(PlaceError::Secret { .. })
+        ));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("secret");
-        for (text, fits) in [("hush\n", true), ("", false), ("\n", false), ("two words", false), ("a\nb", false)] {
+        for (text, fits) in [
+            ("hush\n", true),
+            ("", false),
+            ("\n", false),
+            ("two words", false),
+            ("a\nb", false),
+        ] {
             std::fs::write(&file, text).unwrap();
             let place = flags(file.to_str().unwrap()).place();
             assert_eq!(place.is_ok(), fits, "{text:?}");

@@ -44,22 +44,54 @@ pub(super) fn digest_of(body: &[u8]) -> String {
 }
 
 /// What a request says about who sends it.
-pub(super) fn authorization(credentials: &Credentials, region: &str, at: DateTime<Utc>, request: &Unsigned<'_>) -> String {
+pub(super) fn authorization(
+    credentials: &Credentials,
+    region: &str,
+    at: DateTime<Utc>,
+    request: &Unsigned<'_>,
+) -> String {
     let day = at.format("%Y%m%d").to_string();
     let scope = format!("{day}/{region}/s3/aws4_request");
-    let names = request.headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
-    let headers = request.headers.iter().fold(String::new(), |all, (name, value)| all + name + ":" + value.trim() + "\n");
-    let Unsigned { method, path, query, body, .. } = request;
+    let names = request
+        .headers
+        .iter()
+        .map(|(name, _)| *name)
+        .collect::<Vec<_>>()
+        .join(";");
+    let headers = request
+        .headers
+        .iter()
+        .fold(String::new(), |all, (name, value)| {
+            all + name + ":" + value.trim() + "\n"
+        });
+    let Unsigned {
+        method,
+        path,
+        query,
+        body,
+        ..
+    } = request;
     let canonical = format!("{method}\n{path}\n{query}\n{headers}\n{names}\n{body}");
-    let text = format!("{ALGORITHM}\n{}\n{scope}\n{}", moment(at), digest_of(canonical.as_bytes()));
+    let text = format!(
+        "{ALGORITHM}\n{}\n{scope}\n{}",
+        moment(at),
+        digest_of(canonical.as_bytes())
+    );
     let secret = format!("AWS4{}", credentials.secret_access_key.expose_secret());
-    let key = [day.as_str(), region, "s3", "aws4_request"].iter().fold(secret.into_bytes(), |key, part| keyed(&key, part));
+    let key = [day.as_str(), region, "s3", "aws4_request"]
+        .iter()
+        .fold(secret.into_bytes(), |key, part| keyed(&key, part));
     let signature = hex::encode(keyed(&key, &text));
-    format!("{ALGORITHM} Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", credentials.access_key_id)
+    format!(
+        "{ALGORITHM} Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+        credentials.access_key_id
+    )
 }
 
 fn keyed(key: &[u8], text: &str) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes())
+        .as_ref()
+        .to_vec()
 }
 
 /// Percent-encoded as signatures want it: all but letters, digits and `-._~`, and slashes where they are meant.
@@ -91,16 +123,26 @@ mod tests {
         let nothing = digest_of(b"");
         let welcome = digest_of(b"Welcome to Amazon S3.");
         let always = |body: &str| {
-            [("host", "examplebucket.s3.amazonaws.com"), ("x-amz-content-sha256", body), ("x-amz-date", "20130524T000000Z")]
-                .map(|(name, value)| (name, value.to_owned()))
+            [
+                ("host", "examplebucket.s3.amazonaws.com"),
+                ("x-amz-content-sha256", body),
+                ("x-amz-date", "20130524T000000Z"),
+            ]
+            .map(|(name, value)| (name, value.to_owned()))
         };
         let with = |body: &str, more: &[(&'static str, &str)]| {
             let mut headers = always(body).to_vec();
-            headers.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+            headers.extend(
+                more.iter()
+                    .map(|(name, value)| (*name, (*value).to_owned())),
+            );
             headers.sort();
             headers
         };
-        let put = [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
+        let put = [
+            ("date", "Fri, 24 May 2013 00:00:00 GMT"),
+            ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+        ];
         for (method, path, query, headers, body, signature) in [
             (
                 "GET",
@@ -118,7 +160,14 @@ mod tests {
                 &welcome,
                 "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
             ),
-            ("GET", "/", "lifecycle=", with(&nothing, &[]), &nothing, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+            (
+                "GET",
+                "/",
+                "lifecycle=",
+                with(&nothing, &[]),
+                &nothing,
+                "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
+            ),
             (
                 "GET",
                 "/",
@@ -128,12 +177,29 @@ mod tests {
                 "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
             ),
         ] {
-            let said = authorization(&credentials, "us-east-1", at, &Unsigned { method, path, query, headers: &headers, body });
-            let names = headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
+            let said = authorization(
+                &credentials,
+                "us-east-1",
+                at,
+                &Unsigned {
+                    method,
+                    path,
+                    query,
+                    headers: &headers,
+                    body,
+                },
+            );
+            let names = headers
+                .iter()
+                .map(|(name, _)| *name)
+                .collect::<Vec<_>>()
+                .join(";");
             let scope = "AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request";
             assert_eq!(
                 said,
-                format!("AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={names}, Signature={signature}"),
+                format!(
+                    "AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders={names}, Signature={signature}"
+                ),
                 "{method} {path}?{query}"
             );
         }
@@ -147,7 +213,11 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let credentials = Credentials { access_key_id: "who".into(), secret_access_key: "hush".into(), session_token: Some("hush".into()) };
+        let credentials = Credentials {
+            access_key_id: "who".into(),
+            secret_access_key: "hush".into(),
+            session_token: Some("hush".into()),
+        };
         let shown = format!("{credentials:?}");
         assert!(shown.contains("who") && !shown.contains("hush"), "{shown}");
     }

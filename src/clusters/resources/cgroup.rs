@@ -68,19 +68,34 @@ const CONTROLLERS_V1: [&str; 4] = ["memory", "pids", "cpu", "blkio"];
 impl ControlGroups {
     /// No control groups: only resource limits and the watchdog bound servers.
     pub fn none() -> Self {
-        Self { version: Version::None, prefix: String::new() }
+        Self {
+            version: Version::None,
+            prefix: String::new(),
+        }
     }
 
     /// Looks for a hierarchy in which groups for the servers of the data folder `home` can be made. `parent` is a path in
     /// the hierarchy, such as `/gantry.slice`; without it, groups are made under Gantry's own.
     pub fn find(home: &Path, parent: Option<&Path>) -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
-        let Ok(folder) = fs::metadata(home) else { return Self::none() };
+        let Ok(folder) = fs::metadata(home) else {
+            return Self::none();
+        };
         let prefix = prefix(folder.dev(), folder.ino());
-        let mounts = Mounts::parse(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), parent);
-        let version = mounts.unified.and_then(|own| delegate(&own, std::process::id())).map(Version::V2);
+        let mounts = Mounts::parse(
+            &read("/proc/self/mountinfo"),
+            &read("/proc/self/cgroup"),
+            parent,
+        );
+        let version = mounts
+            .unified
+            .and_then(|own| delegate(&own, std::process::id()))
+            .map(Version::V2);
         let version = version.or_else(|| usable_v1(mounts.legacy, &prefix).map(Version::V1));
-        Self { version: version.unwrap_or(Version::None), prefix }
+        Self {
+            version: version.unwrap_or(Version::None),
+            prefix,
+        }
     }
 
     /// The mechanism in words, for the log.
@@ -100,14 +115,20 @@ impl ControlGroups {
     /// Folders of a cluster's group, one per hierarchy, whether they exist or not. The first one is that of memory.
     pub fn folders(&self, cluster: &str) -> Vec<PathBuf> {
         let name = format!("{}{cluster}", self.prefix);
-        self.parents().into_iter().map(|parent| parent.join(&name)).collect()
+        self.parents()
+            .into_iter()
+            .map(|parent| parent.join(&name))
+            .collect()
     }
 
     fn parents(&self) -> Vec<&Path> {
         match &self.version {
             Version::None => Vec::new(),
             Version::V2(parent) => vec![parent],
-            Version::V1(hierarchies) => hierarchies.iter().map(|hierarchy| hierarchy.parent.as_path()).collect(),
+            Version::V1(hierarchies) => hierarchies
+                .iter()
+                .map(|hierarchy| hierarchy.parent.as_path())
+                .collect(),
         }
     }
 
@@ -119,7 +140,9 @@ impl ControlGroups {
         }
         match &self.version {
             Version::None => {}
-            Version::V2(_) => folders.iter().try_for_each(|folder| limit_v2(folder, limits))?,
+            Version::V2(_) => folders
+                .iter()
+                .try_for_each(|folder| limit_v2(folder, limits))?,
             Version::V1(hierarchies) => {
                 for (hierarchy, folder) in hierarchies.iter().zip(&folders) {
                     limit_v1(hierarchy.controller, folder, limits)?;
@@ -141,30 +164,64 @@ impl ControlGroups {
     pub fn counts(&self, cluster: &str) -> Option<Counts> {
         let folders = self.folders(cluster);
         let memory = folders.first().filter(|folder| folder.exists())?;
-        let at = |folder: &Path, file: &str, key: &str| field(&fs::read_to_string(folder.join(file)).unwrap_or_default(), key);
-        let number = |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok();
+        let at = |folder: &Path, file: &str, key: &str| {
+            field(
+                &fs::read_to_string(folder.join(file)).unwrap_or_default(),
+                key,
+            )
+        };
+        let number = |folder: &Path, file: &str| {
+            fs::read_to_string(folder.join(file))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
         let pids = match &self.version {
-            Version::V1(hierarchies) => hierarchies.iter().zip(&folders).find(|(h, _)| h.controller == "pids").map(|(_, folder)| folder),
+            Version::V1(hierarchies) => hierarchies
+                .iter()
+                .zip(&folders)
+                .find(|(h, _)| h.controller == "pids")
+                .map(|(_, folder)| folder),
             _ => Some(memory),
         };
         let (anonymous, events, oom) = match self.version {
-            Version::V1(_) => (["total_rss", "total_shmem"], "memory.oom_control", "oom_kill"),
+            Version::V1(_) => (
+                ["total_rss", "total_shmem"],
+                "memory.oom_control",
+                "oom_kill",
+            ),
             _ => (["anon", "shmem"], "memory.events", "oom_kill"),
         };
         Some(Counts {
-            memory_bytes: anonymous.iter().map(|key| at(memory, "memory.stat", key)).sum(),
+            memory_bytes: anonymous
+                .iter()
+                .map(|key| at(memory, "memory.stat", key))
+                .sum(),
             oom_kills: at(memory, events, oom),
-            processes: pids.and_then(|folder| number(folder, "pids.current")).unwrap_or(0),
+            processes: pids
+                .and_then(|folder| number(folder, "pids.current"))
+                .unwrap_or(0),
             forks_refused: pids.map_or(0, |folder| at(folder, "pids.events", "max")),
         })
     }
 
     /// Moves running processes into a cluster's group. One that has ended is fine.
-    pub fn adopt(&self, cluster: &str, limits: &ResourceLimits, processes: &[Pid]) -> io::Result<()> {
+    pub fn adopt(
+        &self,
+        cluster: &str,
+        limits: &ResourceLimits,
+        processes: &[Pid],
+    ) -> io::Result<()> {
         for folder in self.make(cluster, limits)? {
             for pid in processes {
-                match fs::write(folder.join("cgroup.procs"), pid.as_raw_nonzero().to_string()) {
-                    Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
+                match fs::write(
+                    folder.join("cgroup.procs"),
+                    pid.as_raw_nonzero().to_string(),
+                ) {
+                    Err(error)
+                        if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+                    }
                     other => other?,
                 }
             }
@@ -181,7 +238,9 @@ impl ControlGroups {
 
     /// Removes the group of a cluster. One with live processes in it is an error.
     pub(super) fn remove(&self, cluster: &str) -> io::Result<()> {
-        self.folders(cluster).iter().try_for_each(|folder| remove(folder))
+        self.folders(cluster)
+            .iter()
+            .try_for_each(|folder| remove(folder))
     }
 
     /// Kills everything in groups of this data folder whose cluster is not `known`, and removes them.
@@ -190,7 +249,9 @@ impl ControlGroups {
             for entry in fs::read_dir(parent)? {
                 let entry = entry?;
                 let name = entry.file_name();
-                let cluster = name.to_str().and_then(|name| name.strip_prefix(&self.prefix));
+                let cluster = name
+                    .to_str()
+                    .and_then(|name| name.strip_prefix(&self.prefix));
                 if cluster.is_some_and(|cluster| !known(cluster)) {
                     tracing::info!(group = %entry.path().display(), "removing the control group of a cluster that does not exist");
                     clear(&entry.path())?;
@@ -205,7 +266,10 @@ impl ControlGroups {
 fn prefix(device: u64, inode: u64) -> String {
     use sha2::{Digest, Sha256};
 
-    let digest = Sha256::new().chain_update(device.to_le_bytes()).chain_update(inode.to_le_bytes()).finalize();
+    let digest = Sha256::new()
+        .chain_update(device.to_le_bytes())
+        .chain_update(inode.to_le_bytes())
+        .finalize();
     format!("gantry-{}-", hex::encode(&digest[..4]))
 }
 
@@ -221,21 +285,48 @@ impl Mounts {
     fn parse(mounts: &str, own: &str, parent: Option<&Path>) -> Self {
         let mut found = Self::default();
         for line in mounts.lines() {
-            let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+            let Some((mount, filesystem)) = line.split_once(" - ") else {
+                continue;
+            };
             let mount: Vec<&str> = mount.split(' ').collect();
             let filesystem: Vec<&str> = filesystem.split(' ').collect();
-            let (Some(root), Some(point), Some(kind)) = (mount.get(3), mount.get(4), filesystem.first()) else { continue };
-            let options: Vec<&str> = filesystem.get(2).into_iter().flat_map(|options| options.split(',')).collect();
-            let place = |own: &str| place(root, point, parent.map_or(own, |parent| parent.to_str().unwrap_or(own)), parent.is_some());
+            let (Some(root), Some(point), Some(kind)) =
+                (mount.get(3), mount.get(4), filesystem.first())
+            else {
+                continue;
+            };
+            let options: Vec<&str> = filesystem
+                .get(2)
+                .into_iter()
+                .flat_map(|options| options.split(','))
+                .collect();
+            let place = |own: &str| {
+                place(
+                    root,
+                    point,
+                    parent.map_or(own, |parent| parent.to_str().unwrap_or(own)),
+                    parent.is_some(),
+                )
+            };
             if *kind == "cgroup2" {
                 found.unified = found.unified.or_else(|| place(own_path(own, "")?));
             } else if *kind == "cgroup" {
-                let controller = CONTROLLERS_V1.into_iter().find(|controller| options.contains(controller));
+                let controller = CONTROLLERS_V1
+                    .into_iter()
+                    .find(|controller| options.contains(controller));
                 let folder = controller.and_then(|controller| place(own_path(own, controller)?));
-                found.legacy.extend(controller.zip(folder).map(|(controller, parent)| Hierarchy { controller, parent }));
+                found.legacy.extend(
+                    controller
+                        .zip(folder)
+                        .map(|(controller, parent)| Hierarchy { controller, parent }),
+                );
             }
         }
-        found.legacy.sort_by_key(|hierarchy| CONTROLLERS_V1.iter().position(|name| *name == hierarchy.controller));
+        found.legacy.sort_by_key(|hierarchy| {
+            CONTROLLERS_V1
+                .iter()
+                .position(|name| *name == hierarchy.controller)
+        });
         found.legacy.dedup_by_key(|hierarchy| hierarchy.controller);
         found
     }
@@ -247,7 +338,12 @@ fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        (if controller.is_empty() { controllers.is_empty() } else { controllers.split(',').any(|name| name == controller) }).then_some(path)
+        (if controller.is_empty() {
+            controllers.is_empty()
+        } else {
+            controllers.split(',').any(|name| name == controller)
+        })
+        .then_some(path)
     })
 }
 
@@ -264,16 +360,26 @@ fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
 /// The parent of groups in a hierarchy of version 2, with its controllers handed on to its children. `own` is the group
 /// that Gantry, the process `pid`, is in. None if that is not allowed.
 fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
-    let parent = if own.file_name().is_some_and(|name| name == SUPERVISOR) { own.parent()? } else { own };
+    let parent = if own.file_name().is_some_and(|name| name == SUPERVISOR) {
+        own.parent()?
+    } else {
+        own
+    };
     let there = fs::read_to_string(parent.join("cgroup.controllers")).ok()?;
-    let wanted: Vec<&str> = CONTROLLERS_V2.into_iter().filter(|name| there.split_whitespace().any(|other| other == *name)).collect();
+    let wanted: Vec<&str> = CONTROLLERS_V2
+        .into_iter()
+        .filter(|name| there.split_whitespace().any(|other| other == *name))
+        .collect();
     // Without these two a group bounds nothing that resource limits do not.
     if !wanted.contains(&"memory") || !wanted.contains(&"pids") {
         return None;
     }
     let control = parent.join("cgroup.subtree_control");
     let handed_on = fs::read_to_string(&control).ok()?;
-    if wanted.iter().all(|name| handed_on.split_whitespace().any(|other| other == *name)) {
+    if wanted
+        .iter()
+        .all(|name| handed_on.split_whitespace().any(|other| other == *name))
+    {
         return Some(parent.to_owned());
     }
     let request: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
@@ -298,17 +404,27 @@ fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
 /// The hierarchies of version 1 in which groups can be made. None without that of memory.
 fn usable_v1(hierarchies: Vec<Hierarchy>, prefix: &str) -> Option<Vec<Hierarchy>> {
     let usable = |hierarchy: &Hierarchy| {
-        let probe = hierarchy.parent.join(format!("{prefix}probe-{}", std::process::id()));
-        fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)).is_ok()
+        let probe = hierarchy
+            .parent
+            .join(format!("{prefix}probe-{}", std::process::id()));
+        fs::create_dir(&probe)
+            .and_then(|()| fs::remove_dir(&probe))
+            .is_ok()
     };
     let usable: Vec<Hierarchy> = hierarchies.into_iter().filter(usable).collect();
-    usable.first().is_some_and(|first| first.controller == "memory").then_some(usable)
+    usable
+        .first()
+        .is_some_and(|first| first.controller == "memory")
+        .then_some(usable)
 }
 
 fn limit_v2(folder: &Path, limits: &ResourceLimits) -> io::Result<()> {
     fs::write(folder.join("memory.max"), limits.memory_bytes.to_string())?;
     // Kernels without swap have no such file.
-    absorb(fs::write(folder.join("memory.swap.max"), "0"), io::ErrorKind::NotFound)?;
+    absorb(
+        fs::write(folder.join("memory.swap.max"), "0"),
+        io::ErrorKind::NotFound,
+    )?;
     // All processes of a server share memory, so PostgreSQL starts anew in any case; this way it does so at once.
     fs::write(folder.join("memory.oom.group"), "1")?;
     fs::write(folder.join("pids.max"), limits.processes.to_string())?;
@@ -323,12 +439,19 @@ fn limit_v1(controller: &str, folder: &Path, limits: &ResourceLimits) -> io::Res
             let bytes = limits.memory_bytes.to_string();
             // Memory with swap may not be bounded lower than memory, so which one goes first depends on the old bound.
             let first = fs::write(folder.join("memory.limit_in_bytes"), &bytes);
-            absorb(fs::write(folder.join("memory.memsw.limit_in_bytes"), &bytes), io::ErrorKind::NotFound)?;
+            absorb(
+                fs::write(folder.join("memory.memsw.limit_in_bytes"), &bytes),
+                io::ErrorKind::NotFound,
+            )?;
             first.or_else(|_| fs::write(folder.join("memory.limit_in_bytes"), &bytes))?;
         }
         "pids" => fs::write(folder.join("pids.max"), limits.processes.to_string())?,
         // A group of version 1 starts with 1024 shares, one of version 2 with a weight of 100.
-        "cpu" => weigh(folder, "cpu.shares", (limits.cpu_weight.saturating_mul(1024) / 100).max(2)),
+        "cpu" => weigh(
+            folder,
+            "cpu.shares",
+            (limits.cpu_weight.saturating_mul(1024) / 100).max(2),
+        ),
         _ => {
             weigh(folder, "blkio.weight", limits.io_weight.clamp(10, 1000));
             weigh(folder, "blkio.bfq.weight", limits.io_weight.clamp(1, 1000));
@@ -351,10 +474,16 @@ fn weigh(folder: &Path, file: &str, weight: u32) {
 fn members(folder: &Path) -> io::Result<Option<Vec<Pid>>> {
     match fs::read_to_string(folder.join("cgroup.procs")) {
         // A process of another pid namespace reads as 0.
-        Ok(list) => Ok(Some(list.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())),
+        Ok(list) => Ok(Some(
+            list.lines()
+                .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+                .collect(),
+        )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         // The group was removed while it was read.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -380,7 +509,9 @@ fn clear(folder: &Path) -> io::Result<()> {
             break;
         }
         for pid in left {
-            let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
+                continue;
+            };
             // The pid may have passed to another process before the descriptor was opened.
             if members(folder)?.is_some_and(|members| members.contains(&pid)) {
                 let _ = rustix::process::pidfd_send_signal(&process, Signal::KILL);
@@ -395,7 +526,9 @@ fn clear(folder: &Path) -> io::Result<()> {
 fn remove(folder: &Path) -> io::Result<()> {
     for _ in 1..KILL_ROUNDS {
         match fs::remove_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(KILL_PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(KILL_PAUSE)
+            }
             other => return absorb(other, io::ErrorKind::NotFound),
         }
     }
@@ -404,7 +537,14 @@ fn remove(folder: &Path) -> io::Result<()> {
 
 /// The number after `key ` in a file of such lines; 0 if there is none.
 fn field(text: &str, key: &str) -> u64 {
-    let value = |line: &str| line.split_once(' ').filter(|(name, _)| *name == key)?.1.trim().parse().ok();
+    let value = |line: &str| {
+        line.split_once(' ')
+            .filter(|(name, _)| *name == key)?
+            .1
+            .trim()
+            .parse()
+            .ok()
+    };
     text.lines().find_map(value).unwrap_or(0)
 }
 
@@ -427,17 +567,28 @@ mod tests {
 29 25 0:25 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
 30 25 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
 ";
-    const OWN_V1: &str = "5:pids:/\n4:memory:/docker/7f/app\n2:cpu,cpuacct:/user\n1:name=systemd:/\n0::/session\n";
+    const OWN_V1: &str =
+        "5:pids:/\n4:memory:/docker/7f/app\n2:cpu,cpuacct:/user\n1:name=systemd:/\n0::/session\n";
 
     fn limits() -> ResourceLimits {
-        ResourceLimits { memory_bytes: 300 << 20, processes: 77, cpu_weight: 50, io_weight: 200, ..ResourceLimits::default() }
+        ResourceLimits {
+            memory_bytes: 300 << 20,
+            processes: 77,
+            cpu_weight: 50,
+            io_weight: 200,
+            ..ResourceLimits::default()
+        }
     }
 
     /// A folder that looks like a group of version 2 with these controllers.
     fn tree(dir: &Path, name: &str, controllers: &str) -> PathBuf {
         let group = dir.join(name);
         fs::create_dir(&group).unwrap();
-        for (file, text) in [("cgroup.controllers", controllers), ("cgroup.subtree_control", ""), ("cgroup.procs", "")] {
+        for (file, text) in [
+            ("cgroup.controllers", controllers),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", ""),
+        ] {
             fs::write(group.join(file), text).unwrap();
         }
         group
@@ -446,21 +597,43 @@ mod tests {
     #[test]
     fn groups_are_made_below_the_own_one_of_each_hierarchy() {
         let found = Mounts::parse(MOUNTS_V1, OWN_V1, None);
-        assert_eq!(found.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/session")));
-        let legacy: Vec<_> = found.legacy.iter().map(|h| (h.controller, h.parent.to_str().unwrap())).collect();
-        let expected =
-            [("memory", "/sys/fs/cgroup/memory/app"), ("pids", "/sys/fs/cgroup/pids/"), ("cpu", "/sys/fs/cgroup/cpu,cpuacct/user")];
+        assert_eq!(
+            found.unified.as_deref(),
+            Some(Path::new("/sys/fs/cgroup/unified/session"))
+        );
+        let legacy: Vec<_> = found
+            .legacy
+            .iter()
+            .map(|h| (h.controller, h.parent.to_str().unwrap()))
+            .collect();
+        let expected = [
+            ("memory", "/sys/fs/cgroup/memory/app"),
+            ("pids", "/sys/fs/cgroup/pids/"),
+            ("cpu", "/sys/fs/cgroup/cpu,cpuacct/user"),
+        ];
         assert_eq!(legacy, expected);
 
         let named = Mounts::parse(MOUNTS_V1, OWN_V1, Some(Path::new("/gantry.slice")));
-        assert_eq!(named.unified.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/gantry.slice")));
-        assert!(named.legacy.iter().all(|hierarchy| hierarchy.parent.ends_with("gantry.slice")), "{named:?}");
+        assert_eq!(
+            named.unified.as_deref(),
+            Some(Path::new("/sys/fs/cgroup/unified/gantry.slice"))
+        );
+        assert!(
+            named
+                .legacy
+                .iter()
+                .all(|hierarchy| hierarchy.parent.ends_with("gantry.slice")),
+            "{named:?}"
+        );
 
         for (mounts, own) in [("", ""), ("junk", "junk"), (MOUNTS_V1, ""), ("", OWN_V1)] {
             assert_eq!(Mounts::parse(mounts, own, None), Mounts::default());
         }
         // A mount of another part of the hierarchy than the own one.
-        assert_eq!(Mounts::parse("1 1 0:1 /a /m rw - cgroup2 c rw", "0::/b", None), Mounts::default());
+        assert_eq!(
+            Mounts::parse("1 1 0:1 /a /m rw - cgroup2 c rw", "0::/b", None),
+            Mounts::default()
+        );
     }
 
     #[test]
@@ -476,7 +649,10 @@ mod tests {
             let group = tree(dir.path(), name, controllers);
             assert_eq!(delegate(&group, 1).is_some(), usable, "{name}");
         }
-        assert_eq!(fs::read_to_string(dir.path().join("full/cgroup.subtree_control")).unwrap(), "+memory +pids +cpu +io");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("full/cgroup.subtree_control")).unwrap(),
+            "+memory +pids +cpu +io"
+        );
         // systemd starts Gantry in the subgroup already; the parent is the one that was delegated.
         let unit = tree(dir.path(), "unit", "memory pids");
         let supervisor = tree(&unit, SUPERVISOR, "");
@@ -487,13 +663,19 @@ mod tests {
     #[test]
     fn version_2_bounds_memory_without_swap_and_ends_a_server_as_a_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let groups = ControlGroups { version: Version::V2(dir.path().to_owned()), prefix: "gantry-1-".to_owned() };
+        let groups = ControlGroups {
+            version: Version::V2(dir.path().to_owned()),
+            prefix: "gantry-1-".to_owned(),
+        };
         let folder = dir.path().join("gantry-1-abc");
         fs::create_dir(&folder).unwrap();
         for weight in ["cpu.weight", "io.weight"] {
             fs::write(folder.join(weight), "default 100\n").unwrap();
         }
-        assert_eq!(groups.make("abc", &limits()).unwrap(), std::slice::from_ref(&folder));
+        assert_eq!(
+            groups.make("abc", &limits()).unwrap(),
+            std::slice::from_ref(&folder)
+        );
         for (file, text) in [
             ("memory.max", "314572800"),
             ("memory.swap.max", "0"),
@@ -502,13 +684,30 @@ mod tests {
             ("cpu.weight", "50"),
             ("io.weight", "200"),
         ] {
-            assert_eq!(fs::read_to_string(folder.join(file)).unwrap(), text, "{file}");
+            assert_eq!(
+                fs::read_to_string(folder.join(file)).unwrap(),
+                text,
+                "{file}"
+            );
         }
-        fs::write(folder.join("memory.stat"), "anon 4096\nfile 99999\nshmem 100\n").unwrap();
-        fs::write(folder.join("memory.events"), "low 0\noom 9\noom_kill 3\noom_group_kill 1\n").unwrap();
+        fs::write(
+            folder.join("memory.stat"),
+            "anon 4096\nfile 99999\nshmem 100\n",
+        )
+        .unwrap();
+        fs::write(
+            folder.join("memory.events"),
+            "low 0\noom 9\noom_kill 3\noom_group_kill 1\n",
+        )
+        .unwrap();
         fs::write(folder.join("pids.current"), "12\n").unwrap();
         fs::write(folder.join("pids.events"), "max 5\n").unwrap();
-        let counts = Counts { memory_bytes: 4196, oom_kills: 3, processes: 12, forks_refused: 5 };
+        let counts = Counts {
+            memory_bytes: 4196,
+            oom_kills: 3,
+            processes: 12,
+            forks_refused: 5,
+        };
         assert_eq!(groups.counts("abc"), Some(counts));
         assert_eq!(groups.counts("other"), None);
     }
@@ -523,10 +722,21 @@ mod tests {
         });
         let usable = usable_v1(hierarchies.to_vec(), "p-").unwrap();
         assert_eq!(usable.len(), 4);
-        assert_eq!(usable_v1(hierarchies[1..].to_vec(), "p-"), None, "nothing without memory");
-        let groups = ControlGroups { version: Version::V1(usable), prefix: "p-".to_owned() };
+        assert_eq!(
+            usable_v1(hierarchies[1..].to_vec(), "p-"),
+            None,
+            "nothing without memory"
+        );
+        let groups = ControlGroups {
+            version: Version::V1(usable),
+            prefix: "p-".to_owned(),
+        };
         let folders = groups.folders("abc");
-        for (folder, file) in folders.iter().zip([None, None, Some("cpu.shares"), Some("blkio.bfq.weight")]) {
+        for (folder, file) in
+            folders
+                .iter()
+                .zip([None, None, Some("cpu.shares"), Some("blkio.bfq.weight")])
+        {
             fs::create_dir(folder).unwrap();
             if let Some(file) = file {
                 fs::write(folder.join(file), "").unwrap();
@@ -540,7 +750,11 @@ mod tests {
             (2, "cpu.shares", "512"),
             (3, "blkio.bfq.weight", "200"),
         ] {
-            assert_eq!(fs::read_to_string(folders[folder].join(file)).unwrap(), text, "{file}");
+            assert_eq!(
+                fs::read_to_string(folders[folder].join(file)).unwrap(),
+                text,
+                "{file}"
+            );
         }
     }
 
@@ -552,9 +766,15 @@ mod tests {
         for name in ["gantry-1-known", "gantry-1-gone", "gantry-2-gone", "other"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let groups = ControlGroups { version: Version::V2(dir.path().to_owned()), prefix: "gantry-1-".to_owned() };
+        let groups = ControlGroups {
+            version: Version::V2(dir.path().to_owned()),
+            prefix: "gantry-1-".to_owned(),
+        };
         groups.remove_stale(&|cluster| cluster == "known").unwrap();
-        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut left: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         left.sort();
         assert_eq!(left, ["gantry-1-known", "gantry-2-gone", "other"]);
         assert!(!ControlGroups::none().enforced() && ControlGroups::none().folders("x").is_empty());

@@ -67,16 +67,30 @@ pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
         }
         let parent = dir.fd()?;
         // Removed meanwhile.
-        let Ok(found) = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let Ok(found) = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
         usage.inodes += 1;
-        usage.bytes = usage.bytes.saturating_add(u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(BLOCK));
+        usage.bytes = usage.bytes.saturating_add(
+            u64::try_from(found.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(BLOCK),
+        );
         if usage.inodes > inodes_max {
-            return Ok(DiskUsage { unbounded: true, ..usage });
+            return Ok(DiskUsage {
+                unbounded: true,
+                ..usage
+            });
         }
         if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-            let Ok(inner): Result<OwnedFd, _> = openat(parent, name, flags, Mode::empty()) else { continue };
+            let Ok(inner): Result<OwnedFd, _> = openat(parent, name, flags, Mode::empty()) else {
+                continue;
+            };
             if open.len() == DEPTH_MAX {
-                return Ok(DiskUsage { unbounded: true, ..usage });
+                return Ok(DiskUsage {
+                    unbounded: true,
+                    ..usage
+                });
             }
             open.push(Dir::new(inner)?);
         }
@@ -94,11 +108,22 @@ pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage
         for file in fs::read_dir(files).into_iter().flatten().flatten() {
             looked += 1;
             if looked > OPEN_FILES_MAX {
-                return Ok(DiskUsage { unbounded: true, ..usage });
+                return Ok(DiskUsage {
+                    unbounded: true,
+                    ..usage
+                });
             }
-            let Ok(found) = fs::metadata(file.path()) else { continue };
-            if found.is_file() && found.nlink() == 0 && found.dev() == device && seen.insert(found.ino()) {
-                usage.bytes = usage.bytes.saturating_add(found.blocks().saturating_mul(BLOCK));
+            let Ok(found) = fs::metadata(file.path()) else {
+                continue;
+            };
+            if found.is_file()
+                && found.nlink() == 0
+                && found.dev() == device
+                && seen.insert(found.ino())
+            {
+                usage.bytes = usage
+                    .bytes
+                    .saturating_add(found.blocks().saturating_mul(BLOCK));
                 usage.inodes += 1;
             }
         }
@@ -109,7 +134,10 @@ pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage
 /// Free space and free inodes of the file system that holds `folder`.
 pub fn free(folder: &Path) -> io::Result<(u64, u64)> {
     let found = rustix::fs::statvfs(folder)?;
-    Ok((found.f_bavail.saturating_mul(found.f_frsize), found.f_favail))
+    Ok((
+        found.f_bavail.saturating_mul(found.f_frsize),
+        found.f_favail,
+    ))
 }
 
 #[cfg(test)]
@@ -136,8 +164,14 @@ mod tests {
         let after = measure(&inside, 100).unwrap();
         assert_eq!(after.inodes, 6);
         assert!(after.bytes < 1 << 20, "{after:?}");
-        assert!(measure(&inside.join("loop"), 100).is_err(), "the top may not be a link either");
-        assert_eq!(measure(&dir.path().join("missing"), 100).unwrap(), DiskUsage::default());
+        assert!(
+            measure(&inside.join("loop"), 100).is_err(),
+            "the top may not be a link either"
+        );
+        assert_eq!(
+            measure(&dir.path().join("missing"), 100).unwrap(),
+            DiskUsage::default()
+        );
     }
 
     #[test]

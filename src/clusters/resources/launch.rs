@@ -32,14 +32,19 @@ pub struct LaunchBounds {
 impl LaunchBounds {
     /// The arguments that parse back to these bounds.
     pub(in crate::clusters) fn arguments(&self) -> Vec<OsString> {
-        let groups = self.groups.iter().flat_map(|group| [OsString::from("--group"), group.clone().into_os_string()]);
+        let groups = self
+            .groups
+            .iter()
+            .flat_map(|group| [OsString::from("--group"), group.clone().into_os_string()]);
         let sizes = [
             ("--memory-max", self.memory_max),
             ("--processes-max", self.processes_max),
             ("--file-max", self.file_max),
             ("--locked-memory-max", self.locked_memory_max),
         ];
-        let sizes = sizes.into_iter().filter_map(|(flag, value)| Some([OsString::from(flag), OsString::from(value?.to_string())]));
+        let sizes = sizes.into_iter().filter_map(|(flag, value)| {
+            Some([OsString::from(flag), OsString::from(value?.to_string())])
+        });
         groups.chain(sizes.flatten()).collect()
     }
 
@@ -47,7 +52,8 @@ impl LaunchBounds {
     pub(in crate::clusters) fn apply(&self) -> Result<(), (&'static str, io::Error)> {
         for group in &self.groups {
             // 0 is the process that writes.
-            fs::write(group.join("cgroup.procs"), "0").map_err(|error| ("entering a control group", error))?;
+            fs::write(group.join("cgroup.procs"), "0")
+                .map_err(|error| ("entering a control group", error))?;
         }
         if *self != Self::default() {
             // Kernels in containers may refuse it, and the bounds hold without.
@@ -63,7 +69,14 @@ impl LaunchBounds {
             (Resource::Msgqueue, self.file_max.map(|_| 0)),
         ];
         for (resource, value) in limits.into_iter().filter(|(_, value)| value.is_some()) {
-            setrlimit(resource, Rlimit { current: value, maximum: value }).map_err(|error| ("setrlimit", error.into()))?;
+            setrlimit(
+                resource,
+                Rlimit {
+                    current: value,
+                    maximum: value,
+                },
+            )
+            .map_err(|error| ("setrlimit", error.into()))?;
         }
         Ok(())
     }

@@ -61,7 +61,12 @@ impl ResourceLimits {
     /// Limits with this much disk space and these inodes. The soft limit follows from the hard one.
     #[must_use]
     pub fn with_disk(self, hard_bytes: u64, inodes: u64) -> Self {
-        Self { disk_soft_bytes: hard_bytes / 100 * Self::SOFT_PERCENT, disk_hard_bytes: hard_bytes, inodes, ..self }
+        Self {
+            disk_soft_bytes: hard_bytes / 100 * Self::SOFT_PERCENT,
+            disk_hard_bytes: hard_bytes,
+            inodes,
+            ..self
+        }
     }
 
     /// Disk space from which the server is stopped.
@@ -104,7 +109,10 @@ pub struct Resources {
 impl Resources {
     /// Limits that are enforced by these control groups where there are any.
     pub fn new(limits: ResourceLimits, groups: ControlGroups) -> Self {
-        Self { limits, groups: Arc::new(groups) }
+        Self {
+            limits,
+            groups: Arc::new(groups),
+        }
     }
 
     /// The limits of each project.
@@ -127,7 +135,10 @@ impl Resources {
             let _ = self.groups.remove(cluster);
             Vec::new()
         });
-        LaunchBounds { groups, ..self.launch_limits(run_as) }
+        LaunchBounds {
+            groups,
+            ..self.launch_limits(run_as)
+        }
     }
 
     /// The resource limits of one process of a server, without a control group.
@@ -144,7 +155,13 @@ impl Resources {
 
     /// Live processes of a cluster: those in its group or, without one, those of its own user id, whatever they execute and
     /// wherever they work. Empty if Gantry cannot tell them from others, as without groups and without root.
-    pub(super) fn members(&self, cluster: &str, run_as: RunAs, place: &Path, sockets: &Path) -> io::Result<Vec<Pid>> {
+    pub(super) fn members(
+        &self,
+        cluster: &str,
+        run_as: RunAs,
+        place: &Path,
+        sockets: &Path,
+    ) -> io::Result<Vec<Pid>> {
         if let Some(members) = self.groups.members(cluster)? {
             return Ok(members);
         }
@@ -180,8 +197,14 @@ pub(super) fn release_shared_memory(cluster: &str, run_as: RunAs) {
     let Some(uid) = run_as.own_uid() else { return };
     match shared_memory::remove_abandoned(uid, uid) {
         Ok(0) => {}
-        Ok(removed) => tracing::info!(cluster, removed, "removed System V objects that the server left behind"),
-        Err(error) => tracing::warn!(cluster, %error, "System V objects of the server could not be removed"),
+        Ok(removed) => tracing::info!(
+            cluster,
+            removed,
+            "removed System V objects that the server left behind"
+        ),
+        Err(error) => {
+            tracing::warn!(cluster, %error, "System V objects of the server could not be removed")
+        }
     }
 }
 
@@ -192,7 +215,12 @@ mod tests {
     #[test]
     fn the_limits_of_disk_space_follow_each_other() {
         let limits = ResourceLimits::default().with_disk(1000 * MB, 1000);
-        let levels = [limits.disk_soft_bytes, limits.disk_hard_bytes, limits.disk_stop_bytes()].map(|bytes| bytes / MB);
+        let levels = [
+            limits.disk_soft_bytes,
+            limits.disk_hard_bytes,
+            limits.disk_stop_bytes(),
+        ]
+        .map(|bytes| bytes / MB);
         assert_eq!(levels, [800, 1000, 1100]);
         assert_eq!(limits.inodes_stop(), 1100);
         assert!(limits.file_bytes > 1 << 30, "a segment of a table has 1 GB");

@@ -30,9 +30,24 @@ struct Kind {
 /// `key id perms …` is common to all.
 const ID: usize = 1;
 const KINDS: [Kind; 3] = [
-    Kind { file: "shm", flag: "-m", attached: Some(6), creator: 9 },
-    Kind { file: "sem", flag: "-s", attached: None, creator: 6 },
-    Kind { file: "msg", flag: "-q", attached: None, creator: 9 },
+    Kind {
+        file: "shm",
+        flag: "-m",
+        attached: Some(6),
+        creator: 9,
+    },
+    Kind {
+        file: "sem",
+        flag: "-s",
+        attached: None,
+        creator: 6,
+    },
+    Kind {
+        file: "msg",
+        flag: "-q",
+        attached: None,
+        creator: 9,
+    },
 ];
 
 /// Objects of a kind that this user id made and no process is attached to.
@@ -40,7 +55,9 @@ fn abandoned(table: &str, kind: &Kind, uid: u32) -> Vec<String> {
     let ours = |line: &str| {
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();
         let id: u32 = columns.get(ID)?.parse().ok()?;
-        let detached = kind.attached.is_none_or(|column| columns.get(column) == Some(&"0"));
+        let detached = kind
+            .attached
+            .is_none_or(|column| columns.get(column) == Some(&"0"));
         let creator: u32 = columns.get(kind.creator)?.parse().ok()?;
         (creator == uid && detached).then(|| id.to_string())
     };
@@ -53,9 +70,22 @@ fn detached_bytes(table: &str, uid: u32) -> u64 {
     const SIZES: [usize; 2] = [14, 15];
     let [memory, ..] = &KINDS;
     let ids = abandoned(table, memory, uid);
-    let lines = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
-    let detached = lines.filter(|columns| columns.get(ID).is_some_and(|id| ids.iter().any(|other| other == id)));
-    let sizes = detached.flat_map(|columns| SIZES.map(|column| columns.get(column).and_then(|size| size.parse().ok()).unwrap_or(0)));
+    let lines = table
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let detached = lines.filter(|columns| {
+        columns
+            .get(ID)
+            .is_some_and(|id| ids.iter().any(|other| other == id))
+    });
+    let sizes = detached.flat_map(|columns| {
+        SIZES.map(|column| {
+            columns
+                .get(column)
+                .and_then(|size| size.parse().ok())
+                .unwrap_or(0)
+        })
+    });
     sizes.fold(0, u64::saturating_add)
 }
 
@@ -71,17 +101,31 @@ pub(super) fn remove_abandoned(uid: u32, gid: u32) -> io::Result<usize> {
     let mut removed = 0;
     for kind in &KINDS {
         // A kernel may lack them.
-        let Ok(table) = fs::read_to_string(Path::new("/proc/sysvipc").join(kind.file)) else { continue };
+        let Ok(table) = fs::read_to_string(Path::new("/proc/sysvipc").join(kind.file)) else {
+            continue;
+        };
         let mut ids = abandoned(&table, kind, uid);
         ids.truncate(REMOVED_MAX);
         for batch in ids.chunks(BATCH) {
             let program = PROGRAMS.iter().find(|program| Path::new(program).exists());
-            let program = program.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "util-linux's ipcrm is not installed"))?;
+            let program = program.ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "util-linux's ipcrm is not installed",
+                )
+            })?;
             let mut command = Command::new(program);
-            command.args(batch.iter().flat_map(|id| [kind.flag, id])).uid(uid).gid(gid).env_clear().current_dir("/");
+            command
+                .args(batch.iter().flat_map(|id| [kind.flag, id]))
+                .uid(uid)
+                .gid(gid)
+                .env_clear()
+                .current_dir("/");
             let output = command.stdin(Stdio::null()).output()?;
             if !output.status.success() {
-                return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+                return Err(io::Error::other(
+                    String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+                ));
             }
             removed += batch.len();
         }
@@ -104,7 +148,11 @@ mod tests {
     fn only_detached_segments_that_the_user_id_made_are_abandoned() {
         let [memory, semaphores, _] = &KINDS;
         assert_eq!(abandoned(SHM, memory, 700), ["8"]);
-        assert_eq!(abandoned(SHM, memory, 701), ["9"], "the creator counts, not the owner");
+        assert_eq!(
+            abandoned(SHM, memory, 701),
+            ["9"],
+            "the creator counts, not the owner"
+        );
         assert_eq!(abandoned("", memory, 700), Vec::<String>::new());
         let sem = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n         0          3   600  1 700 700 700 700 0 0\nbroken\n";
         assert_eq!(abandoned(sem, semaphores, 700), ["3"]);
@@ -112,6 +160,9 @@ mod tests {
 
     #[test]
     fn detached_segments_count_with_their_resident_size() {
-        assert_eq!([700, 701, 702].map(|uid| detached_bytes(SHM, uid)), [104_857_600, 0, 0]);
+        assert_eq!(
+            [700, 701, 702].map(|uid| detached_bytes(SHM, uid)),
+            [104_857_600, 0, 0]
+        );
     }
 }

@@ -28,14 +28,27 @@ pub struct ProcessUsage {
 ///
 /// Reading what processes share costs the kernel about a millisecond each, so it is only done where their resident memory
 /// together reaches `careful_from` bytes.
-pub fn measure(processes: &[Pid], postmaster: Option<Pid>, uid: Option<u32>, careful_from: u64) -> ProcessUsage {
+pub fn measure(
+    processes: &[Pid],
+    postmaster: Option<Pid>,
+    uid: Option<u32>,
+    careful_from: u64,
+) -> ProcessUsage {
     let processes = processes.get(..PROCESSES_MAX).unwrap_or(processes);
     let resident: Vec<u64> = processes.iter().map(|pid| resident_bytes(*pid)).collect();
     let segments = uid.map_or(0, shared_memory::detached_bytes_of);
     let careful = resident.iter().sum::<u64>().saturating_add(segments) >= careful_from;
-    let mut usage = ProcessUsage { memory_bytes: segments, processes: processes.len() as u64, largest: None };
+    let mut usage = ProcessUsage {
+        memory_bytes: segments,
+        processes: processes.len() as u64,
+        largest: None,
+    };
     for (&pid, &resident) in processes.iter().zip(&resident) {
-        let bytes = if careful { proportional_bytes(pid).unwrap_or(resident) } else { resident };
+        let bytes = if careful {
+            proportional_bytes(pid).unwrap_or(resident)
+        } else {
+            resident
+        };
         usage.memory_bytes = usage.memory_bytes.saturating_add(bytes);
         if Some(pid) != postmaster && usage.largest.is_none_or(|(_, most)| bytes > most) {
             usage.largest = Some((pid, bytes));
@@ -46,18 +59,29 @@ pub fn measure(processes: &[Pid], postmaster: Option<Pid>, uid: Option<u32>, car
 
 /// Memory of a process in bytes, with its share of what others have too. None if it ended.
 fn proportional_bytes(pid: Pid) -> Option<u64> {
-    kilobytes(&fs::read_to_string(proc(pid).join("smaps_rollup")).ok()?, "Pss:")
+    kilobytes(
+        &fs::read_to_string(proc(pid).join("smaps_rollup")).ok()?,
+        "Pss:",
+    )
 }
 
 /// The number in the line `key   123 kB`, in bytes.
 fn kilobytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    line.trim()
+        .strip_suffix(" kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// Resident memory of a process in bytes; 0 if it ended.
 fn resident_bytes(pid: Pid) -> u64 {
-    fs::read_to_string(proc(pid).join("status")).ok().and_then(|status| kilobytes(&status, "VmRSS:")).unwrap_or(0)
+    fs::read_to_string(proc(pid).join("status"))
+        .ok()
+        .and_then(|status| kilobytes(&status, "VmRSS:"))
+        .unwrap_or(0)
 }
 
 /// Live processes with this user id, whatever they execute and wherever they work.
@@ -66,14 +90,23 @@ fn resident_bytes(pid: Pid) -> u64 {
 /// same user id to a project of its own.
 pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
     let processes = processes_by_uid()?.remove(&uid).unwrap_or_default();
-    Ok(processes.into_iter().filter(|pid| !is_elsewhere(*pid, own)).collect())
+    Ok(processes
+        .into_iter()
+        .filter(|pid| !is_elsewhere(*pid, own))
+        .collect())
 }
 
 /// Live processes of the machine, by real user id. No process of a project can have another one than it was started with.
 pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     let mut found: HashMap<u32, Vec<Pid>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?)) else { continue };
+        let Some(pid) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| Pid::from_raw(name.parse().ok()?))
+        else {
+            continue;
+        };
         // Ends may come between any two lines.
         let status = fs::read_to_string(proc(pid).join("status")).unwrap_or_default();
         if let Some(uid) = live_uid(&status) {
@@ -88,14 +121,20 @@ pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
 fn live_uid(status: &str) -> Option<u32> {
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let dead = value("State:")?.trim().starts_with(['Z', 'X']);
-    value("Uid:")?.split_whitespace().next()?.parse().ok().filter(|_| !dead)
+    value("Uid:")?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+        .filter(|_| !dead)
 }
 
 /// Whether a process works in a data directory outside of `own`. No process of a project can enter that of another, so a
 /// tenant cannot pretend it.
 pub(super) fn is_elsewhere(pid: Pid, own: &[&Path]) -> bool {
-    fs::read_link(proc(pid).join("cwd"))
-        .is_ok_and(|place| !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists())
+    fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| {
+        !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists()
+    })
 }
 
 /// Whether a process works in this folder or below it.
@@ -113,7 +152,9 @@ mod tests {
 
     #[test]
     fn a_live_process_has_its_real_user() {
-        let status = |state: &str, ids: &str| format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n");
+        let status = |state: &str, ids: &str| {
+            format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n")
+        };
         for (state, ids, uid) in [
             ("S (sleeping)", "700\t700\t700\t700", Some(700)),
             ("R (running)", "7000\t1\t1\t1", Some(7000)),
@@ -129,12 +170,28 @@ mod tests {
 
     #[test]
     fn memory_is_read_in_bytes() {
-        assert_eq!(kilobytes("7f0-7ff ---p\nRss:      4096 kB\nPss:        1000 kB\nPss_Dirty: 5 kB\n", "Pss:"), Some(1_024_000));
+        assert_eq!(
+            kilobytes(
+                "7f0-7ff ---p\nRss:      4096 kB\nPss:        1000 kB\nPss_Dirty: 5 kB\n",
+                "Pss:"
+            ),
+            Some(1_024_000)
+        );
         assert_eq!(kilobytes("Rss: 1 kB\n", "Pss:"), None);
         let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let (rough, careful) = (measure(&[me], None, None, u64::MAX), measure(&[me], None, None, 0));
-        assert!(rough.memory_bytes >= careful.memory_bytes && careful.memory_bytes > 1 << 20, "{rough:?} {careful:?}");
+        let (rough, careful) = (
+            measure(&[me], None, None, u64::MAX),
+            measure(&[me], None, None, 0),
+        );
+        assert!(
+            rough.memory_bytes >= careful.memory_bytes && careful.memory_bytes > 1 << 20,
+            "{rough:?} {careful:?}"
+        );
         assert_eq!((careful.processes, careful.largest.unwrap().0), (1, me));
-        assert_eq!(measure(&[me], Some(me), None, 0).largest, None, "a postmaster is not chosen");
+        assert_eq!(
+            measure(&[me], Some(me), None, 0).largest,
+            None,
+            "a postmaster is not chosen"
+        );
     }
 }

@@ -66,13 +66,19 @@ struct Which {
     _lint_type: Option<LintType>,
 }
 
-async fn security(project: Project, app: App, Query(_): Query<Which>) -> Result<Json<Advice>, Error> {
+async fn security(
+    project: Project,
+    app: App,
+    Query(_): Query<Which>,
+) -> Result<Json<Advice>, Error> {
     advice(&app, &project, Category::Security).await
 }
 
 async fn advice(app: &App, project: &Project, category: Category) -> Result<Json<Advice>, Error> {
     let target = projects::target(app, project).await?;
-    Ok(Json(Advice { lints: advise(&target, category, Limits::default()).await? }))
+    Ok(Json(Advice {
+        lints: advise(&target, category, Limits::default()).await?,
+    }))
 }
 
 static RUN: Endpoint = Endpoint {
@@ -84,7 +90,9 @@ static RUN: Endpoint = Endpoint {
     aliases: &[],
     access: pat_only(&[&[P::AdvisorsRead]]),
     limit: &STANDARD,
-    handler: || mount(run).sample(r#"{"data": {"type": "project_advisors", "attributes": {"lints": [{"name": "no_primary_key"}]}}}"#),
+    handler: || {
+        mount(run).sample(r#"{"data": {"type": "project_advisors", "attributes": {"lints": [{"name": "no_primary_key"}]}}}"#)
+    },
 };
 
 /// Lints that can be asked for at once.
@@ -128,14 +136,34 @@ struct RunResponse {
     data: Resource<Advice>,
 }
 
-async fn run(project: Project, app: App, Json(request): Json<RunRequest>) -> Result<Json<RunResponse>, Error> {
+async fn run(
+    project: Project,
+    app: App,
+    Json(request): Json<RunRequest>,
+) -> Result<Json<RunResponse>, Error> {
     let names = request.data.attributes.lints;
     if !(1..=LINTS_MAX).contains(&names.len()) {
-        return Err(Error::invalid("data.attributes.lints", format!("Invalid input: expected 1 to {LINTS_MAX} lints")));
+        return Err(Error::invalid(
+            "data.attributes.lints",
+            format!("Invalid input: expected 1 to {LINTS_MAX} lints"),
+        ));
     }
-    let unknown = |name: &str| Error::invalid("data.attributes.lints", format!("Invalid input: there is no lint {name}"));
-    let asked = names.iter().map(|lint| Asked::named(&lint.name).ok_or_else(|| unknown(&lint.name))).collect::<Result<Vec<_>, _>>()?;
+    let unknown = |name: &str| {
+        Error::invalid(
+            "data.attributes.lints",
+            format!("Invalid input: there is no lint {name}"),
+        )
+    };
+    let asked = names
+        .iter()
+        .map(|lint| Asked::named(&lint.name).ok_or_else(|| unknown(&lint.name)))
+        .collect::<Result<Vec<_>, _>>()?;
     let target = projects::target(&app, &project).await?;
     let lints = super::run(&target, &asked, Limits::default()).await?;
-    Ok(Json(RunResponse { data: Resource { r#type: ResourceType::ProjectAdvisors, attributes: Advice { lints } } }))
+    Ok(Json(RunResponse {
+        data: Resource {
+            r#type: ResourceType::ProjectAdvisors,
+            attributes: Advice { lints },
+        },
+    }))
 }

@@ -110,7 +110,11 @@ impl Category {
 /// Looks for every fault of a category.
 ///
 /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the time is up.
-pub async fn advise(target: &Target, category: Category, limits: Limits) -> Result<Vec<Finding>, Error> {
+pub async fn advise(
+    target: &Target,
+    category: Category,
+    limits: Limits,
+) -> Result<Vec<Finding>, Error> {
     let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in category.lints() {
@@ -120,24 +124,49 @@ pub async fn advise(target: &Target, category: Category, limits: Limits) -> Resu
 }
 
 async fn open(target: &Target, limits: Limits) -> Result<Session, Error> {
-    let settings = [("default_transaction_read_only", "on"), ("search_path", "pg_catalog")];
+    let settings = [
+        ("default_transaction_read_only", "on"),
+        ("search_path", "pg_catalog"),
+    ];
     Session::open(target, READER, DATABASE, &settings, limits).await
 }
 
 impl Lint {
     async fn look(&self, session: &mut Session, category: Category) -> Result<Vec<Finding>, Error> {
-        let sql = format!("select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}", self.sql);
-        session.simple(&sql).await?.rows.texts().into_iter().map(|row| self.finding(category, row)).collect()
+        let sql = format!(
+            "select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}",
+            self.sql
+        );
+        session
+            .simple(&sql)
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .map(|row| self.finding(category, row))
+            .collect()
     }
 
     fn finding(&self, category: Category, row: Vec<Option<String>>) -> Result<Finding, Error> {
-        let [schema, name, kind, detail, key, extra] =
-            <[_; 6]>::try_from(row).map_err(|row| format!("{} columns", row.len())).context("reading a lint's findings")?;
-        let extra: Metadata =
-            extra.map_or(Ok(Metadata::default()), |text| serde_json::from_str(&text)).context("reading a lint's facts")?;
+        let [schema, name, kind, detail, key, extra] = <[_; 6]>::try_from(row)
+            .map_err(|row| format!("{} columns", row.len()))
+            .context("reading a lint's findings")?;
+        let extra: Metadata = extra
+            .map_or(Ok(Metadata::default()), |text| serde_json::from_str(&text))
+            .context("reading a lint's facts")?;
         let key = key.unwrap_or_default();
-        let parts = [Some(self.name), schema.as_deref(), name.as_deref(), Some(key.as_str())];
-        let cache_key = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_");
+        let parts = [
+            Some(self.name),
+            schema.as_deref(),
+            name.as_deref(),
+            Some(key.as_str()),
+        ];
+        let cache_key = parts
+            .into_iter()
+            .flatten()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("_");
         Ok(Finding {
             name: self.name,
             title: self.title,
@@ -201,11 +230,18 @@ pub enum Asked {
 impl Asked {
     /// The lint of this name, if the contract has one.
     pub fn named(name: &str) -> Option<Self> {
-        let checked = [Category::Performance, Category::Security].into_iter().find_map(|category| {
-            let lint = category.lints().iter().find(|lint| lint.name == name)?;
-            Some(Self::Checked(category, lint))
-        });
-        checked.or_else(|| UNCHECKED.iter().find(|unchecked| **unchecked == name).map(|name| Self::Unchecked(name)))
+        let checked = [Category::Performance, Category::Security]
+            .into_iter()
+            .find_map(|category| {
+                let lint = category.lints().iter().find(|lint| lint.name == name)?;
+                Some(Self::Checked(category, lint))
+            });
+        checked.or_else(|| {
+            UNCHECKED
+                .iter()
+                .find(|unchecked| **unchecked == name)
+                .map(|name| Self::Unchecked(name))
+        })
     }
 }
 
@@ -217,7 +253,9 @@ pub async fn run(target: &Target, asked: &[Asked], limits: Limits) -> Result<Vec
     let mut findings = Vec::new();
     for lint in asked {
         match lint {
-            Asked::Checked(category, lint) => findings.append(&mut lint.look(&mut session, *category).await?),
+            Asked::Checked(category, lint) => {
+                findings.append(&mut lint.look(&mut session, *category).await?)
+            }
             Asked::Unchecked(name) => findings.push(unavailable(name)),
         }
     }
@@ -234,7 +272,11 @@ fn unavailable(name: &str) -> Finding {
         description: "This server does not look for that fault.",
         detail: format!("`{name}` is not checked"),
         remediation: "Nothing here says whether there is a fault: look for it in another way.",
-        metadata: Metadata { name: name.to_owned(), kind: "health".to_owned(), ..Metadata::default() },
+        metadata: Metadata {
+            name: name.to_owned(),
+            kind: "health".to_owned(),
+            ..Metadata::default()
+        },
         cache_key: format!("advisor_check_unavailable_{name}"),
     }
 }

@@ -181,16 +181,33 @@ impl Catalog {
     ///
     /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Invalid`] if it is over the limits.
     pub async fn read(target: &Target, schemas: &[String], limits: Limits) -> Result<Self, Error> {
-        let settings = [("default_transaction_read_only", "on"), ("search_path", "pg_catalog")];
+        let settings = [
+            ("default_transaction_read_only", "on"),
+            ("search_path", "pg_catalog"),
+        ];
         let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
         let schemas = serde_json::to_string(schemas).context("writing a list of schemas")?;
-        let answer = session.query(READ, &[Some(&schemas)]).await?.rows.texts().into_iter().flatten().flatten().next();
+        let answer = session
+            .query(READ, &[Some(&schemas)])
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .next();
         serde_json::from_str(&answer.unwrap_or_default()).context("reading a catalog")
     }
 
     /// The relations of a schema that are `kind`.
-    pub fn relations_of<'a>(&'a self, schema: &'a str, kinds: &'a [RelationKind]) -> impl Iterator<Item = &'a Relation> {
-        self.relations.iter().filter(move |relation| relation.schema == schema && kinds.contains(&relation.kind))
+    pub fn relations_of<'a>(
+        &'a self,
+        schema: &'a str,
+        kinds: &'a [RelationKind],
+    ) -> impl Iterator<Item = &'a Relation> {
+        self.relations
+            .iter()
+            .filter(move |relation| relation.schema == schema && kinds.contains(&relation.kind))
     }
 
     /// A relation by its identifier, if it is in one of the schemas.

@@ -70,7 +70,14 @@ impl Catalog {
         let shown = self.shown();
         let mut relationships: HashMap<Oid, Vec<Relationship<'_>>> = HashMap::new();
         for key in &self.foreign_keys {
-            let from = sides(&shown, key.table, &key.schema, &key.table_name, &key.columns, &key.column_numbers);
+            let from = sides(
+                &shown,
+                key.table,
+                &key.schema,
+                &key.table_name,
+                &key.columns,
+                &key.column_numbers,
+            );
             let to = sides(
                 &shown,
                 key.referenced,
@@ -93,11 +100,16 @@ impl Catalog {
     }
 
     fn shown(&self) -> Vec<Shown<'_>> {
-        let taken: HashMap<Oid, Vec<Option<Origin>>> =
-            self.views.iter().map(|view| (view.id, origins(&view.rule, view.columns.len()))).collect();
+        let taken: HashMap<Oid, Vec<Option<Origin>>> = self
+            .views
+            .iter()
+            .map(|view| (view.id, origins(&view.rule, view.columns.len())))
+            .collect();
         let shown = self.views.iter().map(|view| {
             let mut columns: HashMap<Origin, Vec<&str>> = HashMap::new();
-            for (name, origin) in std::iter::zip(&view.columns, taken.get(&view.id).into_iter().flatten()) {
+            for (name, origin) in
+                std::iter::zip(&view.columns, taken.get(&view.id).into_iter().flatten())
+            {
                 if let Some(origin) = origin.and_then(|origin| follow(&taken, origin)) {
                     columns.entry(origin).or_default().push(name);
                 }
@@ -119,11 +131,33 @@ fn relationship<'a>(key: &'a ForeignKey, from: &Side<'a>, to: &Side<'a>) -> Rela
 }
 
 /// The table, and every view that shows these columns of it.
-fn sides<'a>(shown: &[Shown<'a>], table: Oid, schema: &'a str, name: &'a str, columns: &'a [String], numbers: &[i16]) -> Vec<Side<'a>> {
-    let itself = Side { relation: table, schema, name, columns: columns.iter().map(String::as_str).collect() };
+fn sides<'a>(
+    shown: &[Shown<'a>],
+    table: Oid,
+    schema: &'a str,
+    name: &'a str,
+    columns: &'a [String],
+    numbers: &[i16],
+) -> Vec<Side<'a>> {
+    let itself = Side {
+        relation: table,
+        schema,
+        name,
+        columns: columns.iter().map(String::as_str).collect(),
+    };
     let through = shown.iter().flat_map(|Shown { view, columns }| {
-        let ways = ways(numbers.iter().map(|number| columns.get(&(table, *number)).map(Vec::as_slice).unwrap_or_default()));
-        ways.into_iter().map(|columns| Side { relation: view.id, schema: &view.schema, name: &view.name, columns })
+        let ways = ways(numbers.iter().map(|number| {
+            columns
+                .get(&(table, *number))
+                .map(Vec::as_slice)
+                .unwrap_or_default()
+        }));
+        ways.into_iter().map(|columns| Side {
+            relation: view.id,
+            schema: &view.schema,
+            name: &view.name,
+            columns,
+        })
     });
     std::iter::once(itself).chain(through).collect()
 }
@@ -134,7 +168,9 @@ where
     'a: 'b,
 {
     lists.fold(vec![Vec::new()], |ways, names| {
-        let longer = ways.iter().flat_map(|way| names.iter().map(|name| [way.as_slice(), &[*name]].concat()));
+        let longer = ways
+            .iter()
+            .flat_map(|way| names.iter().map(|name| [way.as_slice(), &[*name]].concat()));
         longer.take(WAYS_MAX).collect()
     })
 }
@@ -142,7 +178,9 @@ where
 /// The column of a table behind one that may be a view's.
 fn follow(taken: &HashMap<Oid, Vec<Option<Origin>>>, mut origin: Origin) -> Option<Origin> {
     for _ in 0..DEPTH_MAX {
-        let Some(columns) = taken.get(&origin.0) else { return Some(origin) };
+        let Some(columns) = taken.get(&origin.0) else {
+            return Some(origin);
+        };
         origin = (*columns.get(usize::try_from(origin.1).ok()?.checked_sub(1)?)?)?;
     }
     None
@@ -161,14 +199,20 @@ fn origins(rule: &str, columns: usize) -> Vec<Option<Origin>> {
             "{" => depth += 1,
             "}" => depth = depth.saturating_sub(1),
             field => {
-                let Some(value) = words.next().and_then(|value| value.parse::<u32>().ok()) else { continue };
+                let Some(value) = words.next().and_then(|value| value.parse::<u32>().ok()) else {
+                    continue;
+                };
                 match field {
                     _ if depth != OWN => {}
                     ":resno" => number = usize::try_from(value).unwrap_or_default(),
                     ":resorigtbl" => table = value,
                     _ => {
-                        let place = number.checked_sub(1).and_then(|index| origins.get_mut(index));
-                        if let (Some(place), Ok(column), true) = (place, i16::try_from(value), table != 0) {
+                        let place = number
+                            .checked_sub(1)
+                            .and_then(|index| origins.get_mut(index));
+                        if let (Some(place), Ok(column), true) =
+                            (place, i16::try_from(value), table != 0)
+                        {
                             *place = Some((table, column));
                         }
                     }
@@ -187,19 +231,38 @@ mod tests {
     fn a_rule_tells_where_its_own_columns_come_from() {
         let rule = "{ { { { { } :resno 1 :resorigtbl 7 :resorigcol 7 } } } { { } :resno 1 :resorigtbl 10 :resorigcol 3 } \
                     { { } :resno 2 :resorigtbl 0 :resorigcol 0 } { :resno 3 :resorigtbl 11 :resorigcol 1 } { :resno 4 :resorigtbl 11 :resorigcol 2 } }";
-        assert_eq!(origins(rule, 3), [Some((10, 3)), None, Some((11, 1))], "neither a subquery's nor one that only sorts");
-        for junk in ["", "}", "} } {", "{ { :resno", "{ { :resno x :resorigcol 1 } }", "{ { :resno 0 :resorigtbl 1 :resorigcol 1 } }"] {
+        assert_eq!(
+            origins(rule, 3),
+            [Some((10, 3)), None, Some((11, 1))],
+            "neither a subquery's nor one that only sorts"
+        );
+        for junk in [
+            "",
+            "}",
+            "} } {",
+            "{ { :resno",
+            "{ { :resno x :resorigcol 1 } }",
+            "{ { :resno 0 :resorigtbl 1 :resorigcol 1 } }",
+        ] {
             assert_eq!(origins(junk, 1), [None], "{junk:?}");
         }
     }
 
     #[test]
     fn a_view_of_itself_leads_nowhere() {
-        let taken = HashMap::from([(1, vec![Some((2, 1))]), (2, vec![Some((1, 1)), Some((9, 4)), None])]);
+        let taken = HashMap::from([
+            (1, vec![Some((2, 1))]),
+            (2, vec![Some((1, 1)), Some((9, 4)), None]),
+        ]);
         assert_eq!(follow(&taken, (1, 1)), None);
         assert_eq!(follow(&taken, (2, 2)), Some((9, 4)));
         assert_eq!(
-            (follow(&taken, (2, 3)), follow(&taken, (2, 4)), follow(&taken, (2, 0)), follow(&taken, (2, -1))),
+            (
+                follow(&taken, (2, 3)),
+                follow(&taken, (2, 4)),
+                follow(&taken, (2, 0)),
+                follow(&taken, (2, -1))
+            ),
             (None, None, None, None)
         );
     }
@@ -207,7 +270,10 @@ mod tests {
     #[test]
     fn ways_are_every_combination_up_to_a_bound() {
         let lists: [&[&str]; 2] = [&["a", "b"], &["x", "y"]];
-        assert_eq!(ways(lists.into_iter()), [["a", "x"], ["a", "y"], ["b", "x"], ["b", "y"]]);
+        assert_eq!(
+            ways(lists.into_iter()),
+            [["a", "x"], ["a", "y"], ["b", "x"], ["b", "y"]]
+        );
         assert_eq!(ways([lists[0], &[]].into_iter()), Vec::<Vec<&str>>::new());
         assert_eq!(ways(std::iter::repeat_n(lists[0], 10)).len(), WAYS_MAX);
     }

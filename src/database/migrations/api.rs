@@ -15,7 +15,10 @@ use crate::{
     app::App,
     database::api::required,
     error::Error,
-    http::{Call, Described, Done, Endpoint, IdempotencyKey, Input, Json, Query, Tag, Verb, mount, needs},
+    http::{
+        Call, Described, Done, Endpoint, IdempotencyKey, Input, Json, Query, Tag, Verb, mount,
+        needs,
+    },
     limits::{MIGRATIONS, STANDARD},
     projects,
 };
@@ -52,9 +55,15 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, Version(version): Version, app: App) -> Result<Json<Recorded>, Error> {
+async fn get(
+    project: Project,
+    Version(version): Version,
+    app: App,
+) -> Result<Json<Recorded>, Error> {
     let target = projects::target(&app, &project).await?;
-    Ok(Json(super::get(&target, &version, Budget::default().limits).await?))
+    Ok(Json(
+        super::get(&target, &version, Budget::default().limits).await?,
+    ))
 }
 
 static APPLY: Endpoint = Endpoint {
@@ -70,8 +79,7 @@ static APPLY: Endpoint = Endpoint {
 };
 
 /// A body that works.
-const SAMPLE: &str =
-    r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
+const SAMPLE: &str = r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1CreateMigrationBody")]
@@ -86,11 +94,26 @@ struct MigrationRequest {
 }
 
 impl MigrationRequest {
-    async fn of(self, app: &App, user: &User, idempotency_key: Option<String>) -> Result<NewMigration, Error> {
-        let Self { query, name, rollback } = self;
+    async fn of(
+        self,
+        app: &App,
+        user: &User,
+        idempotency_key: Option<String>,
+    ) -> Result<NewMigration, Error> {
+        let Self {
+            query,
+            name,
+            rollback,
+        } = self;
         required("query", &query)?;
         let created_by = Some(accounts::by_id(&app.db, user.id).await?.email);
-        Ok(NewMigration { query, name, rollback, idempotency_key, created_by })
+        Ok(NewMigration {
+            query,
+            name,
+            rollback,
+            idempotency_key,
+            created_by,
+        })
     }
 }
 
@@ -111,14 +134,24 @@ const LOCK_TIMEOUT_MS_MAX: u64 = 30_000;
 
 impl How {
     fn lock_timeout_ms() -> u64 {
-        Budget::default().lock_timeout.as_millis().try_into().unwrap_or(LOCK_TIMEOUT_MS_MAX)
+        Budget::default()
+            .lock_timeout
+            .as_millis()
+            .try_into()
+            .unwrap_or(LOCK_TIMEOUT_MS_MAX)
     }
 
     fn budget(&self) -> Result<Budget, Error> {
         if !(1..=LOCK_TIMEOUT_MS_MAX).contains(&self.lock_timeout_ms) {
-            return Err(Error::invalid("lock_timeout_ms", format!("Invalid input: expected 1 to {LOCK_TIMEOUT_MS_MAX}")));
+            return Err(Error::invalid(
+                "lock_timeout_ms",
+                format!("Invalid input: expected 1 to {LOCK_TIMEOUT_MS_MAX}"),
+            ));
         }
-        Ok(Budget { lock_timeout: Duration::from_millis(self.lock_timeout_ms), ..Budget::default() })
+        Ok(Budget {
+            lock_timeout: Duration::from_millis(self.lock_timeout_ms),
+            ..Budget::default()
+        })
     }
 }
 
@@ -133,7 +166,9 @@ async fn apply(
     let (migration, budget) = (request.of(&app, &user, key).await?, how.budget()?);
     let target = projects::target(&app, &project).await?;
     if how.dry_run {
-        return Ok(Some(Json(rehearsal::rehearse(&target, &app.clock, &migration, budget).await?)));
+        return Ok(Some(Json(
+            rehearsal::rehearse(&target, &app.clock, &migration, budget).await?,
+        )));
     }
     super::apply(&target, &app.clock, &migration, budget).await?;
     Ok(None)
@@ -173,7 +208,11 @@ static PATCH: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(patch).that_changes_elsewhere().sample(r#"{"name": "create_notes"}"#),
+    handler: || {
+        mount(patch)
+            .that_changes_elsewhere()
+            .sample(r#"{"name": "create_notes"}"#)
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -185,9 +224,17 @@ struct PatchRequest {
     rollback: Option<String>,
 }
 
-async fn patch(project: Project, Version(version): Version, app: App, Json(request): Json<PatchRequest>) -> Result<Done, Error> {
+async fn patch(
+    project: Project,
+    Version(version): Version,
+    app: App,
+    Json(request): Json<PatchRequest>,
+) -> Result<Done, Error> {
     let target = projects::target(&app, &project).await?;
-    let patch = Patch { name: request.name, rollback: request.rollback };
+    let patch = Patch {
+        name: request.name,
+        rollback: request.rollback,
+    };
     super::patch(&target, &version, &patch, Budget::default()).await?;
     Ok(Done)
 }
@@ -201,7 +248,11 @@ static ROLL_BACK: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(roll_back).that_changes_elsewhere().sample_query("?gte=20261121091503"),
+    handler: || {
+        mount(roll_back)
+            .that_changes_elsewhere()
+            .sample_query("?gte=20261121091503")
+    },
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -211,7 +262,11 @@ struct Since {
     gte: String,
 }
 
-async fn roll_back(project: Project, app: App, Query(Since { gte }): Query<Since>) -> Result<Done, Error> {
+async fn roll_back(
+    project: Project,
+    app: App,
+    Query(Since { gte }): Query<Since>,
+) -> Result<Done, Error> {
     let gte = digits("gte", &gte)?;
     let target = projects::target(&app, &project).await?;
     super::roll_back(&target, &gte, Budget::default()).await?;

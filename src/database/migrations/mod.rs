@@ -115,7 +115,10 @@ pub struct Budget {
 impl Default for Budget {
     /// 4 s for a lock, as the command line has it (`behaviour.md` §8).
     fn default() -> Self {
-        Self { limits: Limits::default(), lock_timeout: Duration::from_secs(4) }
+        Self {
+            limits: Limits::default(),
+            lock_timeout: Duration::from_secs(4),
+        }
     }
 }
 
@@ -128,15 +131,24 @@ pub async fn list(target: &Target, limits: Limits) -> Result<Vec<Migration>, Err
     if columns.is_empty() {
         return Ok(Vec::new());
     }
-    let name = if columns.contains("name") { "name" } else { "null" };
-    let sql = format!(r#"select version, {name} from supabase_migrations.schema_migrations order by version collate "C""#);
+    let name = if columns.contains("name") {
+        "name"
+    } else {
+        "null"
+    };
+    let sql = format!(
+        r#"select version, {name} from supabase_migrations.schema_migrations order by version collate "C""#
+    );
     let rows = session.simple(&sql).await?.rows.texts();
     Ok(rows.into_iter().filter_map(listed).collect())
 }
 
 fn listed(row: Vec<Option<String>>) -> Option<Migration> {
     let [version, name] = row.try_into().ok()?;
-    Some(Migration { version: version?, name })
+    Some(Migration {
+        version: version?,
+        name,
+    })
 }
 
 /// One applied migration.
@@ -148,9 +160,19 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
         return Err(Error::NotFound);
     }
     let sql = "select pg_catalog.to_jsonb(h) from supabase_migrations.schema_migrations h where version = $1";
-    let found = session.query(sql, &[Some(version)]).await?.rows.texts().into_iter().flatten().flatten().next();
-    let row: Row = serde_json::from_str(&found.ok_or(Error::NotFound)?).context("reading a row of a history")?;
-    let texts = |list: Option<Vec<Option<String>>>| list.map(|texts| texts.into_iter().flatten().collect());
+    let found = session
+        .query(sql, &[Some(version)])
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .next();
+    let row: Row = serde_json::from_str(&found.ok_or(Error::NotFound)?)
+        .context("reading a row of a history")?;
+    let texts =
+        |list: Option<Vec<Option<String>>>| list.map(|texts| texts.into_iter().flatten().collect());
     Ok(Recorded {
         version: row.version,
         name: row.name,
@@ -170,37 +192,64 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
 /// Errors: [`Error::Sql`] as the server says, with nothing applied; [`Error::Invalid`] for a text that is refused;
 /// [`Error::Conflict`] if the key was used for another request; [`Error::DatabaseUnreachable`], where a second request
 /// with the same key tells whether the first was applied.
-pub async fn apply(target: &Target, clock: &Clock, migration: &NewMigration, budget: Budget) -> Result<Applied, Error> {
+pub async fn apply(
+    target: &Target,
+    clock: &Clock,
+    migration: &NewMigration,
+    budget: Budget,
+) -> Result<Applied, Error> {
     let script = Script::read("a migration", "query", &migration.query)?;
     let mut turn = Turn::begin(target, budget).await?;
     let request = migration.fingerprint("apply");
     if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied { version, replayed: true });
+        return Ok(Applied {
+            version,
+            replayed: true,
+        });
     }
     let version = turn.record(clock, migration, &request).await?;
     turn.run(&script.text()).await?;
     turn.commit().await?;
-    Ok(Applied { version, replayed: false })
+    Ok(Applied {
+        version,
+        replayed: false,
+    })
 }
 
 /// Records `migration` as applied and runs nothing: for a change that was made in another way.
 ///
 /// Errors: as of [`apply`].
-pub async fn record(target: &Target, clock: &Clock, migration: &NewMigration, budget: Budget) -> Result<Applied, Error> {
+pub async fn record(
+    target: &Target,
+    clock: &Clock,
+    migration: &NewMigration,
+    budget: Budget,
+) -> Result<Applied, Error> {
     let mut turn = Turn::begin(target, budget).await?;
     let request = migration.fingerprint("record");
     if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied { version, replayed: true });
+        return Ok(Applied {
+            version,
+            replayed: true,
+        });
     }
     let version = turn.record(clock, migration, &request).await?;
     turn.commit().await?;
-    Ok(Applied { version, replayed: false })
+    Ok(Applied {
+        version,
+        replayed: false,
+    })
 }
 
 /// Changes name or rollback of a migration.
 ///
 /// Errors: [`Error::NotFound`]; else as of [`apply`].
-pub async fn patch(target: &Target, version: &str, patch: &Patch, budget: Budget) -> Result<(), Error> {
+pub async fn patch(
+    target: &Target,
+    version: &str,
+    patch: &Patch,
+    budget: Budget,
+) -> Result<(), Error> {
     let mut turn = Turn::begin(target, budget).await?;
     turn.patch(version, patch).await?;
     turn.commit().await
@@ -213,7 +262,11 @@ pub async fn patch(target: &Target, version: &str, patch: &Patch, budget: Budget
 pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(), Error> {
     let mut turn = Turn::begin(target, budget).await?;
     let taken = turn.take_out(gte).await?;
-    let without: Vec<_> = taken.iter().filter(|(_, rollback)| rollback.is_none()).map(|(version, _)| version.as_str()).collect();
+    let without: Vec<_> = taken
+        .iter()
+        .filter(|(_, rollback)| rollback.is_none())
+        .map(|(version, _)| version.as_str())
+        .collect();
     if !without.is_empty() {
         return Err(Error::Rejected(
             format!(
@@ -225,8 +278,13 @@ pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(),
     }
     // Each is read before the first one runs.
     let field = |version: &str| format!("rollback of {version}");
-    let texts: Vec<_> = taken.iter().flat_map(|(version, texts)| texts.iter().flatten().map(move |text| (version, text))).collect();
-    let scripts = texts.iter().map(|(version, text)| Ok((version, Script::read("a rollback", &field(version), text)?)));
+    let texts: Vec<_> = taken
+        .iter()
+        .flat_map(|(version, texts)| texts.iter().flatten().map(move |text| (version, text)))
+        .collect();
+    let scripts = texts
+        .iter()
+        .map(|(version, text)| Ok((version, Script::read("a rollback", &field(version), text)?)));
     for (version, script) in scripts.collect::<Result<Vec<_>, Error>>()? {
         turn.run_as(&field(version), &script.text()).await?;
     }

@@ -102,13 +102,22 @@ pub struct Touched {
 /// Does what [`super::apply`] does, rolls it back and answers what it was.
 ///
 /// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
-pub async fn rehearse(target: &Target, clock: &Clock, migration: &NewMigration, budget: Budget) -> Result<Rehearsal, Error> {
+pub async fn rehearse(
+    target: &Target,
+    clock: &Clock,
+    migration: &NewMigration,
+    budget: Budget,
+) -> Result<Rehearsal, Error> {
     let script = Script::read("a migration", "query", &migration.query)?;
     let mut turn = Turn::begin(target, budget).await?;
     let request = migration.fingerprint("apply");
     let mut rehearsal = Rehearsal::new(budget);
     if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Rehearsal { version, replayed: true, ..rehearsal });
+        return Ok(Rehearsal {
+            version,
+            replayed: true,
+            ..rehearsal
+        });
     }
     rehearsal.version = turn.record(clock, migration, &request).await?;
     let held = hold_sequences(&mut turn.session).await;
@@ -122,9 +131,18 @@ pub async fn rehearse(target: &Target, clock: &Clock, migration: &NewMigration, 
         let line = migration.query[..part.start].matches('\n').count() + 1;
         let ran = turn.session.part(&migration.query, part).await;
         let command = ran.map_err(|error| turn.with_hint(error))?;
-        rehearsal.statements.push(Ran { line, command, duration_ms: millis(start.elapsed().saturating_sub(begun)) });
-        let fresh = locks(&mut turn.session).await?.into_iter().filter(|lock| !before.locks.contains(lock));
-        let fresh: Vec<_> = fresh.filter(|lock| !taken.iter().any(|(known, _)| known == lock)).collect();
+        rehearsal.statements.push(Ran {
+            line,
+            command,
+            duration_ms: millis(start.elapsed().saturating_sub(begun)),
+        });
+        let fresh = locks(&mut turn.session)
+            .await?
+            .into_iter()
+            .filter(|lock| !before.locks.contains(lock));
+        let fresh: Vec<_> = fresh
+            .filter(|lock| !taken.iter().any(|(known, _)| known == lock))
+            .collect();
         taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
     }
     let took = start.elapsed();
@@ -134,9 +152,15 @@ pub async fn rehearse(target: &Target, clock: &Clock, migration: &NewMigration, 
 
     rehearsal.duration_ms = millis(took);
     rehearsal.describe(&before, &after);
-    rehearsal.locks =
-        taken.into_iter().filter_map(|((relation, mode), begun)| before.lock(&relation, mode, took.saturating_sub(begun))).collect();
-    rehearsal.locks.sort_by(|a, b| (strength(&b.mode), &a.object).cmp(&(strength(&a.mode), &b.object)));
+    rehearsal.locks = taken
+        .into_iter()
+        .filter_map(|((relation, mode), begun)| {
+            before.lock(&relation, mode, took.saturating_sub(begun))
+        })
+        .collect();
+    rehearsal
+        .locks
+        .sort_by(|a, b| (strength(&b.mode), &a.object).cmp(&(strength(&a.mode), &b.object)));
     Ok(rehearsal)
 }
 
@@ -184,19 +208,46 @@ impl Rehearsal {
     fn describe(&mut self, before: &Scene, after: &Scene) {
         self.created = after.without(before);
         self.dropped = before.without(after);
-        let both = || after.things.iter().filter_map(|(id, now)| Some((before.things.get(id)?, now)));
-        self.altered = both().filter(|(then, now)| then.hash != now.hash).map(|(_, now)| now.object.clone()).collect();
-        self.rewritten = both().filter(|(then, now)| then.file != now.file).map(|(_, now)| now.object.clone()).collect();
-        for list in [&mut self.created, &mut self.altered, &mut self.dropped, &mut self.rewritten] {
+        let both = || {
+            after
+                .things
+                .iter()
+                .filter_map(|(id, now)| Some((before.things.get(id)?, now)))
+        };
+        self.altered = both()
+            .filter(|(then, now)| then.hash != now.hash)
+            .map(|(_, now)| now.object.clone())
+            .collect();
+        self.rewritten = both()
+            .filter(|(then, now)| then.file != now.file)
+            .map(|(_, now)| now.object.clone())
+            .collect();
+        for list in [
+            &mut self.created,
+            &mut self.altered,
+            &mut self.dropped,
+            &mut self.rewritten,
+        ] {
             list.sort();
         }
         let written = after.rows.iter().map(|(table, now)| {
             let then = before.rows.get(table).copied().unwrap_or_default();
-            let [inserted, updated, deleted] = std::array::from_fn(|n| now[n].saturating_sub(then[n]));
-            Touched { table: table.clone(), inserted, updated, deleted }
+            let [inserted, updated, deleted] =
+                std::array::from_fn(|n| now[n].saturating_sub(then[n]));
+            Touched {
+                table: table.clone(),
+                inserted,
+                updated,
+                deleted,
+            }
         });
-        self.rows = written.filter(|touched| touched.inserted + touched.updated + touched.deleted > 0).collect();
-        let advanced = before.sequences.iter().filter(|(name, then)| after.sequences.get(*name).is_some_and(|now| now != *then));
+        self.rows = written
+            .filter(|touched| touched.inserted + touched.updated + touched.deleted > 0)
+            .collect();
+        let advanced = before
+            .sequences
+            .iter()
+            .filter(|(name, then)| after.sequences.get(*name).is_some_and(|now| now != *then));
         self.sequences_left_advanced = advanced.map(|(name, _)| name.clone()).collect();
     }
 }
@@ -290,23 +341,59 @@ const OTHERS_SEQUENCES: &str = "
 impl Scene {
     async fn look(session: &mut Session) -> Result<Self, Error> {
         let locks = locks(session).await?;
-        let things = session.simple(THINGS).await?.rows.texts().into_iter().filter_map(thing).collect();
-        let rows = session.simple(ROWS).await?.rows.texts().into_iter().filter_map(counts).collect();
+        let things = session
+            .simple(THINGS)
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .filter_map(thing)
+            .collect();
+        let rows = session
+            .simple(ROWS)
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .filter_map(counts)
+            .collect();
         let sequences = session.simple(OTHERS_SEQUENCES).await?.rows.texts();
-        let sequences = sequences.into_iter().filter_map(|row| <[_; 2]>::try_from(row).ok());
-        Ok(Self { things, locks, rows, sequences: sequences.filter_map(|[name, at]| Some((name?, at))).collect() })
+        let sequences = sequences
+            .into_iter()
+            .filter_map(|row| <[_; 2]>::try_from(row).ok());
+        Ok(Self {
+            things,
+            locks,
+            rows,
+            sequences: sequences
+                .filter_map(|[name, at]| Some((name?, at)))
+                .collect(),
+        })
     }
 
     /// What is here and not in `other`, without the parts of what is listed itself.
     fn without(&self, other: &Self) -> Vec<Object> {
         let listed = |id: &Id| !other.things.contains_key(id);
-        let beside = |thing: &Thing| thing.part_of.as_deref().is_none_or(|table| !listed(&relation(table)));
-        self.things.iter().filter(|(id, thing)| listed(id) && beside(thing)).map(|(_, thing)| thing.object.clone()).collect()
+        let beside = |thing: &Thing| {
+            thing
+                .part_of
+                .as_deref()
+                .is_none_or(|table| !listed(&relation(table)))
+        };
+        self.things
+            .iter()
+            .filter(|(id, thing)| listed(id) && beside(thing))
+            .map(|(_, thing)| thing.object.clone())
+            .collect()
     }
 
     fn lock(&self, id: &str, mode: String, held: Duration) -> Option<Lock> {
         let thing = self.things.get(&relation(id))?;
-        Some(Lock { mode, object: thing.object.clone(), held_ms: millis(held) })
+        Some(Lock {
+            mode,
+            object: thing.object.clone(),
+            held_ms: millis(held),
+        })
     }
 }
 
@@ -317,20 +404,46 @@ fn relation(id: &str) -> Id {
 
 fn thing(row: Vec<Option<String>>) -> Option<(Id, Thing)> {
     let [class, id, sub, kind, name, part_of, hash, file] = row.try_into().ok()?;
-    let object = Object { kind: kind?, name: name? };
-    Some(((class?, id?, sub?), Thing { object, part_of, hash: hash?, file: file.unwrap_or_default() }))
+    let object = Object {
+        kind: kind?,
+        name: name?,
+    };
+    Some((
+        (class?, id?, sub?),
+        Thing {
+            object,
+            part_of,
+            hash: hash?,
+            file: file.unwrap_or_default(),
+        },
+    ))
 }
 
 fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
     let [table, inserted, updated, deleted] = row.try_into().ok()?;
-    Some((table?, [inserted?.parse().ok()?, updated?.parse().ok()?, deleted?.parse().ok()?]))
+    Some((
+        table?,
+        [
+            inserted?.parse().ok()?,
+            updated?.parse().ok()?,
+            deleted?.parse().ok()?,
+        ],
+    ))
 }
 
 async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
     let sql = "select relation, mode from pg_catalog.pg_locks
                where locktype = 'relation' and granted and pid = pg_catalog.pg_backend_pid()";
-    let rows = session.simple(sql).await?.rows.texts().into_iter().filter_map(|row| <[_; 2]>::try_from(row).ok());
-    Ok(rows.filter_map(|[relation, mode]| Some((relation?, mode?))).collect())
+    let rows = session
+        .simple(sql)
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .filter_map(|row| <[_; 2]>::try_from(row).ok());
+    Ok(rows
+        .filter_map(|[relation, mode]| Some((relation?, mode?)))
+        .collect())
 }
 
 /// Gives each sequence that is ours to change a new file, with its value and everything else as it is.
@@ -339,6 +452,14 @@ async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                where pg_catalog.pg_has_role(c.relowner, 'USAGE') order by c.oid";
-    let changes: Vec<_> = session.simple(sql).await?.rows.texts().into_iter().flatten().flatten().collect();
+    let changes: Vec<_> = session
+        .simple(sql)
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
     session.script(&changes.join(";")).await.map(drop)
 }

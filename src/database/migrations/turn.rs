@@ -33,7 +33,10 @@ const LATER_COLUMNS: [(&str, &str); 5] = [
     ("statements", "text[]"),
     ("name", "text"),
     ("created_by", "text"),
-    ("idempotency_key", "text constraint schema_migrations_idempotency_key_key unique"),
+    (
+        "idempotency_key",
+        "text constraint schema_migrations_idempotency_key_key unique",
+    ),
     ("rollback", "text[]"),
 ];
 
@@ -52,15 +55,29 @@ pub(super) async fn history_columns(session: &mut Session) -> Result<HashSet<Str
              and a.attnum > 0 and not a.attisdropped",
         )
         .await?;
-    Ok(answer.rows.texts().into_iter().flatten().flatten().collect())
+    Ok(answer
+        .rows
+        .texts()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect())
 }
 
 impl NewMigration {
     /// Tells this request from any other that may come with the same key. Who asks does not matter.
     pub(super) fn fingerprint(&self, operation: &str) -> String {
         let mut hash = Sha256::new();
-        for part in [Some(operation), Some(&self.query), self.name.as_deref(), self.rollback.as_deref()] {
-            hash.update(part.map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+        for part in [
+            Some(operation),
+            Some(&self.query),
+            self.name.as_deref(),
+            self.rollback.as_deref(),
+        ] {
+            hash.update(
+                part.map_or(u64::MAX, |text| text.len() as u64)
+                    .to_le_bytes(),
+            );
             hash.update(part.unwrap_or_default());
         }
         hex::encode(hash.finalize())
@@ -92,17 +109,30 @@ impl Turn {
         if columns.is_empty() {
             session.script(CREATE_HISTORY).await?;
         } else {
-            for (column, definition) in LATER_COLUMNS.iter().filter(|(column, _)| !columns.contains(*column)) {
+            for (column, definition) in LATER_COLUMNS
+                .iter()
+                .filter(|(column, _)| !columns.contains(*column))
+            {
                 session.script(&format!("alter table supabase_migrations.schema_migrations add column {column} {definition}")).await?;
             }
         }
-        let id =
-            first(&mut session, "select pg_catalog.pg_current_xact_id()").await?.ok_or("it has none").context("naming a transaction")?;
-        Ok(Self { session, budget, id })
+        let id = first(&mut session, "select pg_catalog.pg_current_xact_id()")
+            .await?
+            .ok_or("it has none")
+            .context("naming a transaction")?;
+        Ok(Self {
+            session,
+            budget,
+            id,
+        })
     }
 
     /// The version under which this very request was carried out before.
-    pub(super) async fn done_before(&mut self, migration: &NewMigration, fingerprint: &str) -> Result<Option<String>, Error> {
+    pub(super) async fn done_before(
+        &mut self,
+        migration: &NewMigration,
+        fingerprint: &str,
+    ) -> Result<Option<String>, Error> {
         let Some(key) = migration.idempotency_key.as_deref() else {
             return Ok(None);
         };
@@ -122,12 +152,19 @@ impl Turn {
         };
         match <[_; 2]>::try_from(row) {
             Ok([Some(version), Some(same)]) if same == "t" => Ok(Some(version)),
-            _ => Err(Error::Conflict("This Idempotency-Key was used for another migration".into())),
+            _ => Err(Error::Conflict(
+                "This Idempotency-Key was used for another migration".into(),
+            )),
         }
     }
 
     /// Writes the migration's row and answers its version.
-    pub(super) async fn record(&mut self, clock: &Clock, migration: &NewMigration, fingerprint: &str) -> Result<String, Error> {
+    pub(super) async fn record(
+        &mut self,
+        clock: &Clock,
+        migration: &NewMigration,
+        fingerprint: &str,
+    ) -> Result<String, Error> {
         let latest = first(
             &mut self.session,
             r#"select version from supabase_migrations.schema_migrations
@@ -146,12 +183,15 @@ impl Turn {
             migration.rollback.as_deref(),
         ];
         if self.session.query(insert, &values).await?.tag != "INSERT 0 1" {
-            return Err("a rule or trigger on the history swallowed the row").context("recording a migration");
+            return Err("a rule or trigger on the history swallowed the row")
+                .context("recording a migration");
         }
         if let Some(key) = migration.idempotency_key.as_deref() {
             let insert = "insert into supabase_migrations.gantry_requests values ($1, $2)
                           on conflict (idempotency_key) do update set fingerprint = excluded.fingerprint";
-            self.session.query(insert, &[Some(key), Some(fingerprint)]).await?;
+            self.session
+                .query(insert, &[Some(key), Some(fingerprint)])
+                .await?;
         }
         Ok(version)
     }
@@ -161,21 +201,41 @@ impl Turn {
         let update = "update supabase_migrations.schema_migrations set name = coalesce($2, name),
                           rollback = case when $3::text is not null then array[$3::text] else rollback end
                       where version = $1";
-        let answer = self.session.query(update, &[Some(version), patch.name.as_deref(), patch.rollback.as_deref()]).await?;
-        if answer.tag == "UPDATE 1" { Ok(()) } else { Err(Error::NotFound) }
+        let answer = self
+            .session
+            .query(
+                update,
+                &[
+                    Some(version),
+                    patch.name.as_deref(),
+                    patch.rollback.as_deref(),
+                ],
+            )
+            .await?;
+        if answer.tag == "UPDATE 1" {
+            Ok(())
+        } else {
+            Err(Error::NotFound)
+        }
     }
 
     /// Removes every migration from version `gte` on. Answers versions and rollbacks, the newest first.
     ///
     /// Versions that are no numbers are the customer's own (`init`) and have no place in the order.
-    pub(super) async fn take_out(&mut self, gte: &str) -> Result<Vec<(String, Option<Vec<String>>)>, Error> {
+    pub(super) async fn take_out(
+        &mut self,
+        gte: &str,
+    ) -> Result<Vec<(String, Option<Vec<String>>)>, Error> {
         let delete = r#"with gone as (
                             delete from supabase_migrations.schema_migrations
                             where version ~ '^[0-9]+$' and version collate "C" >= $1 returning version, rollback
                         ) select version, pg_catalog.to_json(pg_catalog.array_remove(rollback, null)) from gone
                           order by version collate "C" desc"#;
         let rows = self.session.query(delete, &[Some(gte)]).await?.rows.texts();
-        rows.into_iter().filter_map(|row| <[_; 2]>::try_from(row).ok()).map(read_taken).collect()
+        rows.into_iter()
+            .filter_map(|row| <[_; 2]>::try_from(row).ok())
+            .map(read_taken)
+            .collect()
     }
 
     /// Runs a customer's text.
@@ -196,7 +256,9 @@ impl Turn {
     /// Whether what ran left the transaction as it was.
     pub(super) async fn still_open(&mut self) -> Result<(), Error> {
         let current = "select pg_catalog.pg_current_xact_id_if_assigned()";
-        if self.session.in_transaction() && first(&mut self.session, current).await?.as_ref() == Some(&self.id) {
+        if self.session.in_transaction()
+            && first(&mut self.session, current).await?.as_ref() == Some(&self.id)
+        {
             return Ok(());
         }
         Err(Error::Rejected(
@@ -214,22 +276,43 @@ impl Turn {
 
     /// Adds what the bound was to an error that comes of one.
     pub(super) fn with_hint(&self, error: Error) -> Error {
-        let Error::Sql(text) = error else { return error };
+        let Error::Sql(text) = error else {
+            return error;
+        };
         let hint = match text.split(": ").nth(1).map(str::trim) {
-            Some("55P03") => format!("HINT:  a migration waits at most {} ms for a lock\n", self.budget.lock_timeout.as_millis()),
-            Some("57014") => format!("HINT:  a migration has {} ms in all\n", self.budget.limits.time.as_millis()),
+            Some("55P03") => format!(
+                "HINT:  a migration waits at most {} ms for a lock\n",
+                self.budget.lock_timeout.as_millis()
+            ),
+            Some("57014") => format!(
+                "HINT:  a migration has {} ms in all\n",
+                self.budget.limits.time.as_millis()
+            ),
             _ => String::new(),
         };
         Error::Sql(text + &hint)
     }
 }
 
-fn read_taken([version, rollback]: [Option<String>; 2]) -> Result<(String, Option<Vec<String>>), Error> {
-    let rollback = rollback.map(|texts| serde_json::from_str(&texts)).transpose().context("reading a rollback")?;
+fn read_taken(
+    [version, rollback]: [Option<String>; 2],
+) -> Result<(String, Option<Vec<String>>), Error> {
+    let rollback = rollback
+        .map(|texts| serde_json::from_str(&texts))
+        .transpose()
+        .context("reading a rollback")?;
     Ok((version.unwrap_or_default(), rollback))
 }
 
 /// The first value of the answer.
 async fn first(session: &mut Session, sql: &str) -> Result<Option<String>, Error> {
-    Ok(session.simple(sql).await?.rows.texts().into_iter().flatten().flatten().next())
+    Ok(session
+        .simple(sql)
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .next())
 }

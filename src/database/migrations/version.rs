@@ -13,12 +13,21 @@ pub(super) fn next(now: DateTime<Utc>, latest: Option<&str>) -> Result<String, E
         return Ok(version);
     };
     let next = match NaiveDateTime::parse_from_str(latest, FORM) {
-        Ok(time) => time.checked_add_signed(TimeDelta::seconds(1)).map(|time| time.format(FORM).to_string()),
+        Ok(time) => time
+            .checked_add_signed(TimeDelta::seconds(1))
+            .map(|time| time.format(FORM).to_string()),
         // 14 digits that are no date, such as 20261399000000: only the order matters.
-        Err(_) => latest.parse::<u64>().ok().map(|number| format!("{:014}", number + 1)),
+        Err(_) => latest
+            .parse::<u64>()
+            .ok()
+            .map(|number| format!("{:014}", number + 1)),
     };
     next.filter(|next| next.len() == 14 && next.as_str() > latest)
-        .ok_or_else(|| Error::Rejected(format!("No version is left after {latest}; remove it from the history").into()))
+        .ok_or_else(|| {
+            Error::Rejected(
+                format!("No version is left after {latest}; remove it from the history").into(),
+            )
+        })
 }
 
 #[cfg(test)]
@@ -26,13 +35,18 @@ mod tests {
     use super::*;
 
     fn at(version: &str) -> DateTime<Utc> {
-        NaiveDateTime::parse_from_str(version, "%Y%m%d%H%M%S").unwrap().and_utc()
+        NaiveDateTime::parse_from_str(version, "%Y%m%d%H%M%S")
+            .unwrap()
+            .and_utc()
     }
 
     #[test]
     fn a_version_is_the_time_in_utc() {
         assert_eq!(next(at("20261101091503"), None).unwrap(), "20261101091503");
-        assert_eq!(next(at("20261101091503"), Some("20261101091502")).unwrap(), "20261101091503");
+        assert_eq!(
+            next(at("20261101091503"), Some("20261101091502")).unwrap(),
+            "20261101091503"
+        );
     }
 
     #[test]
@@ -47,13 +61,22 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_does_not_reorder() {
-        assert_eq!(next(at("20261101091503"), Some("20271231235959")).unwrap(), "20280101000000");
+        assert_eq!(
+            next(at("20261101091503"), Some("20271231235959")).unwrap(),
+            "20280101000000"
+        );
     }
 
     #[test]
     fn versions_that_are_no_dates_are_passed_too() {
-        assert_eq!(next(at("20261101091503"), Some("20261399999999")).unwrap(), "20261400000000");
-        assert_eq!(next(at("20261101091503"), Some("00000000000042")).unwrap(), "20261101091503");
+        assert_eq!(
+            next(at("20261101091503"), Some("20261399999999")).unwrap(),
+            "20261400000000"
+        );
+        assert_eq!(
+            next(at("20261101091503"), Some("00000000000042")).unwrap(),
+            "20261101091503"
+        );
         for last in ["99999999999999", "99991231235959"] {
             assert!(next(at("20261101091503"), Some(last)).is_err(), "{last}");
         }

@@ -4,7 +4,9 @@ mod print;
 
 use std::{collections::HashMap, fmt::Write as _};
 
-use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Relationship, Type};
+use super::catalog::{
+    Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Relationship, Type,
+};
 use print::{Block, key, text};
 
 /// What clients are told about the data API's dialect.
@@ -18,7 +20,10 @@ const DEPTH_MAX: u8 = 16;
 
 /// The file: a `Database` type with the catalog's schemas, shorthands, and constants of the enums.
 pub fn generate(catalog: &Catalog) -> String {
-    let generator = Generator { catalog, relationships: catalog.relationships() };
+    let generator = Generator {
+        catalog,
+        relationships: catalog.relationships(),
+    };
     let mut out = Block::new();
     out.open("export type Database = {");
     out.line("// Tells `createClient` which data API it speaks to.");
@@ -51,17 +56,35 @@ impl<'a> Generator<'a> {
     fn schema(&self, out: &mut Block, schema: &str) {
         let of = |kinds| self.catalog.relations_of(schema, kinds).collect::<Vec<_>>();
         out.open(&format!("{}: {{", key(schema)));
-        out.list("Tables", &of(&[RelationKind::Table]), |out, table| self.relation(out, table));
-        out.list("Views", &of(&[RelationKind::View, RelationKind::Materialized]), |out, view| self.relation(out, view));
-        out.list("Functions", &self.functions(schema), |out, overloads| self.overloads(out, overloads));
-        out.list("Enums", &self.enums(schema), |out, (name, labels)| out.line(&format!("{}: {}", key(name), union(labels))));
-        out.list("CompositeTypes", &of(&[RelationKind::Composite]), |out, composite| {
-            out.open(&format!("{}: {{", key(&composite.name)));
-            for column in &composite.columns {
-                out.line(&format!("{}: {} | null", key(&column.name), self.type_of(column.kind)));
-            }
-            out.close("}");
+        out.list("Tables", &of(&[RelationKind::Table]), |out, table| {
+            self.relation(out, table)
         });
+        out.list(
+            "Views",
+            &of(&[RelationKind::View, RelationKind::Materialized]),
+            |out, view| self.relation(out, view),
+        );
+        out.list("Functions", &self.functions(schema), |out, overloads| {
+            self.overloads(out, overloads)
+        });
+        out.list("Enums", &self.enums(schema), |out, (name, labels)| {
+            out.line(&format!("{}: {}", key(name), union(labels)))
+        });
+        out.list(
+            "CompositeTypes",
+            &of(&[RelationKind::Composite]),
+            |out, composite| {
+                out.open(&format!("{}: {{", key(&composite.name)));
+                for column in &composite.columns {
+                    out.line(&format!(
+                        "{}: {} | null",
+                        key(&column.name),
+                        self.type_of(column.kind)
+                    ));
+                }
+                out.close("}");
+            },
+        );
         out.close("}");
     }
 
@@ -70,11 +93,18 @@ impl<'a> Generator<'a> {
         out.open("Row: {");
         self.columns(out, relation, Use::Read);
         for function in self.computed(relation) {
-            out.line(&format!("{}: {} | null", key(&function.name), self.returns(function)));
+            out.line(&format!(
+                "{}: {} | null",
+                key(&function.name),
+                self.returns(function)
+            ));
         }
         out.close("}");
         let table = relation.kind == RelationKind::Table;
-        for (name, purpose, possible) in [("Insert", Use::Insert, relation.insertable), ("Update", Use::Update, relation.updatable)] {
+        for (name, purpose, possible) in [
+            ("Insert", Use::Insert, relation.insertable),
+            ("Update", Use::Update, relation.updatable),
+        ] {
             if table || possible {
                 out.open(&format!("{name}: {{"));
                 self.columns(out, relation, purpose);
@@ -106,10 +136,20 @@ impl<'a> Generator<'a> {
     }
 
     fn relationships(&self, out: &mut Block, relation: &Relation) {
-        let Some(ways) = self.relationships.get(&relation.id).filter(|ways| !ways.is_empty()) else {
+        let Some(ways) = self
+            .relationships
+            .get(&relation.id)
+            .filter(|ways| !ways.is_empty())
+        else {
             return out.line("Relationships: []");
         };
-        let list = |names: &[&str]| names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
+        let list = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| text(name))
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
         out.open("Relationships: [");
         for way in ways {
             out.open("{");
@@ -117,7 +157,10 @@ impl<'a> Generator<'a> {
             out.line(&format!("columns: [{}]", list(&way.columns)));
             out.line(&format!("isOneToOne: {}", way.one_to_one));
             out.line(&format!("referencedRelation: {}", text(way.referenced)));
-            out.line(&format!("referencedColumns: [{}]", list(&way.referenced_columns)));
+            out.line(&format!(
+                "referencedColumns: [{}]",
+                list(&way.referenced_columns)
+            ));
             out.close("},");
         }
         out.close("]");
@@ -126,7 +169,12 @@ impl<'a> Generator<'a> {
     /// Functions that the data API can call, those of one name together.
     fn functions(&self, schema: &str) -> Vec<Vec<&'a Function>> {
         let mut named: Vec<Vec<&Function>> = Vec::new();
-        for function in self.catalog.functions.iter().filter(|function| function.schema == schema && self.callable(function)) {
+        for function in self
+            .catalog
+            .functions
+            .iter()
+            .filter(|function| function.schema == schema && self.callable(function))
+        {
             match named.last_mut() {
                 Some(overloads) if overloads[0].name == function.name => overloads.push(function),
                 _ => named.push(vec![function]),
@@ -141,7 +189,8 @@ impl<'a> Generator<'a> {
             [only] if only.name.is_empty() => {
                 let kind = self.catalog.types.get(&only.kind);
                 kind.is_some_and(|kind| {
-                    ["json", "jsonb", "text", "bytea", "xml"].contains(&kind.name.as_str()) || self.row_of(kind).is_some()
+                    ["json", "jsonb", "text", "bytea", "xml"].contains(&kind.name.as_str())
+                        || self.row_of(kind).is_some()
                 })
             }
             arguments => arguments.iter().all(|argument| !argument.name.is_empty()),
@@ -166,22 +215,47 @@ impl<'a> Generator<'a> {
     fn function(&self, out: &mut Block, function: &Function) {
         let argument = |argument: &Argument| {
             let optional = if argument.has_default { "?" } else { "" };
-            format!("{}{optional}: {}", key(&argument.name), self.type_of(argument.kind))
+            format!(
+                "{}{optional}: {}",
+                key(&argument.name),
+                self.type_of(argument.kind)
+            )
         };
         let mut arguments: Vec<_> = function.arguments.iter().collect();
         arguments.sort_by(|a, b| a.name.cmp(&b.name));
         match arguments.as_slice() {
             [] => out.line("Args: never"),
-            arguments => out.line(&format!("Args: {{ {} }}", arguments.iter().map(|a| argument(a)).collect::<Vec<_>>().join("; "))),
+            arguments => out.line(&format!(
+                "Args: {{ {} }}",
+                arguments
+                    .iter()
+                    .map(|a| argument(a))
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            )),
         }
         out.line(&format!("Returns: {}", self.returns(function)));
-        let Some(to) = self.catalog.types.get(&function.returns).and_then(|kind| self.row_of(kind)) else { return };
+        let Some(to) = self
+            .catalog
+            .types
+            .get(&function.returns)
+            .and_then(|kind| self.row_of(kind))
+        else {
+            return;
+        };
         let from = match function.arguments.as_slice() {
-            [only] => self.catalog.types.get(&only.kind).and_then(|kind| self.row_of(kind)),
+            [only] => self
+                .catalog
+                .types
+                .get(&only.kind)
+                .and_then(|kind| self.row_of(kind)),
             _ => None,
         };
         out.open("SetofOptions: {");
-        out.line(&format!("from: {}", from.map_or("\"*\"".to_owned(), |relation| text(&relation.name))));
+        out.line(&format!(
+            "from: {}",
+            from.map_or("\"*\"".to_owned(), |relation| text(&relation.name))
+        ));
         out.line(&format!("to: {}", text(&to.name)));
         out.line(&format!("isOneToOne: {}", !function.set));
         out.line(&format!("isSetofReturn: {}", function.set));
@@ -191,33 +265,74 @@ impl<'a> Generator<'a> {
     /// Functions of one row of `relation`: the data API shows them as columns.
     fn computed(&self, relation: &Relation) -> Vec<&'a Function> {
         let of_row = |function: &&Function| match function.arguments.as_slice() {
-            [only] => self.catalog.types.get(&only.kind).is_some_and(|kind| kind.relation == Some(relation.id)),
+            [only] => self
+                .catalog
+                .types
+                .get(&only.kind)
+                .is_some_and(|kind| kind.relation == Some(relation.id)),
             _ => false,
         };
-        let mut computed: Vec<_> = self.catalog.functions.iter().filter(|f| f.schema == relation.schema && !f.set).filter(of_row).collect();
+        let mut computed: Vec<_> = self
+            .catalog
+            .functions
+            .iter()
+            .filter(|f| f.schema == relation.schema && !f.set)
+            .filter(of_row)
+            .collect();
         computed.dedup_by(|a, b| a.name == b.name);
-        computed.retain(|function| relation.columns.iter().all(|column| column.name != function.name));
+        computed.retain(|function| {
+            relation
+                .columns
+                .iter()
+                .all(|column| column.name != function.name)
+        });
         computed
     }
 
     fn returns(&self, function: &Function) -> String {
         let one = match function.columns.as_slice() {
-            [] => match self.catalog.types.get(&function.returns).and_then(|kind| self.row_of(kind)) {
-                Some(relation) => braced(relation.columns.iter().map(|column| self.column(column, false, Use::Read))),
+            [] => match self
+                .catalog
+                .types
+                .get(&function.returns)
+                .and_then(|kind| self.row_of(kind))
+            {
+                Some(relation) => braced(
+                    relation
+                        .columns
+                        .iter()
+                        .map(|column| self.column(column, false, Use::Read)),
+                ),
                 None => self.type_of(function.returns),
             },
-            columns => braced(columns.iter().map(|column| format!("{}: {}", key(&column.name), self.type_of(column.kind)))),
+            columns => braced(
+                columns
+                    .iter()
+                    .map(|column| format!("{}: {}", key(&column.name), self.type_of(column.kind))),
+            ),
         };
-        if function.set { format!("{one}[]") } else { one }
+        if function.set {
+            format!("{one}[]")
+        } else {
+            one
+        }
     }
 
     fn row_of(&self, kind: &Type) -> Option<&'a Relation> {
-        self.catalog.relation(kind.relation?).filter(|relation| relation.kind != RelationKind::Composite)
+        self.catalog
+            .relation(kind.relation?)
+            .filter(|relation| relation.kind != RelationKind::Composite)
     }
 
     fn enums(&self, schema: &str) -> Vec<(&'a str, &'a [String])> {
-        let of_schema = self.catalog.types.values().filter(|kind| kind.schema == schema);
-        let mut enums: Vec<_> = of_schema.filter_map(|kind| Some((kind.name.as_str(), kind.labels.as_deref()?))).collect();
+        let of_schema = self
+            .catalog
+            .types
+            .values()
+            .filter(|kind| kind.schema == schema);
+        let mut enums: Vec<_> = of_schema
+            .filter_map(|kind| Some((kind.name.as_str(), kind.labels.as_deref()?)))
+            .collect();
         enums.sort_unstable();
         enums
     }
@@ -227,22 +342,38 @@ impl<'a> Generator<'a> {
     }
 
     fn type_within(&self, id: Oid, depth: u8) -> String {
-        let Some(kind) = self.catalog.types.get(&id).filter(|_| depth < DEPTH_MAX) else { return "unknown".to_owned() };
+        let Some(kind) = self.catalog.types.get(&id).filter(|_| depth < DEPTH_MAX) else {
+            return "unknown".to_owned();
+        };
         if let Some(element) = kind.element {
             let element = self.type_within(element, depth + 1);
-            return if element.contains(" | ") { format!("({element})[]") } else { format!("{element}[]") };
+            return if element.contains(" | ") {
+                format!("({element})[]")
+            } else {
+                format!("{element}[]")
+            };
         }
         if let Some(base) = kind.base {
             return self.type_within(base, depth + 1);
         }
         let shown = self.catalog.schemas.contains(&kind.schema);
-        let within = |list: &str, name: &str| format!("Database[{}][\"{list}\"][{}]", text(&kind.schema), text(name));
+        let within = |list: &str, name: &str| {
+            format!(
+                "Database[{}][\"{list}\"][{}]",
+                text(&kind.schema),
+                text(name)
+            )
+        };
         match (&kind.labels, kind.relation) {
             (Some(_), _) if shown => within("Enums", &kind.name),
             (Some(labels), _) => union(labels),
             (None, Some(id)) => match self.catalog.relation(id) {
-                Some(relation) if relation.kind == RelationKind::Composite => within("CompositeTypes", &relation.name),
-                Some(relation) if relation.kind == RelationKind::Table => within("Tables", &relation.name) + "[\"Row\"]",
+                Some(relation) if relation.kind == RelationKind::Composite => {
+                    within("CompositeTypes", &relation.name)
+                }
+                Some(relation) if relation.kind == RelationKind::Table => {
+                    within("Tables", &relation.name) + "[\"Row\"]"
+                }
                 Some(relation) => within("Views", &relation.name) + "[\"Row\"]",
                 None => "unknown".to_owned(),
             },
@@ -274,7 +405,15 @@ fn braced(fields: impl Iterator<Item = String>) -> String {
 }
 
 fn union(labels: &[String]) -> String {
-    if labels.is_empty() { "never".to_owned() } else { labels.iter().map(|label| text(label)).collect::<Vec<_>>().join(" | ") }
+    if labels.is_empty() {
+        "never".to_owned()
+    } else {
+        labels
+            .iter()
+            .map(|label| text(label))
+            .collect::<Vec<_>>()
+            .join(" | ")
+    }
 }
 
 /// How values of PostgreSQL's own types, and of extensions, come out of the data API's JSON.
@@ -285,8 +424,8 @@ fn builtin(name: &str) -> &'static str {
         "json" | "jsonb" => "Json",
         "void" => "undefined",
         "record" => "Record<string, unknown>",
-        "bytea" | "bpchar" | "varchar" | "text" | "citext" | "name" | "char" | "date" | "time" | "timetz" | "timestamp" | "timestamptz"
-        | "uuid" | "vector" | "halfvec" => "string",
+        "bytea" | "bpchar" | "varchar" | "text" | "citext" | "name" | "char" | "date" | "time"
+        | "timetz" | "timestamp" | "timestamptz" | "uuid" | "vector" | "halfvec" => "string",
         _ => "unknown",
     }
 }

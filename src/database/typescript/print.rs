@@ -8,7 +8,10 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new() -> Self {
-        Self { text: String::new(), depth: 0 }
+        Self {
+            text: String::new(),
+            depth: 0,
+        }
     }
 
     pub(super) fn line(&mut self, line: &str) {
@@ -53,7 +56,9 @@ impl Block {
 /// A name as the key of an object.
 pub(super) fn key(name: &str) -> String {
     let mut letters = name.chars();
-    let plain = letters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+    let plain = letters
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
         && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
     if plain { name.to_owned() } else { text(name) }
 }

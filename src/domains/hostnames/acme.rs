@@ -4,8 +4,8 @@ use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use instant_acme::{
-    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier, NewAccount,
-    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier,
+    ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
 use secrecy::{ExposeSecret, SecretString};
 use smol_str::SmolStr;
@@ -157,11 +157,15 @@ impl fmt::Display for Failure {
             Self::Authority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
             Self::Invalid(why) | Self::Hindered(why) => f.write_str(why),
-            Self::Exhausted(Whose::All) => f.write_str("this server has asked for as many certificates as its authority allows"),
-            Self::Exhausted(Whose::Organizations) => {
-                f.write_str("the organization has asked for as many certificates as it may in three hours")
-            }
-            Self::Exhausted(Whose::Hostnames) => f.write_str("as many certificates were asked for this hostname as may be in an hour"),
+            Self::Exhausted(Whose::All) => f.write_str(
+                "this server has asked for as many certificates as its authority allows",
+            ),
+            Self::Exhausted(Whose::Organizations) => f.write_str(
+                "the organization has asked for as many certificates as it may in three hours",
+            ),
+            Self::Exhausted(Whose::Hostnames) => f.write_str(
+                "as many certificates were asked for this hostname as may be in an hour",
+            ),
             Self::Later(why) => f.write_str(why),
         }
     }
@@ -169,8 +173,14 @@ impl fmt::Display for Failure {
 
 /// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
 /// crashes before it is written down that there is one finds it again, instead of ordering another.
-pub(super) async fn obtain(app: &App, authority: &Authority, subject: &Subject) -> Result<Outcome, Error> {
-    let gone = timeout(GO, Box::pin(go(app, authority, subject))).await.unwrap_or(Err(Failure::Later("the authority takes its time")));
+pub(super) async fn obtain(
+    app: &App,
+    authority: &Authority,
+    subject: &Subject,
+) -> Result<Outcome, Error> {
+    let gone = timeout(GO, Box::pin(go(app, authority, subject)))
+        .await
+        .unwrap_or(Err(Failure::Later("the authority takes its time")));
     match gone {
         Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
         Err(Failure::Ours(error)) => Err(error),
@@ -178,9 +188,9 @@ pub(super) async fn obtain(app: &App, authority: &Authority, subject: &Subject) 
             forget(app, subject.id).await?;
             Ok(Outcome::Refused(why))
         }
-        Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => {
-            Ok(Outcome::Postponed(format!("{exhausted}; it is tried again by itself")))
-        }
+        Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => Ok(Outcome::Postponed(
+            format!("{exhausted}; it is tried again by itself"),
+        )),
         // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
         Err(other) => Ok(Outcome::Unfinished(other.to_string())),
     }
@@ -204,7 +214,11 @@ async fn go(app: &App, authority: &Authority, subject: &Subject) -> Result<DateT
     let status = order.state().status;
     match status {
         OrderStatus::Invalid => return Err(Failure::Invalid(why_invalid(&mut order).await)),
-        OrderStatus::Ready => order.finalize_csr(&certificates::request(&subject.name, &key)?).await?,
+        OrderStatus::Ready => {
+            order
+                .finalize_csr(&certificates::request(&subject.name, &key)?)
+                .await?
+        }
         OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
     }
     let chain = order.poll_certificate(&patience).await?;
@@ -217,77 +231,173 @@ async fn go(app: &App, authority: &Authority, subject: &Subject) -> Result<DateT
 async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
     let doing = "reading the account at the authority";
     if credentials(app, authority).await?.is_none() {
-        let contact: Vec<String> = authority.contact.iter().map(|address| format!("mailto:{address}")).collect();
+        let contact: Vec<String> = authority
+            .contact
+            .iter()
+            .map(|address| format!("mailto:{address}"))
+            .collect();
         let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
-        let (_, credentials) = authority.builder()?.create(&wanted, authority.directory.clone(), None).await?;
+        let wanted = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let (_, credentials) = authority
+            .builder()?
+            .create(&wanted, authority.directory.clone(), None)
+            .await?;
         let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
-        let sealed = app.settings.sealing.seal(&app.entropy, &authority.place(), &text)?;
+        let sealed = app
+            .settings
+            .sealing
+            .seal(&app.entropy, &authority.place(), &text)?;
         // Of two nodes that make one at once the first one's is used.
-        let sql = "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
-        app.db.query(sql, &[&authority.directory, &sealed]).await.context(doing)?;
+        let sql =
+            "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
+        app.db
+            .query(sql, &[&authority.directory, &sealed])
+            .await
+            .context(doing)?;
     }
-    Ok(known_account(app, authority).await?.ok_or("it is gone").context(doing)?)
+    Ok(known_account(app, authority)
+        .await?
+        .ok_or("it is gone")
+        .context(doing)?)
 }
 
 /// Our account at the authority, if there is one.
-pub(super) async fn known_account(app: &App, authority: &Authority) -> Result<Option<Account>, Failure> {
-    let Some(known) = credentials(app, authority).await? else { return Ok(None) };
+pub(super) async fn known_account(
+    app: &App,
+    authority: &Authority,
+) -> Result<Option<Account>, Failure> {
+    let Some(known) = credentials(app, authority).await? else {
+        return Ok(None);
+    };
     Ok(Some(authority.builder()?.from_credentials(known).await?))
 }
 
-async fn credentials(app: &App, authority: &Authority) -> Result<Option<AccountCredentials>, Error> {
+async fn credentials(
+    app: &App,
+    authority: &Authority,
+) -> Result<Option<AccountCredentials>, Error> {
     let doing = "reading the account at the authority";
-    let rows = app.db.query("select sealed from acme_accounts where directory = $1", &[&authority.directory]).await.context(doing)?;
-    let Some(row) = rows.first() else { return Ok(None) };
+    let rows = app
+        .db
+        .query(
+            "select sealed from acme_accounts where directory = $1",
+            &[&authority.directory],
+        )
+        .await
+        .context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
     let opened = app.settings.sealing.open(&authority.place(), row.get(0))?;
-    serde_json::from_str(opened.expose_secret()).context(doing).map(Some)
+    serde_json::from_str(opened.expose_secret())
+        .context(doing)
+        .map(Some)
 }
 
 async fn begun(app: &App, id: Uuid) -> Result<Option<Begun>, Error> {
     let doing = "reading an order";
     // Also what crashes left of others.
     let sql = "delete from acme_orders where created_at < $1";
-    app.db.query(sql, &[&(app.clock.now() - ORDER_LIFE)]).await.context(doing)?;
-    let rows = app.db.query("select url, sealed_key from acme_orders where hostname_id = $1", &[&id]).await.context(doing)?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Begun { url: row.get(0), key: app.settings.sealing.open(&certificates::place(id), row.get(1))? }))
+    app.db
+        .query(sql, &[&(app.clock.now() - ORDER_LIFE)])
+        .await
+        .context(doing)?;
+    let rows = app
+        .db
+        .query(
+            "select url, sealed_key from acme_orders where hostname_id = $1",
+            &[&id],
+        )
+        .await
+        .context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(Some(Begun {
+        url: row.get(0),
+        key: app
+            .settings
+            .sealing
+            .open(&certificates::place(id), row.get(1))?,
+    }))
 }
 
 /// Begins an order, within the budgets, and writes it down.
-async fn begin(app: &App, account: &Account, authority: &Authority, subject: &Subject) -> Result<(Order, SecretString), Failure> {
+async fn begin(
+    app: &App,
+    account: &Account,
+    authority: &Authority,
+    subject: &Subject,
+) -> Result<(Order, SecretString), Failure> {
     let (doing, now) = ("beginning an order", app.clock.now());
     // The operator is an organization that nobody else has.
-    let owner = subject.organization.map_or(OPERATOR, |organization| organization.0);
+    let owner = subject
+        .organization
+        .map_or(OPERATOR, |organization| organization.0);
     for (whose, span, most) in BUDGETS {
         let organization = (whose == Whose::Organizations).then_some(owner);
         let host = (whose == Whose::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
-        let rows = app.db.query(sql, &[&(now - span), &organization, &host]).await.context(doing)?;
+        let rows = app
+            .db
+            .query(sql, &[&(now - span), &organization, &host])
+            .await
+            .context(doing)?;
         if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
             return Err(Failure::Exhausted(whose));
         }
     }
-    app.db.query("delete from acme_begun where at < $1", &[&(now - TimeDelta::hours(6))]).await.context(doing)?;
+    app.db
+        .query(
+            "delete from acme_begun where at < $1",
+            &[&(now - TimeDelta::hours(6))],
+        )
+        .await
+        .context(doing)?;
     let sql = "insert into acme_begun (at, host, organization_id) values ($1, $2, $3)";
-    app.db.query(sql, &[&now, &subject.name, &owner]).await.context(doing)?;
+    app.db
+        .query(sql, &[&now, &subject.name, &owner])
+        .await
+        .context(doing)?;
     let key = certificates::new_key()?;
-    let order = new_order(account, &subject.name, renewal::replaced(app, authority, subject.id).await?).await?;
-    let sealed = app.settings.sealing.seal(&app.entropy, &certificates::place(subject.id), &key)?;
+    let order = new_order(
+        account,
+        &subject.name,
+        renewal::replaced(app, authority, subject.id).await?,
+    )
+    .await?;
+    let sealed = app
+        .settings
+        .sealing
+        .seal(&app.entropy, &certificates::place(subject.id), &key)?;
     // Not for a hostname that is gone meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into acme_orders (hostname_id, url, sealed_key, created_at) \
                select id, $2, $3, $4 from (select id from held union all select id from wildcards where id = $1) s";
-    app.db.query(sql, &[&subject.id, &order.url(), &sealed, &now]).await.context(doing)?;
+    app.db
+        .query(sql, &[&subject.id, &order.url(), &sealed, &now])
+        .await
+        .context(doing)?;
     Ok((order, key))
 }
 
 /// Asks for an order, which says what it replaces unless the authority will not have it.
-async fn new_order(account: &Account, name: &str, replaced: Option<CertificateIdentifier<'_>>) -> Result<Order, Failure> {
+async fn new_order(
+    account: &Account,
+    name: &str,
+    replaced: Option<CertificateIdentifier<'_>>,
+) -> Result<Order, Failure> {
     let names = [Identifier::Dns(name.to_owned())];
     if let Some(replaced) = replaced {
-        match account.new_order(&NewOrder::new(&names).replaces(replaced)).await {
+        match account
+            .new_order(&NewOrder::new(&names).replaces(replaced))
+            .await
+        {
             Err(error) if renewal::is_about_replacing(&error) => {
                 tracing::info!(name, %error, "the authority does not take the word of an order about what it replaces");
             }
@@ -303,29 +413,55 @@ async fn way(app: &App, authority: &Authority, subject: &Subject) -> Result<Way,
     if let Some(zone) = &authority.zone {
         let asked = challenge_name(&subject.name);
         let alias = app.settings.dns.alias(&asked).await;
-        let alias = alias.map_err(|why| Failure::Hindered(format!("whether authorities are led to DNS could not be asked: {why}")))?;
+        let alias = alias.map_err(|why| {
+            Failure::Hindered(format!(
+                "whether authorities are led to DNS could not be asked: {why}"
+            ))
+        })?;
         let of_the_operator = subject.organization.is_none();
         let place = match alias {
-            Some(alias) if Some(&alias) == subject.delegate.as_ref() || of_the_operator && zone.holds(&alias) => Some(alias),
+            Some(alias)
+                if Some(&alias) == subject.delegate.as_ref()
+                    || of_the_operator && zone.holds(&alias) =>
+            {
+                Some(alias)
+            }
             None if of_the_operator && zone.holds(&asked) => Some(asked),
             _ => None,
         };
         match place {
-            Some(place) if of_the_operator || subject.attempts % 3 == 0 => return Ok(Way::Dns(place)),
+            Some(place) if of_the_operator || subject.attempts % 3 == 0 => {
+                return Ok(Way::Dns(place));
+            }
             // After a refusal by DNS the others have their turns.
-            Some(_) => return Ok(Way::Edge(ways.swap_remove(usize::from(subject.attempts % 3 == 2)))),
+            Some(_) => {
+                return Ok(Way::Edge(
+                    ways.swap_remove(usize::from(subject.attempts % 3 == 2)),
+                ));
+            }
             None => {}
         }
     }
     if subject.organization.is_none() {
-        let why = format!("{} is neither in the zone for answers to authorities nor leads there", challenge_name(&subject.name));
+        let why = format!(
+            "{} is neither in the zone for answers to authorities nor leads there",
+            challenge_name(&subject.name)
+        );
         return Err(Failure::Hindered(why));
     }
-    Ok(Way::Edge(ways.swap_remove(usize::from(subject.attempts % 2 != 0))))
+    Ok(Way::Edge(
+        ways.swap_remove(usize::from(subject.attempts % 2 != 0)),
+    ))
 }
 
 /// Has the answer ready wherever the authority may look, then tells it to.
-async fn answer_challenges(app: &App, authority: &Authority, subject: &Subject, way: &Way, order: &mut Order) -> Result<(), Failure> {
+async fn answer_challenges(
+    app: &App,
+    authority: &Authority,
+    subject: &Subject,
+    way: &Way,
+    order: &mut Order,
+) -> Result<(), Failure> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -334,19 +470,36 @@ async fn answer_challenges(app: &App, authority: &Authority, subject: &Subject, 
             AuthorizationStatus::Pending => {}
             _ => return Err(Failure::Invalid("the authorization came to nothing".into())),
         }
-        let kind = if let Way::Edge(kind) = way { kind.clone() } else { ChallengeType::Dns01 };
-        let mut challenge =
-            authorization.challenge(kind).ok_or_else(|| Failure::Invalid("the authority does not look in the way it should".into()))?;
+        let kind = if let Way::Edge(kind) = way {
+            kind.clone()
+        } else {
+            ChallengeType::Dns01
+        };
+        let mut challenge = authorization.challenge(kind).ok_or_else(|| {
+            Failure::Invalid("the authority does not look in the way it should".into())
+        })?;
         let answer = challenge.key_authorization();
         if let (Way::Dns(place), Some(zone)) = (way, &authority.zone) {
             match answers::stand(app, zone, subject.id, place, &answer.dns_value()).await? {
                 Standing::Everywhere => {}
-                Standing::OnItsWay => return Err(Failure::Later("not all name servers tell the answer to the authority yet")),
-                Standing::Unwritten => return Err(Failure::Hindered("the answer to the authority could not be written into DNS".into())),
+                Standing::OnItsWay => {
+                    return Err(Failure::Later(
+                        "not all name servers tell the answer to the authority yet",
+                    ));
+                }
+                Standing::Unwritten => {
+                    return Err(Failure::Hindered(
+                        "the answer to the authority could not be written into DNS".into(),
+                    ));
+                }
             }
         } else {
-            let sql = "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
-            app.db.query(sql, &[&subject.id, &challenge.token, &answer.as_str()]).await.context("answering a challenge")?;
+            let sql =
+                "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
+            app.db
+                .query(sql, &[&subject.id, &challenge.token, &answer.as_str()])
+                .await
+                .context("answering a challenge")?;
             app.forget("acme_orders");
             // The authority may ask any node.
             listener::settle(&app.db).await?;
@@ -376,7 +529,11 @@ async fn give_up_authorizations(name: &str, order: &mut Order) {
 async fn why_invalid(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
-        if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
+        if let Some(problem) = authorization
+            .challenges
+            .iter()
+            .find_map(|challenge| challenge.error.as_ref())
+        {
             return told(problem);
         }
     }
@@ -385,13 +542,23 @@ async fn why_invalid(order: &mut Order) -> String {
 
 /// An authority's problem in words. Clients know a refusal for CAA records by the word `caa_error`.
 fn told(problem: &Problem) -> String {
-    let caa = problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":caa"));
-    if caa { format!("{CAA_ERROR}: {problem}") } else { problem.to_string() }
+    let caa = problem
+        .r#type
+        .as_deref()
+        .is_some_and(|kind| kind.ends_with(":caa"));
+    if caa {
+        format!("{CAA_ERROR}: {problem}")
+    } else {
+        problem.to_string()
+    }
 }
 
 /// Forgets the order of a hostname.
 pub(super) async fn forget(app: &App, id: Uuid) -> Result<(), Error> {
-    app.db.query("delete from acme_orders where hostname_id = $1", &[&id]).await.context("forgetting an order")?;
+    app.db
+        .query("delete from acme_orders where hostname_id = $1", &[&id])
+        .await
+        .context("forgetting an order")?;
     app.forget("acme_orders");
     Ok(())
 }
@@ -410,6 +577,14 @@ pub async fn challenges(app: &App) -> Result<HashMap<SmolStr, Arc<Challenge>>, E
     let sql = "select h.host, o.token, o.key_authorization from acme_orders o join custom_hostnames h on h.id = o.hostname_id \
                where o.token is not null and o.key_authorization is not null and h.state <> 'initiated'";
     let rows = app.db.query(sql, &[]).await.context("reading challenges")?;
-    let challenge = |row: &Row| (row.get::<_, &str>(0).into(), Arc::new(Challenge { token: row.get(1), key_authorization: row.get(2) }));
+    let challenge = |row: &Row| {
+        (
+            row.get::<_, &str>(0).into(),
+            Arc::new(Challenge {
+                token: row.get(1),
+                key_authorization: row.get(2),
+            }),
+        )
+    };
     Ok(rows.iter().map(challenge).collect())
 }

@@ -26,7 +26,15 @@ use crate::{
 const HSTS_SECS_MAX: i32 = 63_072_000;
 
 /// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&DELETE, &GET, &ACTIVATE, &INITIALIZE, &REVERIFY, &CHECKS, &HSTS];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &DELETE,
+    &GET,
+    &ACTIVATE,
+    &INITIALIZE,
+    &REVERIFY,
+    &CHECKS,
+    &HSTS,
+];
 
 /// A hostname, as the contract tells it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -41,7 +49,10 @@ struct Told {
 #[schemars(inline)]
 enum Step {
     #[serde(rename = "1_not_started")]
-    #[expect(dead_code, reason = "of the contract; a project without a hostname is an error")]
+    #[expect(
+        dead_code,
+        reason = "of the contract; a project without a hostname is an error"
+    )]
     NotStarted,
     #[serde(rename = "2_initiated")]
     Initiated,
@@ -137,11 +148,22 @@ impl Told {
             State::Verified => "initializing",
             State::Certified | State::Active => "active",
         };
-        let record = || Record { txt_name: wanted.proof_name.clone(), txt_value: wanted.proof.clone() };
+        let record = || Record {
+            txt_name: wanted.proof_name.clone(),
+            txt_value: wanted.proof.clone(),
+        };
         let moved = keeper::has_moved(&held, app.clock.now());
         // Problems of the certificate are listed with the certificate, all others with the ownership.
-        let (caa, problems): (Vec<_>, Vec<_>) = held.problems.into_iter().partition(|problem| problem.starts_with(CAA_ERROR));
-        let validation_errors = held.refusal.into_iter().chain(caa).map(|message| Message { message }).collect();
+        let (caa, problems): (Vec<_>, Vec<_>) = held
+            .problems
+            .into_iter()
+            .partition(|problem| problem.starts_with(CAA_ERROR));
+        let validation_errors = held
+            .refusal
+            .into_iter()
+            .chain(caa)
+            .map(|message| Message { message })
+            .collect();
         Self {
             status: held.state.into(),
             custom_hostname: held.host.to_string(),
@@ -154,13 +176,21 @@ impl Told {
                     hostname: held.host.to_string(),
                     ssl: Ssl {
                         status: ssl,
-                        validation_records: if held.state == State::Initiated { vec![record()] } else { Vec::new() },
+                        validation_records: if held.state == State::Initiated {
+                            vec![record()]
+                        } else {
+                            Vec::new()
+                        },
                         validation_errors,
                     },
                     ownership_verification: if proven {
                         Ownership::default()
                     } else {
-                        Ownership { kind: "txt", name: wanted.proof_name.clone(), value: wanted.proof.clone() }
+                        Ownership {
+                            kind: "txt",
+                            name: wanted.proof_name.clone(),
+                            value: wanted.proof.clone(),
+                        }
                     },
                     custom_origin_server: wanted.alias,
                     verification_errors: problems,
@@ -212,7 +242,12 @@ struct Wish {
     custom_hostname: String,
 }
 
-async fn initialize(project: Project, app: App, audit: Arc<Recorder>, Json(wish): Json<Wish>) -> Result<Created<Told>, Error> {
+async fn initialize(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(wish): Json<Wish>,
+) -> Result<Created<Told>, Error> {
     let host = Host::parse(&wish.custom_hostname, &app.settings.project_domain);
     let host = host.map_err(|unfit| Error::invalid("custom_hostname", unfit.to_string()))?;
     let held = super::initialize(&app, &project, &host, &audit).await?;
@@ -231,7 +266,11 @@ static REVERIFY: Endpoint = Endpoint {
     handler: || mount(reverify),
 };
 
-async fn reverify(project: Project, app: App, audit: Arc<Recorder>) -> Result<Created<Told>, Error> {
+async fn reverify(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Created<Told>, Error> {
     let held = super::reverify(&app, &project, &audit).await?;
     Ok(Created(Told::new(&app, held)))
 }
@@ -248,7 +287,11 @@ static ACTIVATE: Endpoint = Endpoint {
     handler: || mount(activate),
 };
 
-async fn activate(project: Project, app: App, audit: Arc<Recorder>) -> Result<Created<Told>, Error> {
+async fn activate(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Created<Told>, Error> {
     let held = super::activate(&app, &project, &audit).await?;
     Ok(Created(Told::new(&app, held)))
 }
@@ -273,7 +316,12 @@ struct Removal {
     _remove_addon: bool,
 }
 
-async fn delete(project: Project, app: App, audit: Arc<Recorder>, Query(_): Query<Removal>) -> Result<Done, Error> {
+async fn delete(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Query(_): Query<Removal>,
+) -> Result<Done, Error> {
     super::remove(&app, &project, &audit).await?;
     Ok(Done)
 }
@@ -302,7 +350,11 @@ struct Checked {
 async fn checks(project: Project, app: App) -> Result<Json<Checked>, Error> {
     let held = super::get(&app, &project).await?;
     let checks = doctor::examine(&app, &held).await?;
-    Ok(Json(Checked { custom_hostname: held.host.to_string(), status: held.state.into(), checks }))
+    Ok(Json(Checked {
+        custom_hostname: held.host.to_string(),
+        status: held.state.into(),
+        checks,
+    }))
 }
 
 static HSTS: Endpoint = Endpoint {
@@ -326,10 +378,24 @@ struct Hsts {
     max_age_secs: i32,
 }
 
-async fn hsts(project: Project, app: App, audit: Arc<Recorder>, Json(wish): Json<Hsts>) -> Result<Json<Hsts>, Error> {
+async fn hsts(
+    project: Project,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(wish): Json<Hsts>,
+) -> Result<Json<Hsts>, Error> {
     if !(0..=HSTS_SECS_MAX).contains(&wish.max_age_secs) {
-        return Err(Error::invalid("max_age_secs", format!("expected 0 to {HSTS_SECS_MAX}")));
+        return Err(Error::invalid(
+            "max_age_secs",
+            format!("expected 0 to {HSTS_SECS_MAX}"),
+        ));
     }
-    super::set_hsts(&app, &project, Some(wish.max_age_secs).filter(|secs| *secs > 0), &audit).await?;
+    super::set_hsts(
+        &app,
+        &project,
+        Some(wish.max_age_secs).filter(|secs| *secs > 0),
+        &audit,
+    )
+    .await?;
     Ok(Json(wish))
 }

@@ -9,7 +9,9 @@ use rustls::{
     RootCertStore,
     client::{WebPkiServerVerifier, danger::ServerCertVerifier},
     crypto::aws_lc_rs::sign::any_supported_type,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime, pem::PemObject,
+    },
     sign::CertifiedKey,
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -41,7 +43,10 @@ pub(super) fn place(hostname: Uuid) -> String {
 
 /// A new private key, in PEM.
 pub(super) fn new_key() -> Result<SecretString, Error> {
-    Ok(KeyPair::generate().context("making a certificate's key")?.serialize_pem().into())
+    Ok(KeyPair::generate()
+        .context("making a certificate's key")?
+        .serialize_pem()
+        .into())
 }
 
 /// What asks for a certificate of `host` with this key.
@@ -50,11 +55,21 @@ pub(super) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> 
     let mut params = CertificateParams::new(vec![host.to_owned()]).context(doing)?;
     params.distinguished_name = DistinguishedName::new();
     let key = KeyPair::from_pem(key.expose_secret()).context(doing)?;
-    Ok(params.serialize_request(&key).context(doing)?.der().to_vec())
+    Ok(params
+        .serialize_request(&key)
+        .context(doing)?
+        .der()
+        .to_vec())
 }
 
 /// Keeps a new certificate of an authority, which is to be asked when to renew it. Returns when that is if it does not say.
-pub(super) async fn keep(app: &App, id: Uuid, directory: &str, chain: &str, key: &SecretString) -> Result<DateTime<Utc>, Error> {
+pub(super) async fn keep(
+    app: &App,
+    id: Uuid,
+    directory: &str,
+    chain: &str,
+    key: &SecretString,
+) -> Result<DateTime<Utc>, Error> {
     let doing = "keeping a certificate";
     // Of no use together, they are not kept.
     open_pair(chain, key)?;
@@ -69,14 +84,28 @@ pub(super) async fn keep(app: &App, id: Uuid, directory: &str, chain: &str, key:
                not_after = excluded.not_after, renew_at = excluded.renew_at, directory = excluded.directory, \
                window_start = null, window_end = null, ask_at = excluded.ask_at";
     let now = app.clock.now();
-    let params: [Param<'_>; 7] = [&id, &chain, &sealed, &life.until, &renew_at, &directory, &now];
+    let params: [Param<'_>; 7] = [
+        &id,
+        &chain,
+        &sealed,
+        &life.until,
+        &renew_at,
+        &directory,
+        &now,
+    ];
     app.db.query(sql, &params).await.context(doing)?;
     app.forget("hostname_certificates");
     Ok(renew_at)
 }
 
 /// A certificate with its key, opened once.
-pub fn open(app: &App, hostname: Uuid, chain: &str, sealed: &[u8], until: DateTime<Utc>) -> Result<Arc<CertifiedKey>, Error> {
+pub fn open(
+    app: &App,
+    hostname: Uuid,
+    chain: &str,
+    sealed: &[u8],
+    until: DateTime<Utc>,
+) -> Result<Arc<CertifiedKey>, Error> {
     if let Some((of, key)) = app.hostnames.opened.lock().get(&hostname)
         && *of == until
     {
@@ -106,10 +135,17 @@ pub(super) async fn kept(app: &App, held: &Held) -> Result<Option<Kept>, Error> 
     let doing = "reading a certificate";
     let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
     let rows = app.db.query(sql, &[&held.id]).await.context(doing)?;
-    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
     let chain = read(row.get(0))?;
     let Life { from, until } = Life::of(&first(&chain)?);
-    Ok(Some(Kept { chain, from, until, renew_at: row.get(1) }))
+    Ok(Some(Kept {
+        chain,
+        from,
+        until,
+        renew_at: row.get(1),
+    }))
 }
 
 impl Kept {
@@ -117,27 +153,53 @@ impl Kept {
     pub(super) fn issuer_and_names(&self) -> Result<(String, Vec<String>), Error> {
         let doing = "reading a certificate";
         let certificate = first(&self.chain)?;
-        let names = certificate.tbs_certificate.get::<SubjectAltName>().context(doing)?.map(|(_, names)| names.0).unwrap_or_default();
-        let name = |name: GeneralName| if let GeneralName::DnsName(name) = name { Some(name.to_string()) } else { None };
-        Ok((certificate.tbs_certificate.issuer.to_string(), names.into_iter().filter_map(name).collect()))
+        let names = certificate
+            .tbs_certificate
+            .get::<SubjectAltName>()
+            .context(doing)?
+            .map(|(_, names)| names.0)
+            .unwrap_or_default();
+        let name = |name: GeneralName| {
+            if let GeneralName::DnsName(name) = name {
+                Some(name.to_string())
+            } else {
+                None
+            }
+        };
+        Ok((
+            certificate.tbs_certificate.issuer.to_string(),
+            names.into_iter().filter_map(name).collect(),
+        ))
     }
 
     /// Whether each certificate is signed by the next, and the first one was good for `host` when it began; or why not.
     pub(super) fn verify(&self, host: &Host) -> Result<(), String> {
         let text = |error: &dyn fmt::Display| error.to_string();
         let roots = anchor(&self.chain)?;
-        let [first, between @ .., _] = &self.chain[..] else { return Err("there is no certificate".to_owned()) };
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let [first, between @ .., _] = &self.chain[..] else {
+            return Err("there is no certificate".to_owned());
+        };
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
         let name = ServerName::try_from(host.as_str()).map_err(|error| text(&error))?;
-        let began = UnixTime::since_unix_epoch(Duration::from_secs(self.from.timestamp().unsigned_abs()));
-        let verified = verifier.map_err(|error| text(&error))?.verify_server_cert(first, between, &name, &[], began);
+        let began =
+            UnixTime::since_unix_epoch(Duration::from_secs(self.from.timestamp().unsigned_abs()));
+        let verified = verifier.map_err(|error| text(&error))?.verify_server_cert(
+            first,
+            between,
+            &name,
+            &[],
+            began,
+        );
         verified.map(drop).map_err(|error| text(&error))
     }
 }
 
 /// The end of a chain, as what the rest of it is trusted by.
 pub(super) fn anchor(chain: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
-    let [_, .., last] = chain else { return Err("the certificate of the authority itself is missing".to_owned()) };
+    let [_, .., last] = chain else {
+        return Err("the certificate of the authority itself is missing".to_owned());
+    };
     let mut roots = RootCertStore::empty();
     roots.add(last.clone()).map_err(|error| error.to_string())?;
     Ok(roots)
@@ -152,13 +214,16 @@ fn open_pair(chain: &str, key: &SecretString) -> Result<CertifiedKey, Error> {
 
 /// The certificates of a chain.
 pub(super) fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    CertificateDer::pem_slice_iter(chain.as_bytes()).collect::<Result<Vec<_>, _>>().context("reading a certificate")
+    CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .context("reading a certificate")
 }
 
 /// The first certificate of a chain.
 fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> {
     let doing = "reading a certificate";
-    x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?).context(doing)
+    x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?)
+        .context(doing)
 }
 
 /// From when until when a certificate is good.
@@ -176,7 +241,10 @@ impl Life {
     fn of(certificate: &x509_cert::Certificate) -> Self {
         let validity = certificate.tbs_certificate.validity;
         let at = |time: x509_cert::time::Time| DateTime::<Utc>::from(time.to_system_time());
-        Self { from: at(validity.not_before), until: at(validity.not_after) }
+        Self {
+            from: at(validity.not_before),
+            until: at(validity.not_after),
+        }
     }
 }
 
@@ -195,9 +263,14 @@ pub fn answer(host: &str, key_authorization: &str) -> Result<CertifiedKey, Error
     let doing = "making the answer to a challenge";
     let key = KeyPair::generate().context(doing)?;
     let mut params = CertificateParams::new(vec![host.to_owned()]).context(doing)?;
-    params.custom_extensions = vec![CustomExtension::new_acme_identifier(&Sha256::digest(key_authorization)[..])];
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(
+        &Sha256::digest(key_authorization)[..],
+    )];
     let certificate = params.self_signed(&key).context(doing)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     // Not `from_der`, which refuses the extension because it does not know it.
-    Ok(CertifiedKey::new(vec![certificate.der().clone()], any_supported_type(&key).context(doing)?))
+    Ok(CertifiedKey::new(
+        vec![certificate.der().clone()],
+        any_supported_type(&key).context(doing)?,
+    ))
 }

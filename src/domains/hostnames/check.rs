@@ -61,7 +61,13 @@ pub struct Finding {
 
 impl Wanted {
     /// Of a hostname of a project.
-    pub fn new(host: &Host, project: &ProjectRef, domain: &str, key: &SealingKey, issuer: Option<&str>) -> Self {
+    pub fn new(
+        host: &Host,
+        project: &ProjectRef,
+        domain: &str,
+        key: &SealingKey,
+        issuer: Option<&str>,
+    ) -> Self {
         Self {
             alias: format!("{project}.{}", domain.to_ascii_lowercase()),
             proof_name: format!("{CHALLENGE}.{host}"),
@@ -72,13 +78,25 @@ impl Wanted {
 
     /// What each record says beside what it is to say: where the name leads, its proof, who may certify it.
     pub fn findings(&self, seen: &Seen) -> [Finding; 3] {
-        let several = |values: &[String], none: &str| if values.is_empty() { none.to_owned() } else { values.join(", ") };
-        let issuer = self.issuer.clone().unwrap_or_else(|| "any authority".to_owned());
+        let several = |values: &[String], none: &str| {
+            if values.is_empty() {
+                none.to_owned()
+            } else {
+                values.join(", ")
+            }
+        };
+        let issuer = self
+            .issuer
+            .clone()
+            .unwrap_or_else(|| "any authority".to_owned());
         [
             Finding {
                 record: Record::Cname,
                 expected: self.alias.clone(),
-                observed: seen.alias.clone().unwrap_or_else(|| "no CNAME record".to_owned()),
+                observed: seen
+                    .alias
+                    .clone()
+                    .unwrap_or_else(|| "no CNAME record".to_owned()),
                 fits: self.alias_fits(seen),
             },
             Finding {
@@ -98,7 +116,10 @@ impl Wanted {
 
     /// What is wrong with what was seen, as people are told.
     pub fn problems(&self, seen: &Seen) -> Vec<String> {
-        let wrong = self.findings(seen).into_iter().filter(|finding| !finding.fits);
+        let wrong = self
+            .findings(seen)
+            .into_iter()
+            .filter(|finding| !finding.fits);
         wrong
             .map(|Finding { record, expected, observed, .. }| match record {
                 Record::Cname => format!("custom hostname does not CNAME to this project: found {observed}, expected {expected}"),
@@ -115,7 +136,9 @@ impl Wanted {
 
     /// Whether the name leads to the project.
     pub fn alias_fits(&self, seen: &Seen) -> bool {
-        seen.alias.as_ref().is_some_and(|alias| alias.eq_ignore_ascii_case(&self.alias))
+        seen.alias
+            .as_ref()
+            .is_some_and(|alias| alias.eq_ignore_ascii_case(&self.alias))
     }
 
     /// Whether the proof is there.
@@ -125,7 +148,12 @@ impl Wanted {
 
     /// Whether the authority may certify the name.
     pub fn issuer_fits(&self, seen: &Seen) -> bool {
-        seen.issuers.is_empty() || self.issuer.as_ref().is_none_or(|issuer| seen.issuers.iter().any(|one| one.eq_ignore_ascii_case(issuer)))
+        seen.issuers.is_empty()
+            || self.issuer.as_ref().is_none_or(|issuer| {
+                seen.issuers
+                    .iter()
+                    .any(|one| one.eq_ignore_ascii_case(issuer))
+            })
     }
 }
 
@@ -135,23 +163,58 @@ mod tests {
 
     fn wanted(host: &str, project: &str) -> Wanted {
         let key = SealingKey::new(&[7; 32]).unwrap();
-        Wanted::new(&Host::trusted(host), &project.repeat(20).parse().unwrap(), "Projects.test", &key, Some("ca.test"))
+        Wanted::new(
+            &Host::trusted(host),
+            &project.repeat(20).parse().unwrap(),
+            "Projects.test",
+            &key,
+            Some("ca.test"),
+        )
     }
 
     fn right(wanted: &Wanted) -> Seen {
-        Seen { alias: Some(wanted.alias.clone()), texts: vec![wanted.proof.clone()], ..Seen::default() }
+        Seen {
+            alias: Some(wanted.alias.clone()),
+            texts: vec![wanted.proof.clone()],
+            ..Seen::default()
+        }
     }
 
     #[test]
     fn a_hostname_is_proven_by_both_records_of_this_project() {
         let ours = wanted("api.customer.test", "a");
-        assert_eq!((ours.alias.as_str(), ours.proof.len()), (format!("{}.projects.test", "a".repeat(20)).as_str(), 40));
+        assert_eq!(
+            (ours.alias.as_str(), ours.proof.len()),
+            (format!("{}.projects.test", "a".repeat(20)).as_str(), 40)
+        );
         assert_eq!(ours.problems(&right(&ours)), Vec::<String>::new());
-        assert_eq!(ours.problems(&Seen { alias: Some(ours.alias.to_uppercase()), ..right(&ours) }), Vec::<String>::new());
-        assert_eq!(ours.problems(&Seen { texts: vec!["other".into(), ours.proof.clone()], ..right(&ours) }), Vec::<String>::new());
-        assert_eq!(ours, wanted("api.customer.test", "a"), "it is the same whenever it is asked for");
-        for theirs in [wanted("api.customer.test", "b"), wanted("app.customer.test", "a")] {
-            assert!(!ours.proof_fits(&right(&theirs)), "it is nobody else's, and of no other name");
+        assert_eq!(
+            ours.problems(&Seen {
+                alias: Some(ours.alias.to_uppercase()),
+                ..right(&ours)
+            }),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            ours.problems(&Seen {
+                texts: vec!["other".into(), ours.proof.clone()],
+                ..right(&ours)
+            }),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            ours,
+            wanted("api.customer.test", "a"),
+            "it is the same whenever it is asked for"
+        );
+        for theirs in [
+            wanted("api.customer.test", "b"),
+            wanted("app.customer.test", "a"),
+        ] {
+            assert!(
+                !ours.proof_fits(&right(&theirs)),
+                "it is nobody else's, and of no other name"
+            );
         }
         assert!(!ours.alias_fits(&right(&wanted("api.customer.test", "b"))));
     }
@@ -160,14 +223,47 @@ mod tests {
     fn each_fault_is_named_with_what_was_found_and_what_was_expected() {
         let ours = wanted("api.customer.test", "a");
         let nothing = ours.problems(&Seen::default());
-        assert_eq!(nothing[0], format!("custom hostname does not CNAME to this project: found no CNAME record, expected {}", ours.alias));
-        assert!(nothing[1].contains("found no TXT record at _gantry-challenge.api.customer.test") && nothing[1].ends_with(&ours.proof));
+        assert_eq!(
+            nothing[0],
+            format!(
+                "custom hostname does not CNAME to this project: found no CNAME record, expected {}",
+                ours.alias
+            )
+        );
+        assert!(
+            nothing[1].contains("found no TXT record at _gantry-challenge.api.customer.test")
+                && nothing[1].ends_with(&ours.proof)
+        );
         assert_eq!(nothing.len(), 2);
-        let elsewhere = ours.problems(&Seen { alias: Some("x.test".into()), ..right(&ours) });
-        assert!(elsewhere.len() == 1 && elsewhere[0].contains("found x.test, expected"), "{elsewhere:?}");
-        let caa = ours.problems(&Seen { issuers: vec!["other.test".into()], ..right(&ours) });
-        assert!(caa.len() == 1 && caa[0].starts_with("caa_error: CAA records let only other.test"), "{caa:?}");
-        assert!(ours.issuer_fits(&Seen { issuers: vec!["other.test".into(), "CA.test".into()], ..right(&ours) }));
-        assert!(Wanted { issuer: None, ..ours.clone() }.issuer_fits(&Seen { issuers: vec!["other.test".into()], ..right(&ours) }));
+        let elsewhere = ours.problems(&Seen {
+            alias: Some("x.test".into()),
+            ..right(&ours)
+        });
+        assert!(
+            elsewhere.len() == 1 && elsewhere[0].contains("found x.test, expected"),
+            "{elsewhere:?}"
+        );
+        let caa = ours.problems(&Seen {
+            issuers: vec!["other.test".into()],
+            ..right(&ours)
+        });
+        assert!(
+            caa.len() == 1 && caa[0].starts_with("caa_error: CAA records let only other.test"),
+            "{caa:?}"
+        );
+        assert!(ours.issuer_fits(&Seen {
+            issuers: vec!["other.test".into(), "CA.test".into()],
+            ..right(&ours)
+        }));
+        assert!(
+            Wanted {
+                issuer: None,
+                ..ours.clone()
+            }
+            .issuer_fits(&Seen {
+                issuers: vec!["other.test".into()],
+                ..right(&ours)
+            })
+        );
     }
 }

@@ -84,11 +84,21 @@ impl Resolver {
     pub fn with_port(resolvers: &[SocketAddr], port: u16) -> Result<Self, Error> {
         let doing = "reading which resolvers there are";
         let config = if resolvers.is_empty() {
-            hickory_resolver::system_conf::read_system_conf().context(doing)?.0
+            hickory_resolver::system_conf::read_system_conf()
+                .context(doing)?
+                .0
         } else {
-            ResolverConfig::from_name_servers(resolvers.iter().map(|address| server(address.ip(), address.port())).collect())
+            ResolverConfig::from_name_servers(
+                resolvers
+                    .iter()
+                    .map(|address| server(address.ip(), address.port()))
+                    .collect(),
+            )
         };
-        Ok(Self { recursive: build(config, true).context(doing)?, port })
+        Ok(Self {
+            recursive: build(config, true).context(doing)?,
+            port,
+        })
     }
 
     /// The name servers of the zone that a name is in: their addresses, and what they are called.
@@ -100,7 +110,13 @@ impl Resolver {
                 .iter()
                 // Of an alias the answer is about where it leads.
                 .filter(|record| record.name == name)
-                .filter_map(|record| if let RData::NS(server) = &record.data { Some(server.0.clone()) } else { None })
+                .filter_map(|record| {
+                    if let RData::NS(server) = &record.data {
+                        Some(server.0.clone())
+                    } else {
+                        None
+                    }
+                })
                 .take(SERVERS_MAX)
                 .collect();
             if servers.is_empty() {
@@ -113,30 +129,40 @@ impl Resolver {
                 }
             }
             if addresses.is_empty() {
-                return Err(format!("none of the name servers of {above} has an address"));
+                return Err(format!(
+                    "none of the name servers of {above} has an address"
+                ));
             }
             addresses.truncate(SERVERS_MAX);
             return Ok((addresses, servers.iter().map(plain).collect()));
         }
-        Err(format!("nobody answers for {host}: no name server of it or of a name above it was found"))
+        Err(format!(
+            "nobody answers for {host}: no name server of it or of a name above it was found"
+        ))
     }
 
     /// Asks these name servers, and no cache in between.
     fn asking(&self, addresses: &[IpAddr]) -> Result<TokioResolver, String> {
-        let config = ResolverConfig::from_name_servers(addresses.iter().map(|ip| server(*ip, self.port)).collect());
+        let config = ResolverConfig::from_name_servers(
+            addresses.iter().map(|ip| server(*ip, self.port)).collect(),
+        );
         build(config, false).map_err(|error| error.to_string())
     }
 
     async fn leads(&self, name: &str) -> Result<Option<String>, String> {
         let (addresses, _) = self.servers_of(name).await?;
-        Ok(alias_at(&self.asking(&addresses)?, name).await?.map(|alias| alias.to_ascii_lowercase()))
+        Ok(alias_at(&self.asking(&addresses)?, name)
+            .await?
+            .map(|alias| alias.to_ascii_lowercase()))
     }
 
     async fn told_by(&self, name: &str, text: &str) -> Result<Told, String> {
         let (addresses, _) = self.servers_of(name).await?;
         let name = fqdn(name)?;
         // At the same time: one that is silent takes as long as all that are.
-        let asked = addresses.iter().map(async |address| texts_at(&self.asking(&[*address])?, &name).await);
+        let asked = addresses
+            .iter()
+            .map(async |address| texts_at(&self.asking(&[*address])?, &name).await);
         let said = join_all(asked).await;
         let (mut silent, mut reasons) = (Vec::new(), Vec::new());
         for (address, said) in addresses.iter().zip(said) {
@@ -164,13 +190,24 @@ impl Resolver {
             let mut any = false;
             let mut issuers = Vec::new();
             for record in &records {
-                let RData::CAA(caa) = &record.data else { continue };
+                let RData::CAA(caa) = &record.data else {
+                    continue;
+                };
                 any = true;
                 if caa.tag.eq_ignore_ascii_case("issue") {
                     let value = String::from_utf8_lossy(&caa.value);
-                    let issuer = value.split(';').next().unwrap_or_default().trim().trim_end_matches('.');
+                    let issuer = value
+                        .split(';')
+                        .next()
+                        .unwrap_or_default()
+                        .trim()
+                        .trim_end_matches('.');
                     // An empty one lets nobody.
-                    issuers.push(if issuer.is_empty() { "nobody".to_owned() } else { cut(issuer) });
+                    issuers.push(if issuer.is_empty() {
+                        "nobody".to_owned()
+                    } else {
+                        cut(issuer)
+                    });
                 }
             }
             if any {
@@ -185,7 +222,12 @@ impl Resolver {
         let zone = self.asking(&addresses)?;
         let alias = alias_at(&zone, host.as_str()).await?;
         let texts = texts_at(&zone, &fqdn(proof_name)?).await?;
-        Ok(Seen { alias, texts, issuers: self.issuers(host).await?, servers })
+        Ok(Seen {
+            alias,
+            texts,
+            issuers: self.issuers(host).await?,
+            servers,
+        })
     }
 }
 
@@ -239,7 +281,11 @@ fn server(ip: IpAddr, port: u16) -> NameServerConfig {
         connection
     };
     // A name that one server does not know, another may know already.
-    NameServerConfig::new(ip, true, vec![on(ConnectionConfig::udp()), on(ConnectionConfig::tcp())])
+    NameServerConfig::new(
+        ip,
+        true,
+        vec![on(ConnectionConfig::udp()), on(ConnectionConfig::tcp())],
+    )
 }
 
 fn build(config: ResolverConfig, recursion: bool) -> Result<TokioResolver, NetError> {
@@ -249,15 +295,24 @@ fn build(config: ResolverConfig, recursion: bool) -> Result<TokioResolver, NetEr
     options.use_hosts_file = ResolveHosts::Never;
     options.recursion_desired = recursion;
     options.try_tcp_on_error = true;
-    TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options).build()
+    TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        .with_options(options)
+        .build()
 }
 
 /// The records of a kind at a name. None is an answer too; no answer is not.
-async fn ask(resolver: &TokioResolver, name: &Name, kind: RecordType) -> Result<Vec<Record>, String> {
+async fn ask(
+    resolver: &TokioResolver,
+    name: &Name,
+    kind: RecordType,
+) -> Result<Vec<Record>, String> {
     match resolver.lookup(name.clone(), kind).await {
         Ok(found) => Ok(found.answers().iter().take(RECORDS_MAX).cloned().collect()),
         Err(error) if error.is_no_records_found() || error.is_nx_domain() => Ok(Vec::new()),
-        Err(error) => Err(format!("asking for {kind} records of {}: {error}", plain(name))),
+        Err(error) => Err(format!(
+            "asking for {kind} records of {}: {error}",
+            plain(name)
+        )),
     }
 }
 
@@ -271,5 +326,8 @@ fn plain(name: &Name) -> String {
 
 /// What strangers wrote is told on in part.
 fn cut(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(TEXT_BYTES_MAX).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(TEXT_BYTES_MAX)
+        .collect()
 }

@@ -52,12 +52,19 @@ impl Host {
         let last = name.rsplit('.').next().unwrap_or_default();
         // What some programs take for an address, however it is spelled.
         if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(if last.is_empty() { Unfit::Malformed } else { Unfit::Address });
+            return Err(if last.is_empty() {
+                Unfit::Malformed
+            } else {
+                Unfit::Address
+            });
         }
         if name.len() > BYTES_MAX || !name.contains('.') {
             return Err(Unfit::Malformed);
         }
-        let below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let below = |domain: &str| {
+            name.strip_suffix(domain)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
         if below(&ours.to_ascii_lowercase()) {
             return Err(Unfit::Ours);
         }
@@ -155,6 +162,9 @@ mod tests {
 
     #[test]
     fn names_above_end_before_the_top() {
-        assert_eq!(and_above("a.b.co.uk").collect::<Vec<_>>(), ["a.b.co.uk", "b.co.uk", "co.uk"]);
+        assert_eq!(
+            and_above("a.b.co.uk").collect::<Vec<_>>(),
+            ["a.b.co.uk", "b.co.uk", "co.uk"]
+        );
     }
 }

@@ -76,9 +76,15 @@ pub async fn run(app: App) {
 async fn pause_until_due(app: &App) -> Result<Duration, Error> {
     let now = app.clock.now();
     let sql = "select min(not_before) from custom_hostnames where not_before > $1";
-    let rows = app.db.query(sql, &[&now]).await.context("looking for hostnames")?;
+    let rows = app
+        .db
+        .query(sql, &[&now])
+        .await
+        .context("looking for hostnames")?;
     let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
-    Ok(due.and_then(|due| (due - now).to_std().ok()).map_or(PASS, |pause| pause.min(PASS)))
+    Ok(due
+        .and_then(|due| (due - now).to_std().ok())
+        .map_or(PASS, |pause| pause.min(PASS)))
 }
 
 /// Looks at everything whose time has come.
@@ -95,12 +101,20 @@ async fn look_at_hostnames(app: &App) -> Result<(), Error> {
         // Claimed by the time of the next look: whoever comes later, on any node, finds it taken.
         let sql = "update custom_hostnames set not_before = $2 where id in \
                    (select id from custom_hostnames where not_before <= $1 order by not_before limit $3 for update skip locked) returning id";
-        let rows = app.db.query(sql, &[&now, &(now + CLAIM), &BATCH]).await.context("looking for hostnames")?;
+        let rows = app
+            .db
+            .query(sql, &[&now, &(now + CLAIM), &BATCH])
+            .await
+            .context("looking for hostnames")?;
         if rows.is_empty() {
             return Ok(());
         }
         let ids: Vec<uuid::Uuid> = rows.iter().map(|row| row.get(0)).collect();
-        let rows = app.db.query(held!("where h.id = any($1)"), &[&ids]).await.context("reading hostnames")?;
+        let rows = app
+            .db
+            .query(held!("where h.id = any($1)"), &[&ids])
+            .await
+            .context("reading hostnames")?;
         let due = rows.iter().map(Held::read).collect::<Result<Vec<_>, _>>()?;
         let work = due.into_iter().map(|held| async move {
             // One that fails holds up no other.
@@ -108,19 +122,35 @@ async fn look_at_hostnames(app: &App) -> Result<(), Error> {
                 tracing::warn!(host = %held.host, %error, "a hostname could not be looked at; it will be tried again");
             }
         });
-        stream::iter(work).buffer_unordered(WORKERS).collect::<()>().await;
+        stream::iter(work)
+            .buffer_unordered(WORKERS)
+            .collect::<()>()
+            .await;
     }
 }
 
 async fn advance(app: &App, held: &Held) -> Result<(), Error> {
     if held.blocked {
-        return write(app, held.state, held, app.clock.now() + DAILY).await.map(drop);
+        return write(app, held.state, held, app.clock.now() + DAILY)
+            .await
+            .map(drop);
     }
     match held.state {
         State::Initiated => match look(app, held).await {
             Err(Error::Conflict(why)) => {
-                let held = Held { problems: vec![why.into()], attempts: held.attempts.saturating_add(1), ..held.clone() };
-                write(app, held.state, &held, app.clock.now() + pause(held.attempts)).await.map(drop)
+                let held = Held {
+                    problems: vec![why.into()],
+                    attempts: held.attempts.saturating_add(1),
+                    ..held.clone()
+                };
+                write(
+                    app,
+                    held.state,
+                    &held,
+                    app.clock.now() + pause(held.attempts),
+                )
+                .await
+                .map(drop)
             }
             other => other,
         },
@@ -137,14 +167,34 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
     let now = app.clock.now();
     let Some(authority) = &app.settings.authority else {
         let refusal = Some(NO_AUTHORITY.to_owned());
-        return write(app, held.state, &Held { refusal, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
+        return write(
+            app,
+            held.state,
+            &Held {
+                refusal,
+                ..held.clone()
+            },
+            now + PAUSE_MAX,
+        )
+        .await
+        .map(drop);
     };
     let renewing = held.state != State::Verified;
     match acme::obtain(app, authority, &held.subject(app)).await? {
         Outcome::Certified(renew_at) => {
-            let state = if renewing { held.state } else { State::Certified };
+            let state = if renewing {
+                held.state
+            } else {
+                State::Certified
+            };
             tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
-            let certified = Held { state, problems: Vec::new(), refusal: None, attempts: 0, ..held.clone() };
+            let certified = Held {
+                state,
+                problems: Vec::new(),
+                refusal: None,
+                attempts: 0,
+                ..held.clone()
+            };
             write(app, held.state, &certified, (now + DAILY).min(renew_at)).await?;
             acme::forget(app, held.id).await?;
             // The authority knows more about when that is than can be told from the certificate.
@@ -153,18 +203,50 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
         Outcome::Refused(why) => {
             tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
             // The records are looked at before it is tried again. What is served is served on.
-            let state = if renewing { held.state } else { State::Initiated };
+            let state = if renewing {
+                held.state
+            } else {
+                State::Initiated
+            };
             let attempts = held.attempts.saturating_add(1);
-            let pause = pause(attempts).max(if renewing { RENEWAL_PAUSE } else { REFUSED_PAUSE });
-            write(app, held.state, &Held { state, refusal: Some(why), attempts, ..held.clone() }, now + pause).await.map(drop)
+            let pause = pause(attempts).max(if renewing {
+                RENEWAL_PAUSE
+            } else {
+                REFUSED_PAUSE
+            });
+            write(
+                app,
+                held.state,
+                &Held {
+                    state,
+                    refusal: Some(why),
+                    attempts,
+                    ..held.clone()
+                },
+                now + pause,
+            )
+            .await
+            .map(drop)
         }
         Outcome::Postponed(why) => {
             tracing::warn!(host = %held.host, why, "a certificate was not asked for");
-            write(app, held.state, &Held { refusal: Some(why), ..held.clone() }, now + POSTPONED_PAUSE).await.map(drop)
+            write(
+                app,
+                held.state,
+                &Held {
+                    refusal: Some(why),
+                    ..held.clone()
+                },
+                now + POSTPONED_PAUSE,
+            )
+            .await
+            .map(drop)
         }
         Outcome::Unfinished(why) => {
             tracing::info!(host = %held.host, why, "a certificate is not there yet; it will be tried again");
-            write(app, held.state, held, now + UNFINISHED_PAUSE).await.map(drop)
+            write(app, held.state, held, now + UNFINISHED_PAUSE)
+                .await
+                .map(drop)
         }
     }
 }
@@ -187,7 +269,11 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
             state: State::Verified,
             problems,
             astray_at: None,
-            attempts: if held.refusal.is_some() { held.attempts } else { 0 },
+            attempts: if held.refusal.is_some() {
+                held.attempts
+            } else {
+                0
+            },
             ..held.clone()
         };
         if write(app, held.state, &proven, now).await? {
@@ -201,7 +287,19 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
     }
     let attempts = held.attempts.saturating_add(1);
     let astray_at = (now - held.created_at >= MOVED).then_some(held.created_at);
-    write(app, held.state, &Held { problems, astray_at, attempts, ..held.clone() }, now + pause(attempts)).await.map(drop)
+    write(
+        app,
+        held.state,
+        &Held {
+            problems,
+            astray_at,
+            attempts,
+            ..held.clone()
+        },
+        now + pause(attempts),
+    )
+    .await
+    .map(drop)
 }
 
 /// Looks whether a hostname that has a certificate still leads to its project.
@@ -214,7 +312,17 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
         // No answer is no word that it has moved.
         Err(why) => {
             let problems = vec![format!("DNS could not be asked: {why}")];
-            return write(app, held.state, &Held { problems, ..held.clone() }, now + PAUSE_MAX).await.map(drop);
+            return write(
+                app,
+                held.state,
+                &Held {
+                    problems,
+                    ..held.clone()
+                },
+                now + PAUSE_MAX,
+            )
+            .await
+            .map(drop);
         }
     };
     let astray_at = (!problems.is_empty()).then(|| held.astray_at.unwrap_or(now));
@@ -222,25 +330,44 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
         return forget(app, held, "it leads elsewhere").await;
     }
     let fits = problems.is_empty();
-    let held = Held { problems, astray_at, ..held.clone() };
+    let held = Held {
+        problems,
+        astray_at,
+        ..held.clone()
+    };
     // Of a name that leads elsewhere no certificate is renewed.
-    let renewal = if fits { renewal::settle(app, held.id).await? } else { None };
+    let renewal = if fits {
+        renewal::settle(app, held.id).await?
+    } else {
+        None
+    };
     if renewal.is_some_and(|renewal| renewal.at <= now) {
         return certify(app, &held).await;
     }
-    write(app, held.state, &held, next_look(renewal, now)).await.map(drop)
+    write(app, held.state, &held, next_look(renewal, now))
+        .await
+        .map(drop)
 }
 
 /// When a hostname is looked at again: within a day.
 pub(super) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTime<Utc> {
-    let moments = renewal.into_iter().flat_map(|renewal| [Some(renewal.at), renewal.ask_at]).flatten();
-    moments.filter(|at| *at > now).fold(now + DAILY, DateTime::min)
+    let moments = renewal
+        .into_iter()
+        .flat_map(|renewal| [Some(renewal.at), renewal.ask_at])
+        .flatten();
+    moments
+        .filter(|at| *at > now)
+        .fold(now + DAILY, DateTime::min)
 }
 
 /// Has a hostname looked at no later than its certificate wants.
 async fn bring_forward(app: &App, held: &Held, renewal: Option<Renewal>) -> Result<(), Error> {
     let sql = "update custom_hostnames set not_before = least(not_before, $2) where id = $1";
-    app.db.query(sql, &[&held.id, &next_look(renewal, app.clock.now())]).await.context("writing a hostname").map(drop)
+    app.db
+        .query(sql, &[&held.id, &next_look(renewal, app.clock.now())])
+        .await
+        .context("writing a hostname")
+        .map(drop)
 }
 
 /// Whether a hostname is told to have moved.
@@ -249,7 +376,10 @@ pub(super) fn has_moved(held: &Held, now: DateTime<Utc>) -> bool {
 }
 
 async fn forget(app: &App, held: &Held, why: &str) -> Result<(), Error> {
-    app.db.query("delete from custom_hostnames where id = $1", &[&held.id]).await.context("removing a hostname")?;
+    app.db
+        .query("delete from custom_hostnames where id = $1", &[&held.id])
+        .await
+        .context("removing a hostname")?;
     tracing::info!(host = %held.host, project = %held.reference, why, "a hostname was removed");
     app.forget("custom_hostnames");
     Ok(())
@@ -261,7 +391,10 @@ mod tests {
 
     #[test]
     fn looks_are_frequent_at_first_and_then_ever_rarer() {
-        assert_eq!((0..=10).map(pause).collect::<Vec<_>>(), vec![QUICK_PAUSE; 11]);
+        assert_eq!(
+            (0..=10).map(pause).collect::<Vec<_>>(),
+            vec![QUICK_PAUSE; 11]
+        );
         assert!(pause(11) > QUICK_PAUSE && pause(11) < pause(12));
         assert_eq!((pause(60), pause(i32::MAX)), (PAUSE_MAX, PAUSE_MAX));
         let looks = (0..200).scan(TimeDelta::zero(), |at, n| {

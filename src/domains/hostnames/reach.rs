@@ -35,7 +35,10 @@ const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
 /// What the edge is asked to find out whether it is ours, and what it says: known to nobody without the sealing key.
 pub fn probe(key: &SealingKey, host: &str) -> (String, String) {
-    (key.mark(&format!("probe of {host}")), key.mark(&format!("answer to a probe of {host}")))
+    (
+        key.mark(&format!("probe of {host}")),
+        key.mark(&format!("answer to a probe of {host}")),
+    )
 }
 
 /// What answered at the addresses of a name: for each port a line for each address, and whether all of them are as they should be.
@@ -54,31 +57,66 @@ pub(super) struct Lines {
 impl Lines {
     fn new(addresses: &[IpAddr], said: Vec<Result<String, String>>) -> Self {
         let fits = said.iter().all(Result::is_ok);
-        let line = |(address, said): (&IpAddr, Result<String, String>)| format!("{address} {}", said.unwrap_or_else(|why| why));
-        Self { text: addresses.iter().zip(said).map(line).collect::<Vec<_>>().join("; "), fits }
+        let line = |(address, said): (&IpAddr, Result<String, String>)| {
+            format!("{address} {}", said.unwrap_or_else(|why| why))
+        };
+        Self {
+            text: addresses
+                .iter()
+                .zip(said)
+                .map(line)
+                .collect::<Vec<_>>()
+                .join("; "),
+            fits,
+        }
     }
 }
 
 /// Asks at every address of `alias`, a name of ours, for `host`. `chain` is the certificate that is to be shown there, if there is one.
-pub(super) async fn reach(app: &App, host: &Host, alias: &str, chain: Option<&[CertificateDer<'static>]>) -> Result<Reached, String> {
+pub(super) async fn reach(
+    app: &App,
+    host: &Host,
+    alias: &str,
+    chain: Option<&[CertificateDer<'static>]>,
+) -> Result<Reached, String> {
     let found = timeout(PATIENCE, app.settings.dns.addresses(alias)).await;
-    let mut addresses = found.unwrap_or_else(|_| Err(format!("asking for the addresses of {alias} takes too long")))?;
+    let mut addresses = found.unwrap_or_else(|_| {
+        Err(format!(
+            "asking for the addresses of {alias} takes too long"
+        ))
+    })?;
     addresses.truncate(ADDRESSES_MAX);
     if addresses.is_empty() {
         return Err(format!("{alias} has no address"));
     }
     let ports = app.settings.edge.ports;
-    let http = join_all(addresses.iter().map(|ip| within(*ip, http(app, host, SocketAddr::new(*ip, ports.http)))));
-    let https = join_all(addresses.iter().map(|ip| within(*ip, https(host, chain, SocketAddr::new(*ip, ports.https)))));
+    let http = join_all(
+        addresses
+            .iter()
+            .map(|ip| within(*ip, http(app, host, SocketAddr::new(*ip, ports.http)))),
+    );
+    let https = join_all(
+        addresses
+            .iter()
+            .map(|ip| within(*ip, https(host, chain, SocketAddr::new(*ip, ports.https)))),
+    );
     let (http, https) = tokio::join!(http, https);
-    Ok(Reached { http: Lines::new(&addresses, http), https: Lines::new(&addresses, https) })
+    Ok(Reached {
+        http: Lines::new(&addresses, http),
+        https: Lines::new(&addresses, https),
+    })
 }
 
-async fn within(ip: IpAddr, asking: impl Future<Output = Result<String, String>>) -> Result<String, String> {
+async fn within(
+    ip: IpAddr,
+    asking: impl Future<Output = Result<String, String>>,
+) -> Result<String, String> {
     if !is_somewhere(ip) {
         return Err("is no address of a server".to_owned());
     }
-    timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err("does not answer in time".to_owned()))
+    timeout(PATIENCE, asking)
+        .await
+        .unwrap_or_else(|_| Err("does not answer in time".to_owned()))
 }
 
 /// Whether an address can be one server's. Those of a network's own services are not.
@@ -91,13 +129,16 @@ fn is_somewhere(ip: IpAddr) -> bool {
 }
 
 async fn connect(address: SocketAddr) -> Result<TcpStream, String> {
-    TcpStream::connect(address).await.map_err(|error| format!("cannot be connected to at port {}: {error}", address.port()))
+    TcpStream::connect(address)
+        .await
+        .map_err(|error| format!("cannot be connected to at port {}: {error}", address.port()))
 }
 
 async fn http(app: &App, host: &Host, address: SocketAddr) -> Result<String, String> {
     let (token, answer) = probe(&app.settings.sealing, host.as_str());
     let mut stream = connect(address).await?;
-    let request = format!("GET {CHALLENGES}{token} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("GET {CHALLENGES}{token} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let mut said = Vec::new();
     let asked = async {
         stream.write_all(request.as_bytes()).await?;
@@ -108,24 +149,46 @@ async fn http(app: &App, host: &Host, address: SocketAddr) -> Result<String, Str
     if String::from_utf8_lossy(&said).contains(&answer) {
         Ok(format!("answers as this server at port {}", address.port()))
     } else {
-        Err(format!("answers at port {}, and not as this server", address.port()))
+        Err(format!(
+            "answers at port {}, and not as this server",
+            address.port()
+        ))
     }
 }
 
-async fn https(host: &Host, chain: Option<&[CertificateDer<'static>]>, address: SocketAddr) -> Result<String, String> {
+async fn https(
+    host: &Host,
+    chain: Option<&[CertificateDer<'static>]>,
+    address: SocketAddr,
+) -> Result<String, String> {
     let (stream, port) = (connect(address).await?, address.port());
-    let Some(chain) = chain else { return Ok(format!("can be connected to at port {port}")) };
+    let Some(chain) = chain else {
+        return Ok(format!("can be connected to at port {port}"));
+    };
     let roots = certificates::anchor(chain)?;
-    let config = ClientConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
+    let config = config
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
-    let connected = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-    let stream = connected.map_err(|error| format!("does not show the certificate at port {port}: {error}"))?;
-    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+    let connected = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await;
+    let stream = connected
+        .map_err(|error| format!("does not show the certificate at port {port}: {error}"))?;
+    let shown = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(<[_]>::first);
     if shown == chain.first() {
         Ok(format!("shows the certificate at port {port}"))
     } else {
-        Err(format!("shows another certificate for the hostname at port {port}"))
+        Err(format!(
+            "shows another certificate for the hostname at port {port}"
+        ))
     }
 }
 
@@ -155,7 +218,15 @@ mod tests {
     fn nobody_else_knows_what_is_asked_and_answered() {
         let key = |byte| SealingKey::new(&[byte; 32]).unwrap();
         let (token, answer) = probe(&key(1), "a.test");
-        assert_eq!(probe(&key(1), "a.test"), (token.clone(), answer.clone()), "every node says the same");
-        assert!(token != answer && probe(&key(1), "b.test").0 != token && probe(&key(2), "a.test").1 != answer);
+        assert_eq!(
+            probe(&key(1), "a.test"),
+            (token.clone(), answer.clone()),
+            "every node says the same"
+        );
+        assert!(
+            token != answer
+                && probe(&key(1), "b.test").0 != token
+                && probe(&key(2), "a.test").1 != answer
+        );
     }
 }

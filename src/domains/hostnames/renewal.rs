@@ -52,7 +52,10 @@ impl Window {
         }
         let millis = (self.end.min(last) - self.start).num_milliseconds();
         let part = i64::try_from((u128::from(random) * u128::try_from(millis).ok()?) >> 64).ok()?;
-        Some((self.start + TimeDelta::milliseconds(part)).max(life.from + REST.min(life.length() / 3)))
+        Some(
+            (self.start + TimeDelta::milliseconds(part))
+                .max(life.from + REST.min(life.length() / 3)),
+        )
     }
 }
 
@@ -67,11 +70,18 @@ impl Life {
 pub(super) fn identifier(chain: &str) -> Result<Option<CertificateIdentifier<'static>>, Error> {
     let doing = "reading a certificate";
     let certificate = certificates::leaf(chain)?.tbs_certificate;
-    let Some((_, by)) = certificate.get::<AuthorityKeyIdentifier>().context(doing)? else { return Ok(None) };
+    let Some((_, by)) = certificate.get::<AuthorityKeyIdentifier>().context(doing)? else {
+        return Ok(None);
+    };
     let serial = certificate.serial_number.to_der().context(doing)?;
-    let key = by.key_identifier.as_ref().map(x509_cert::der::asn1::OctetString::as_bytes);
+    let key = by
+        .key_identifier
+        .as_ref()
+        .map(x509_cert::der::asn1::OctetString::as_bytes);
     // Without its tag and length, which are one byte each: it has twenty bytes at most.
-    Ok(key.zip(serial.get(2..)).map(|(key, serial)| CertificateIdentifier::new(Der::from_slice(key), Der::from_slice(serial)).into_owned()))
+    Ok(key.zip(serial.get(2..)).map(|(key, serial)| {
+        CertificateIdentifier::new(Der::from_slice(key), Der::from_slice(serial)).into_owned()
+    }))
 }
 
 /// What is kept of a certificate's renewal.
@@ -85,34 +95,68 @@ struct Row {
 
 async fn row(app: &App, id: uuid::Uuid) -> Result<Option<Row>, Error> {
     let sql = "select chain, renew_at, directory, window_start, window_end, ask_at from hostname_certificates where hostname_id = $1";
-    let rows = app.db.query(sql, &[&id]).await.context("reading a certificate")?;
+    let rows = app
+        .db
+        .query(sql, &[&id])
+        .await
+        .context("reading a certificate")?;
     Ok(rows.first().map(|row| Row {
         chain: row.get(0),
         at: row.get(1),
         directory: row.get(2),
-        window: row.get::<_, Option<_>>(3).zip(row.get(4)).map(|(start, end)| Window { start, end }),
+        window: row
+            .get::<_, Option<_>>(3)
+            .zip(row.get(4))
+            .map(|(start, end)| Window { start, end }),
         ask_at: row.get(5),
     }))
 }
 
 /// The certificate that an order would replace, as the authority calls it: one of its own, of which it has said when it is to be renewed.
-pub(super) async fn replaced(app: &App, authority: &Authority, id: uuid::Uuid) -> Result<Option<CertificateIdentifier<'static>>, Error> {
+pub(super) async fn replaced(
+    app: &App,
+    authority: &Authority,
+    id: uuid::Uuid,
+) -> Result<Option<CertificateIdentifier<'static>>, Error> {
     match row(app, id).await? {
-        Some(row) if row.window.is_some() && row.directory.as_ref() == Some(&authority.directory) => identifier(&row.chain),
+        Some(row)
+            if row.window.is_some() && row.directory.as_ref() == Some(&authority.directory) =>
+        {
+            identifier(&row.chain)
+        }
         _ => Ok(None),
     }
 }
 
 /// When the certificate of a hostname is renewed, after the authority was asked if it is time to. None: it has none.
 pub(super) async fn settle(app: &App, id: uuid::Uuid) -> Result<Option<Renewal>, Error> {
-    let Some(row) = row(app, id).await? else { return Ok(None) };
-    let (now, kept) = (app.clock.now(), Renewal { at: row.at, ask_at: row.ask_at });
+    let Some(row) = row(app, id).await? else {
+        return Ok(None);
+    };
+    let (now, kept) = (
+        app.clock.now(),
+        Renewal {
+            at: row.at,
+            ask_at: row.ask_at,
+        },
+    );
     let life = certificates::life(&row.chain)?;
-    let Some(authority) = app.settings.authority.as_ref().filter(|authority| row.directory.as_ref() == Some(&authority.directory)) else {
-        return Ok(Some(Renewal { ask_at: None, ..kept }));
+    let Some(authority) = app
+        .settings
+        .authority
+        .as_ref()
+        .filter(|authority| row.directory.as_ref() == Some(&authority.directory))
+    else {
+        return Ok(Some(Renewal {
+            ask_at: None,
+            ..kept
+        }));
     };
     if now >= life.until {
-        return Ok(Some(Renewal { ask_at: None, ..kept }));
+        return Ok(Some(Renewal {
+            ask_at: None,
+            ..kept
+        }));
     }
     if row.ask_at.is_none_or(|at| at > now) {
         return Ok(Some(kept));
@@ -121,21 +165,37 @@ pub(super) async fn settle(app: &App, id: uuid::Uuid) -> Result<Option<Renewal>,
         Ok((window, again)) if row.window == Some(window) => (row.at, row.window, again),
         Ok((window, again)) => {
             let moment = chosen(window, life, &app.entropy);
-            (moment.unwrap_or_else(|| life.two_thirds()), moment.map(|_| window), again)
+            (
+                moment.unwrap_or_else(|| life.two_thirds()),
+                moment.map(|_| window),
+                again,
+            )
         }
         // What was chosen before stands.
         Err(why) => {
-            tracing::info!(why, "the authority does not say when a certificate is to be renewed");
+            tracing::info!(
+                why,
+                "the authority does not say when a certificate is to be renewed"
+            );
             (row.at, row.window, SILENT)
         }
     };
     let ask_at = now + again;
     let sql = "update hostname_certificates set renew_at = $2, window_start = $3, window_end = $4, ask_at = $5 \
                where hostname_id = $1 and chain = $6";
-    let (start, end) = (window.map(|window| window.start), window.map(|window| window.end));
+    let (start, end) = (
+        window.map(|window| window.start),
+        window.map(|window| window.end),
+    );
     let params: [Param<'_>; 6] = [&id, &at, &start, &end, &ask_at, &row.chain];
-    app.db.query(sql, &params).await.context("writing when a certificate is renewed")?;
-    Ok(Some(Renewal { at, ask_at: Some(ask_at) }))
+    app.db
+        .query(sql, &params)
+        .await
+        .context("writing when a certificate is renewed")?;
+    Ok(Some(Renewal {
+        at,
+        ask_at: Some(ask_at),
+    }))
 }
 
 fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>> {
@@ -147,10 +207,20 @@ fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>
 }
 
 /// What the authority suggests, and when it is to be asked again; or why it said nothing.
-async fn ask(app: &App, authority: &Authority, chain: &str) -> Result<Result<(Window, TimeDelta), String>, Error> {
-    let Some(identifier) = identifier(chain)? else { return Ok(Err("the certificate does not say whose key made it".to_owned())) };
+async fn ask(
+    app: &App,
+    authority: &Authority,
+    chain: &str,
+) -> Result<Result<(Window, TimeDelta), String>, Error> {
+    let Some(identifier) = identifier(chain)? else {
+        return Ok(Err(
+            "the certificate does not say whose key made it".to_owned()
+        ));
+    };
     let asked = async {
-        let Some(account) = acme::known_account(app, authority).await? else { return Ok(Err("there is no account".to_owned())) };
+        let Some(account) = acme::known_account(app, authority).await? else {
+            return Ok(Err("there is no account".to_owned()));
+        };
         let said = account.renewal_info(&identifier).await?;
         Ok::<_, acme::Failure>(Ok(said))
     };
@@ -162,9 +232,16 @@ async fn ask(app: &App, authority: &Authority, chain: &str) -> Result<Result<(Wi
     };
     Ok(said.and_then(|(said, again)| {
         let at = |seconds| DateTime::from_timestamp(seconds, 0).ok_or("it names no time");
-        let window =
-            Window { start: at(said.suggested_window.start.unix_timestamp())?, end: at(said.suggested_window.end.unix_timestamp())? };
-        Ok((window, TimeDelta::from_std(again).unwrap_or(ASKED.1).clamp(ASKED.0, ASKED.1)))
+        let window = Window {
+            start: at(said.suggested_window.start.unix_timestamp())?,
+            end: at(said.suggested_window.end.unix_timestamp())?,
+        };
+        Ok((
+            window,
+            TimeDelta::from_std(again)
+                .unwrap_or(ASKED.1)
+                .clamp(ASKED.0, ASKED.1),
+        ))
     }))
 }
 
@@ -172,9 +249,10 @@ async fn ask(app: &App, authority: &Authority, chain: &str) -> Result<Result<(Wi
 pub(super) fn is_about_replacing(error: &AcmeError) -> bool {
     match error {
         AcmeError::Unsupported(_) => true,
-        AcmeError::Api(problem) => {
-            problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":alreadyReplaced") || kind.ends_with(":malformed"))
-        }
+        AcmeError::Api(problem) => problem
+            .r#type
+            .as_deref()
+            .is_some_and(|kind| kind.ends_with(":alreadyReplaced") || kind.ends_with(":malformed")),
         // It took the order and did not say what it replaces, which the client takes for a fault.
         AcmeError::Other(error) => error.to_string().starts_with("replaces field"),
         _ => false,
@@ -190,7 +268,17 @@ mod tests {
     }
 
     fn moment(start: i64, end: i64, random: u64) -> Option<DateTime<Utc>> {
-        Window { start: day(start), end: day(end) }.moment(Life { from: day(0), until: day(90) }, random)
+        Window {
+            start: day(start),
+            end: day(end),
+        }
+        .moment(
+            Life {
+                from: day(0),
+                until: day(90),
+            },
+            random,
+        )
     }
 
     #[test]
@@ -198,15 +286,32 @@ mod tests {
         assert_eq!(moment(40, 60, 0), Some(day(40)));
         assert_eq!(moment(40, 60, 1 << 63), Some(day(50)));
         let last = moment(40, 60, u64::MAX).unwrap();
-        assert!(last < day(60) && last > day(60) - TimeDelta::seconds(1), "{last}");
+        assert!(
+            last < day(60) && last > day(60) - TimeDelta::seconds(1),
+            "{last}"
+        );
     }
 
     #[test]
     fn a_window_that_is_over_means_now_and_never_twice_a_day() {
         assert_eq!(moment(-20, -10, 7), Some(day(1)), "right after it was made");
         assert_eq!(moment(5, 6, 0), Some(day(5)), "whatever time it is");
-        let short = Window { start: day(-2), end: day(-1) }.moment(Life { from: day(0), until: day(0) + TimeDelta::hours(6) }, 0);
-        assert_eq!(short, Some(day(0) + TimeDelta::hours(2)), "of a life of hours a third");
+        let short = Window {
+            start: day(-2),
+            end: day(-1),
+        }
+        .moment(
+            Life {
+                from: day(0),
+                until: day(0) + TimeDelta::hours(6),
+            },
+            0,
+        );
+        assert_eq!(
+            short,
+            Some(day(0) + TimeDelta::hours(2)),
+            "of a life of hours a third"
+        );
     }
 
     #[test]
@@ -215,6 +320,9 @@ mod tests {
         assert_eq!(moment(60, 60, 0), None);
         assert_eq!(moment(90, 95, 0), None, "after its end");
         assert_eq!(moment(81, 100, 0), None, "in its last tenth");
-        assert!(moment(71, 2000, u64::MAX).unwrap() <= day(81), "no later than is safe");
+        assert!(
+            moment(71, 2000, u64::MAX).unwrap() <= day(81),
+            "no later than is safe"
+        );
     }
 }

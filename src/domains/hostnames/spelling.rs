@@ -45,13 +45,32 @@ mod tests {
     #[test]
     fn names_of_other_letters_are_read_and_those_that_deceive_are_told() {
         assert_eq!(read("api.customer.com"), None);
-        assert_eq!(read("api.xn--mller-kva.de"), Some(("api.müller.de".into(), vec![])));
-        assert_eq!(read("東京タワー.customer.jp"), Some(("東京タワー.customer.jp".into(), vec![])), "scripts that belong together");
-        assert_eq!(read("почта.customer.ru"), Some(("почта.customer.ru".into(), vec![])));
+        assert_eq!(
+            read("api.xn--mller-kva.de"),
+            Some(("api.müller.de".into(), vec![]))
+        );
+        assert_eq!(
+            read("東京タワー.customer.jp"),
+            Some(("東京タワー.customer.jp".into(), vec![])),
+            "scripts that belong together"
+        );
+        assert_eq!(
+            read("почта.customer.ru"),
+            Some(("почта.customer.ru".into(), vec![]))
+        );
         for (text, doubt) in [
-            ("p\u{430}ypal.customer.com", "p\u{430}ypal looks like paypal"),
-            ("\u{440}\u{430}\u{443}.customer.com", "\u{440}\u{430}\u{443} looks like pay"),
-            ("b\u{fc}ch\u{436}.customer.com", "b\u{fc}ch\u{436} mixes letters of several scripts"),
+            (
+                "p\u{430}ypal.customer.com",
+                "p\u{430}ypal looks like paypal",
+            ),
+            (
+                "\u{440}\u{430}\u{443}.customer.com",
+                "\u{440}\u{430}\u{443} looks like pay",
+            ),
+            (
+                "b\u{fc}ch\u{436}.customer.com",
+                "b\u{fc}ch\u{436} mixes letters of several scripts",
+            ),
         ] {
             assert_eq!(read(text).unwrap().1, [doubt]);
         }

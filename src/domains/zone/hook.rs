@@ -22,7 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// As much of what it complains of as is logged.
 const COMPLAINT_BYTES_MAX: u64 = 1024;
 /// All that it knows of our environment.
-const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
+const ENVIRONMENT: [(&str, &str); 2] = [
+    (
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    ),
+    ("LANG", "C.UTF-8"),
+];
 
 /// The program, and as whom it runs.
 #[derive(Debug, Clone)]
@@ -35,7 +41,9 @@ pub struct Hook {
 impl Hook {
     /// Looks at the program. Where we are root it runs as its owner: who can write it decides what it does anyway.
     pub fn new(program: &Path) -> Result<Self, ZoneError> {
-        let said = |why: &dyn std::fmt::Display| ZoneError(format!("the hook {}: {why}", program.display()));
+        let said = |why: &dyn std::fmt::Display| {
+            ZoneError(format!("the hook {}: {why}", program.display()))
+        };
         let program = fs::canonicalize(program).map_err(|error| said(&error))?;
         let about = fs::metadata(&program).map_err(|error| said(&error))?;
         if !about.is_file() || about.permissions().mode() & 0o111 == 0 {
@@ -53,14 +61,29 @@ impl Hook {
 
     /// Runs it: `present` or `cleanup`, the record's name, its text. Nothing of that passes through a shell.
     pub(super) async fn run(&self, change: Change, name: &str, value: &str) -> Result<(), String> {
-        let action = if change == Change::Present { "present" } else { "cleanup" };
+        let action = if change == Change::Present {
+            "present"
+        } else {
+            "cleanup"
+        };
         let mut command = Command::new(&self.program);
-        command.args([action, name, value]).env_clear().envs(ENVIRONMENT).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).process_group(0);
+        command
+            .args([action, name, value])
+            .env_clear()
+            .envs(ENVIRONMENT)
+            .current_dir("/");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .process_group(0);
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
-        let mut child = command.spawn().map_err(|error| format!("the hook does not start: {error}"))?;
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("the hook does not start: {error}"))?;
         let group = child.id();
         let ended = timeout(PATIENCE, wait(&mut child)).await;
         end(group);
@@ -85,8 +108,13 @@ async fn wait(child: &mut Child) -> io::Result<(bool, String)> {
     let (stderr, group) = (child.stderr.take(), child.id());
     let mut complaint = Vec::new();
     let listening = async {
-        let Some(mut stderr) = stderr else { return Ok(()) };
-        (&mut stderr).take(COMPLAINT_BYTES_MAX).read_to_end(&mut complaint).await?;
+        let Some(mut stderr) = stderr else {
+            return Ok(());
+        };
+        (&mut stderr)
+            .take(COMPLAINT_BYTES_MAX)
+            .read_to_end(&mut complaint)
+            .await?;
         // It must not get stuck because nobody listens.
         copy(&mut stderr, &mut sink()).await.map(drop)
     };
@@ -99,5 +127,8 @@ async fn wait(child: &mut Child) -> io::Result<(bool, String)> {
     let (ended, heard) = tokio::join!(ending, listening);
     let ended = heard.and(ended)?;
     let told = String::from_utf8_lossy(&complaint);
-    Ok((ended.success(), told.chars().filter(|c| !c.is_control()).collect()))
+    Ok((
+        ended.success(),
+        told.chars().filter(|c| !c.is_control()).collect(),
+    ))
 }

@@ -63,18 +63,33 @@ impl Zone {
     /// Where the answers for `host`, a hostname of a project, stand: nobody else's records lead there, also not those that an earlier
     /// project left behind.
     pub fn place(&self, key: &SealingKey, host: &str, project: &str) -> String {
-        format!("{}.{}", key.mark(&format!("challenges of hostname {host} of project {project}")), self.name)
+        format!(
+            "{}.{}",
+            key.mark(&format!(
+                "challenges of hostname {host} of project {project}"
+            )),
+            self.name
+        )
     }
 
     /// Whether a name is below it.
     pub fn holds(&self, name: &str) -> bool {
-        name.strip_suffix(&self.name).is_some_and(|rest| rest.ends_with('.'))
+        name.strip_suffix(&self.name)
+            .is_some_and(|rest| rest.ends_with('.'))
     }
 
     /// Writes a text record, or takes it away. Either may be done twice. What went wrong is the operator's to know.
-    pub async fn write(&self, change: Change, name: &str, value: &str, at: (DateTime<Utc>, u16)) -> Result<(), String> {
+    pub async fn write(
+        &self,
+        change: Change,
+        name: &str,
+        value: &str,
+        at: (DateTime<Utc>, u16),
+    ) -> Result<(), String> {
         match &self.writer {
-            Writer::Update(server, key) => update::send(*server, key, &self.name, change, (name, value), at).await,
+            Writer::Update(server, key) => {
+                update::send(*server, key, &self.name, change, (name, value), at).await
+            }
             Writer::Hook(hook) => hook.run(change, name, value).await,
         }
     }
@@ -83,9 +98,13 @@ impl Zone {
 impl Key {
     /// The key in a file: `hmac-sha256:name:base64`, as knot's and other tools write it.
     pub fn read(file: &Path) -> Result<Self, ZoneError> {
-        let said = |why: &dyn std::fmt::Display| ZoneError(format!("the key in {}: {why}", file.display()));
+        let said = |why: &dyn std::fmt::Display| {
+            ZoneError(format!("the key in {}: {why}", file.display()))
+        };
         let mut text = String::new();
-        File::open(file).and_then(|file| file.take(KEY_BYTES_MAX).read_to_string(&mut text)).map_err(|error| said(&error))?;
+        File::open(file)
+            .and_then(|file| file.take(KEY_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| said(&error))?;
         Self::parse(text.trim()).map_err(|why| said(&why))
     }
 }
@@ -97,14 +116,31 @@ mod tests {
     #[test]
     fn answers_stand_in_the_zone_for_one_hostname_of_one_project() {
         let key = Key::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
-        let zone = Zone::new("ACME.Projects.test.", Writer::Update(([127, 0, 0, 1], 53).into(), key)).unwrap();
+        let zone = Zone::new(
+            "ACME.Projects.test.",
+            Writer::Update(([127, 0, 0, 1], 53).into(), key),
+        )
+        .unwrap();
         let sealing = SealingKey::new(&[7; 32]).unwrap();
         let place = zone.place(&sealing, "api.customer.test", "a");
-        assert!(place.ends_with(".acme.projects.test") && place.split('.').next().unwrap().len() == 40, "{place}");
-        assert!(zone.holds(&place) && !zone.holds("acme.projects.test") && !zone.holds("x.evilacme.projects.test"));
-        for other in [zone.place(&sealing, "api.customer.test", "b"), zone.place(&sealing, "app.customer.test", "a")] {
+        assert!(
+            place.ends_with(".acme.projects.test") && place.split('.').next().unwrap().len() == 40,
+            "{place}"
+        );
+        assert!(
+            zone.holds(&place)
+                && !zone.holds("acme.projects.test")
+                && !zone.holds("x.evilacme.projects.test")
+        );
+        for other in [
+            zone.place(&sealing, "api.customer.test", "b"),
+            zone.place(&sealing, "app.customer.test", "a"),
+        ] {
             assert_ne!(place, other);
         }
-        assert_eq!(challenge_name("*.projects.test"), "_acme-challenge.projects.test");
+        assert_eq!(
+            challenge_name("*.projects.test"),
+            "_acme-challenge.projects.test"
+        );
     }
 }

@@ -51,7 +51,9 @@ impl Key {
     /// Reads `algorithm:name:base64`. What is wrong is told without the key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let mut parts = text.splitn(3, ':');
-        let (Some(algorithm), Some(name), Some(secret)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(algorithm), Some(name), Some(secret)) =
+            (parts.next(), parts.next(), parts.next())
+        else {
             return Err("expected algorithm:name:base64");
         };
         let (algorithm, mac) = match algorithm {
@@ -60,12 +62,19 @@ impl Key {
             "hmac-sha512" => (TsigAlgorithm::HmacSha512, hmac::HMAC_SHA512),
             _ => return Err("expected the algorithm hmac-sha256, hmac-sha384 or hmac-sha512"),
         };
-        let secret = BASE64_STANDARD.decode(secret).map_err(|_| "expected the key in base64")?;
+        let secret = BASE64_STANDARD
+            .decode(secret)
+            .map_err(|_| "expected the key in base64")?;
         if secret.len() < KEY_BYTES_MIN {
             return Err("expected a key of sixteen bytes at least");
         }
-        let name = fqdn(name.trim_end_matches('.')).map_err(|_| "expected a name of DNS as the key's name")?;
-        Ok(Self { name, algorithm, secret: Arc::new(hmac::Key::new(mac, &secret)) })
+        let name = fqdn(name.trim_end_matches('.'))
+            .map_err(|_| "expected a name of DNS as the key's name")?;
+        Ok(Self {
+            name,
+            algorithm,
+            secret: Arc::new(hmac::Key::new(mac, &secret)),
+        })
     }
 }
 
@@ -82,22 +91,37 @@ pub(super) async fn send(
     (name, value): (&str, &str),
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<(), String> {
-    let update = message(key, zone, change, (name, value), (now, id)).map_err(|error| format!("making an update of {zone}: {error}"))?;
-    let told = timeout(PATIENCE, exchange(server, &update)).await.map_err(|_| format!("{server} takes too long"))?;
-    let told = Message::from_vec(&told.map_err(|error| format!("{server}: {error}"))?).map_err(|error| format!("{server}: {error}"))?;
+    let update = message(key, zone, change, (name, value), (now, id))
+        .map_err(|error| format!("making an update of {zone}: {error}"))?;
+    let told = timeout(PATIENCE, exchange(server, &update))
+        .await
+        .map_err(|_| format!("{server} takes too long"))?;
+    let told = Message::from_vec(&told.map_err(|error| format!("{server}: {error}"))?)
+        .map_err(|error| format!("{server}: {error}"))?;
     match told.metadata.response_code {
         _ if told.metadata.id != id => Err(format!("{server} answers something else")),
         ResponseCode::NoError => Ok(()),
         refused => {
-            let why = signature(&told).and_then(|signature| signature.error).map(|error| format!(", {error:?}"));
-            Err(format!("{server} refuses to update {zone}: {refused}{}", why.unwrap_or_default()))
+            let why = signature(&told)
+                .and_then(|signature| signature.error)
+                .map(|error| format!(", {error:?}"));
+            Err(format!(
+                "{server} refuses to update {zone}: {refused}{}",
+                why.unwrap_or_default()
+            ))
         }
     }
 }
 
 /// What a message is signed with. Nobody takes it out of the other records for us.
 fn signature(message: &Message) -> Option<&TSIG> {
-    message.additionals.iter().find_map(|record| if let RData::TSIG(signature) = &record.data { Some(signature) } else { None })
+    message.additionals.iter().find_map(|record| {
+        if let RData::TSIG(signature) = &record.data {
+            Some(signature)
+        } else {
+            None
+        }
+    })
 }
 
 /// The update on the wire.
@@ -109,9 +133,16 @@ fn message(
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<Vec<u8>, ProtoError> {
     let mut query = Query::new();
-    query.set_name(fqdn(zone)?).set_query_class(DNSClass::IN).set_query_type(RecordType::SOA);
+    query
+        .set_name(fqdn(zone)?)
+        .set_query_class(DNSClass::IN)
+        .set_query_type(RecordType::SOA);
     let ttl = if change == Change::Present { TTL } else { 0 };
-    let mut record = Record::from_rdata(fqdn(name)?, ttl, RData::TXT(TXT::new(vec![value.to_owned()])));
+    let mut record = Record::from_rdata(
+        fqdn(name)?,
+        ttl,
+        RData::TXT(TXT::new(vec![value.to_owned()])),
+    );
     if change == Change::Cleanup {
         // This record is taken away, and others of the name stay (RFC 2136, 2.5.4).
         record.dns_class = DNSClass::NONE;
@@ -119,9 +150,20 @@ fn message(
     let mut message = Message::new(id, MessageType::Query, OpCode::Update);
     message.add_zone(query);
     message.add_update(record);
-    let unsigned = TSIG::new(key.algorithm.clone(), now.timestamp().unsigned_abs(), FUDGE, Vec::new(), id, None, Vec::new());
+    let unsigned = TSIG::new(
+        key.algorithm.clone(),
+        now.timestamp().unsigned_abs(),
+        FUDGE,
+        Vec::new(),
+        id,
+        None,
+        Vec::new(),
+    );
     let mac = hmac::sign(&key.secret, &message_tbs(&message, &unsigned, &key.name)?);
-    message.signature = Some(Box::new(make_tsig_record(key.name.clone(), unsigned.set_mac(mac.as_ref().to_vec()))));
+    message.signature = Some(Box::new(make_tsig_record(
+        key.name.clone(),
+        unsigned.set_mac(mac.as_ref().to_vec()),
+    )));
     message.to_vec()
 }
 
@@ -129,7 +171,9 @@ fn message(
 async fn exchange(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(message.len()).map_err(std::io::Error::other)?;
-    stream.write_all(&[&length.to_be_bytes(), message].concat()).await?;
+    stream
+        .write_all(&[&length.to_be_bytes(), message].concat())
+        .await?;
     let mut told = vec![0; stream.read_u16().await?.into()];
     stream.read_exact(&mut told).await?;
     Ok(told)
@@ -158,13 +202,41 @@ mod tests {
 
     #[test]
     fn an_update_is_signed_and_names_one_record() {
-        let key = Key::parse(&format!("hmac-sha256:k:{}", BASE64_STANDARD.encode([7; 32]))).unwrap();
-        let wire = |change| message(&key, "acme.test", change, ("a.acme.test", "v"), (DateTime::UNIX_EPOCH, 9)).unwrap();
+        let key = Key::parse(&format!(
+            "hmac-sha256:k:{}",
+            BASE64_STANDARD.encode([7; 32])
+        ))
+        .unwrap();
+        let wire = |change| {
+            message(
+                &key,
+                "acme.test",
+                change,
+                ("a.acme.test", "v"),
+                (DateTime::UNIX_EPOCH, 9),
+            )
+            .unwrap()
+        };
         let update = Message::from_vec(&wire(Change::Cleanup)).unwrap();
-        assert_eq!((update.metadata.op_code, update.queries[0].query_type()), (OpCode::Update, RecordType::SOA));
-        assert_eq!((update.authorities.len(), update.authorities[0].dns_class), (1, DNSClass::NONE));
+        assert_eq!(
+            (update.metadata.op_code, update.queries[0].query_type()),
+            (OpCode::Update, RecordType::SOA)
+        );
+        assert_eq!(
+            (update.authorities.len(), update.authorities[0].dns_class),
+            (1, DNSClass::NONE)
+        );
         let signature = signature(&update).unwrap();
-        assert_eq!((signature.mac.len(), signature.oid, signature.fudge), (32, 9, 300));
-        assert_eq!(Message::from_vec(&wire(Change::Present)).unwrap().authorities[0].dns_class, DNSClass::IN);
+        assert_eq!(
+            (signature.mac.len(), signature.oid, signature.fudge),
+            (32, 9, 300)
+        );
+        assert_eq!(
+            Message::from_vec(&wire(Change::Present))
+                .unwrap()
+                .authorities[0]
+                .dns_class,
+            DNSClass::IN
+        );
     }
 }

@@ -28,21 +28,34 @@ impl Model {
     }
 
     fn quotas(&self, counts: &[(Ticks, u32)], windows: &[Window]) -> Quotas {
-        Quotas::new(counts.iter().zip(windows).map(|((ends, used), window)| Quota {
-            limit: window.requests,
-            remaining: window.requests - used,
-            reset_secs: secs_up(ends - self.latest),
-        }))
+        Quotas::new(
+            counts
+                .iter()
+                .zip(windows)
+                .map(|((ends, used), window)| Quota {
+                    limit: window.requests,
+                    remaining: window.requests - used,
+                    reset_secs: secs_up(ends - self.latest),
+                }),
+        )
     }
 
     fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
         let mut counts = self.windows(key, windows, now);
-        let admitted = counts.iter().zip(windows).all(|((_, used), window)| *used < window.requests);
+        let admitted = counts
+            .iter()
+            .zip(windows)
+            .all(|((_, used), window)| *used < window.requests);
         if admitted {
             for (_, used) in &mut counts {
                 *used += 1;
             }
-            self.open.extend(counts.iter().enumerate().map(|(index, count)| ((key, index), *count)));
+            self.open.extend(
+                counts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, count)| ((key, index), *count)),
+            );
         }
         Verdict::here(admitted, self.quotas(&counts, windows))
     }
@@ -85,7 +98,11 @@ fn key() -> impl Strategy<Value = Key> {
         (0..2_i64).prop_map(|n| Scope::Organization(OrganizationId(n))),
         (0..2_i64).prop_map(|n| Scope::Project(ProjectId(n)))
     ];
-    (identifier, scope, 0..4_u16).prop_map(|(identifier, scope, operation)| Key { identifier, scope, operation })
+    (identifier, scope, 0..4_u16).prop_map(|(identifier, scope, operation)| Key {
+        identifier,
+        scope,
+        operation,
+    })
 }
 
 /// A step of time: none, a few milliseconds back as between threads, within a window, or beyond it.
@@ -94,7 +111,12 @@ fn elapsed() -> impl Strategy<Value = i64> {
 }
 
 /// Memory by operation: one window or two, of few requests, so that they are reached.
-const LIMITS: [&[Window]; 4] = [&[per(3, 2)], &[per(4, 3), per(1, 1)], &[per(2, 1), per(5, 2)], &[per(1, 1)]];
+const LIMITS: [&[Window]; 4] = [
+    &[per(3, 2)],
+    &[per(4, 3), per(1, 1)],
+    &[per(2, 1), per(5, 2)],
+    &[per(1, 1)],
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]

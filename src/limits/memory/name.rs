@@ -41,12 +41,26 @@ pub(super) struct Name {
 impl Namer {
     pub(super) fn new(seed: Seed, operations: &[&str]) -> Self {
         let number = |label: &[u8]| {
-            let digest: [u8; 32] = Sha256::new().chain_update(seed).chain_update(label).finalize().into();
+            let digest: [u8; 32] = Sha256::new()
+                .chain_update(seed)
+                .chain_update(label)
+                .finalize()
+                .into();
             let (low, _) = digest.split_at(16);
-            low.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+            low.iter()
+                .fold(0, |number, byte| number << 8 | u128::from(*byte))
         };
         let operations = operations.iter().map(|id| code(id)).collect();
-        Self { add: number(b"add"), by: [number(b"identifier"), number(b"scope"), number(b"operation")], operations, seed }
+        Self {
+            add: number(b"add"),
+            by: [
+                number(b"identifier"),
+                number(b"scope"),
+                number(b"operation"),
+            ],
+            operations,
+            seed,
+        }
     }
 
     pub(super) fn seed(&self) -> Seed {
@@ -56,7 +70,11 @@ impl Namer {
     #[inline]
     pub(super) fn name(&self, key: &Key) -> Name {
         // Without an id, an operation is known by its index; the codes of ids are never that small.
-        let operation = self.operations.get(usize::from(key.operation)).copied().unwrap_or_else(|| u64::from(key.operation) << CODE_SHIFT);
+        let operation = self
+            .operations
+            .get(usize::from(key.operation))
+            .copied()
+            .unwrap_or_else(|| u64::from(key.operation) << CODE_SHIFT);
         let (who, identifier) = match key.identifier {
             Identifier::User(user) => (0, user.0.cast_unsigned()),
             Identifier::Session(user) => (8, user.0.cast_unsigned()),
@@ -71,8 +89,13 @@ impl Namer {
             Scope::LookUps => (6, 1),
         };
         let words = [identifier, scope, operation | what | who];
-        let sum = words.iter().zip(self.by).fold(self.add, |sum, (word, by)| sum.wrapping_add(by.wrapping_mul(u128::from(*word))));
-        Name { hash: scatter((sum >> 64) as u64), operation }
+        let sum = words.iter().zip(self.by).fold(self.add, |sum, (word, by)| {
+            sum.wrapping_add(by.wrapping_mul(u128::from(*word)))
+        });
+        Name {
+            hash: scatter((sum >> 64) as u64),
+            operation,
+        }
     }
 }
 
@@ -89,7 +112,10 @@ fn scatter(mut x: u64) -> u64 {
 fn code(id: &str) -> u64 {
     let digest: [u8; 32] = Sha256::digest(id).into();
     let (head, _) = digest.split_at(8);
-    head.iter().fold(0, |code, byte| code << 8 | u64::from(*byte)) >> CODE_SHIFT << CODE_SHIFT
+    head.iter()
+        .fold(0, |code, byte| code << 8 | u64::from(*byte))
+        >> CODE_SHIFT
+        << CODE_SHIFT
 }
 
 #[cfg(test)]
@@ -104,13 +130,31 @@ mod tests {
         let namer = Namer::new([7; 32], &["a", "b"]);
         let identifiers = (0..10_i64).flat_map(|n| {
             let address = Identifier::Address(n.cast_unsigned());
-            [Identifier::User(UserId(n)), Identifier::Session(UserId(n)), Identifier::Application(ApplicationId(n)), address]
+            [
+                Identifier::User(UserId(n)),
+                Identifier::Session(UserId(n)),
+                Identifier::Application(ApplicationId(n)),
+                address,
+            ]
         });
-        let scopes = (0..10).flat_map(|n| [Scope::Organization(OrganizationId(n)), Scope::Project(ProjectId(n))]);
-        let scopes: Vec<_> = scopes.chain([Scope::User, Scope::Unresolved, Scope::LookUps]).collect();
+        let scopes = (0..10).flat_map(|n| {
+            [
+                Scope::Organization(OrganizationId(n)),
+                Scope::Project(ProjectId(n)),
+            ]
+        });
+        let scopes: Vec<_> = scopes
+            .chain([Scope::User, Scope::Unresolved, Scope::LookUps])
+            .collect();
         let keys: Vec<_> = identifiers
             .flat_map(|identifier| scopes.iter().map(move |scope| (identifier, *scope)))
-            .flat_map(|(identifier, scope)| (0..4).map(move |operation| Key { identifier, scope, operation }))
+            .flat_map(|(identifier, scope)| {
+                (0..4).map(move |operation| Key {
+                    identifier,
+                    scope,
+                    operation,
+                })
+            })
             .collect();
         let names: HashSet<_> = keys.iter().map(|key| namer.name(key).hash).collect();
         assert_eq!(names.len(), keys.len());
@@ -118,20 +162,36 @@ mod tests {
 
     #[test]
     fn a_name_follows_the_operation_id_and_the_seed() {
-        let key = |operation| Key { identifier: Identifier::Address(1), scope: Scope::User, operation };
+        let key = |operation| Key {
+            identifier: Identifier::Address(1),
+            scope: Scope::User,
+            operation,
+        };
         let before = Namer::new([7; 32], &["a", "b"]);
         let after = Namer::new([7; 32], &["new", "b", "a"]);
         assert_eq!(before.name(&key(0)).hash, after.name(&key(2)).hash);
         assert_ne!(before.name(&key(0)).hash, after.name(&key(0)).hash);
-        assert_ne!(before.name(&key(0)).hash, Namer::new([8; 32], &["a", "b"]).name(&key(0)).hash);
+        assert_ne!(
+            before.name(&key(0)).hash,
+            Namer::new([8; 32], &["a", "b"]).name(&key(0)).hash
+        );
     }
 
     #[test]
     fn operations_have_codes_of_their_own() {
-        let ids: Vec<_> = crate::endpoints::all().iter().map(|endpoint| endpoint.id).chain([crate::endpoints::UNKNOWN.id]).collect();
+        let ids: Vec<_> = crate::endpoints::all()
+            .iter()
+            .map(|endpoint| endpoint.id)
+            .chain([crate::endpoints::UNKNOWN.id])
+            .collect();
         let codes: HashSet<_> = ids.iter().map(|id| code(id)).collect();
         assert_eq!(codes.len(), ids.len());
-        assert!(codes.iter().all(|code| *code > u64::from(u16::MAX) << CODE_SHIFT), "no code looks like an index");
+        assert!(
+            codes
+                .iter()
+                .all(|code| *code > u64::from(u16::MAX) << CODE_SHIFT),
+            "no code looks like an index"
+        );
     }
 
     /// Names of neighbouring keys spread as random ones would, whichever bits the table looks at.
@@ -141,7 +201,11 @@ mod tests {
         for shift in [0, 28, 56] {
             let mut filled = [0_u32; 256];
             for address in 0..65_536 {
-                let name = namer.name(&Key { identifier: Identifier::Address(address), scope: Scope::User, operation: 0 });
+                let name = namer.name(&Key {
+                    identifier: Identifier::Address(address),
+                    scope: Scope::User,
+                    operation: 0,
+                });
                 filled[usize::from((name.hash >> shift).to_le_bytes()[0])] += 1;
             }
             // 256 expected, 16 standard deviation.

@@ -32,7 +32,10 @@ struct Line {
 }
 
 impl Line {
-    const EMPTY: Self = Self { hashes: [0; SLOTS], states: [State::NONE; SLOTS] };
+    const EMPTY: Self = Self {
+        hashes: [0; SLOTS],
+        states: [State::NONE; SLOTS],
+    };
 
     fn has_room(&self) -> bool {
         self.states[SLOTS - 1].is_none()
@@ -66,7 +69,13 @@ pub(super) struct Shard {
 
 impl Default for Shard {
     fn default() -> Self {
-        Self { lines: Box::new([Line::EMPTY]), used: 0, changed: false, rests_until: 0, overflow: BTreeMap::new() }
+        Self {
+            lines: Box::new([Line::EMPTY]),
+            used: 0,
+            changed: false,
+            rests_until: 0,
+            overflow: BTreeMap::new(),
+        }
     }
 }
 
@@ -86,7 +95,8 @@ impl Shard {
         let mut states = [State::NONE; WINDOWS_MAX];
         for (state, place) in states.iter_mut().zip(&places).take(windows.len()) {
             let Some(place) = place else {
-                let (verdict, states, shared) = self.take_new(name, windows, now, lines_max, places);
+                let (verdict, states, shared) =
+                    self.take_new(name, windows, now, lines_max, places);
                 if verdict.admitted {
                     counted(&states[..windows.len()], shared);
                 }
@@ -132,9 +142,14 @@ impl Shard {
         // Making room may move what was written above: places end here.
         for index in (0..windows.len()).filter(|index| places[*index].is_none()) {
             // A key that an open overflow window counts stays there until it ends. Else it would be admitted by both.
-            let stays = self.overflow.get(&name.operation).is_some_and(|states| states[index].is_open(now));
+            let stays = self
+                .overflow
+                .get(&name.operation)
+                .is_some_and(|states| states[index].is_open(now));
             if stays || !self.insert(name.hash, states[index], now, lines_max) {
-                self.overflow.entry(name.operation).or_insert([State::NONE; WINDOWS_MAX])[index] = states[index];
+                self.overflow
+                    .entry(name.operation)
+                    .or_insert([State::NONE; WINDOWS_MAX])[index] = states[index];
                 shared[index] = true;
             }
         }
@@ -157,7 +172,13 @@ impl Shard {
     }
 
     /// Adds to what is known of the key what another counter of it says, as far as there is room.
-    pub(super) fn note(&mut self, name: Name, states: impl Iterator<Item = (State, Window)>, now: Ticks, lines_max: usize) {
+    pub(super) fn note(
+        &mut self,
+        name: Name,
+        states: impl Iterator<Item = (State, Window)>,
+        now: Ticks,
+        lines_max: usize,
+    ) {
         for (state, window) in states {
             // Making room may have moved what was found before.
             match self.find(name.hash, WINDOWS_MAX)[state.window()] {
@@ -175,8 +196,18 @@ impl Shard {
 
     /// The key's windows: its own, or open ones that it shares because the table was full.
     fn states(&self, name: Name, places: Places, now: Ticks) -> States {
-        let shared = self.overflow.get(&name.operation).copied().unwrap_or([State::NONE; WINDOWS_MAX]);
-        let mut states = shared.map(|state| if state.is_open(now) { state } else { State::NONE });
+        let shared = self
+            .overflow
+            .get(&name.operation)
+            .copied()
+            .unwrap_or([State::NONE; WINDOWS_MAX]);
+        let mut states = shared.map(|state| {
+            if state.is_open(now) {
+                state
+            } else {
+                State::NONE
+            }
+        });
         for (state, place) in states.iter_mut().zip(places) {
             if let Some(Place { line, slot }) = place {
                 *state = self.lines[line].states[slot];
@@ -195,7 +226,10 @@ impl Shard {
             let line = &self.lines[at];
             for slot in 0..SLOTS {
                 // A slot never used has hash 0, which may be a key's; but no key follows it.
-                if line.hashes[slot] == hash && !line.states[slot].is_none() && line.states[slot].window() < windows {
+                if line.hashes[slot] == hash
+                    && !line.states[slot].is_none()
+                    && line.states[slot].window() < windows
+                {
                     places[line.states[slot].window()] = Some(Place { line: at, slot });
                     missing -= 1;
                 }
@@ -235,7 +269,10 @@ impl Shard {
     fn rebuild(&mut self, now: Ticks, lines_max: usize) {
         let live = self.live(now).count();
         let lines = lines_for(live + live / 8 + 1).min(lines_max);
-        let mut rebuilt = Self { lines: vec![Line::EMPTY; lines].into_boxed_slice(), ..Self::default() };
+        let mut rebuilt = Self {
+            lines: vec![Line::EMPTY; lines].into_boxed_slice(),
+            ..Self::default()
+        };
         // Homes follow the order of hashes, so this writes as it reads: from the left to the right.
         for (hash, state) in self.live(now) {
             rebuilt.push(hash, state);
@@ -244,7 +281,8 @@ impl Shard {
             self.rests_until = now + REST;
         }
         (self.lines, self.used) = (rebuilt.lines, live);
-        self.overflow.retain(|_, states| states.iter().any(|state| state.is_open(now)));
+        self.overflow
+            .retain(|_, states| states.iter().any(|state| state.is_open(now)));
     }
 
     /// Puts a window into a slot never used, of which there must be one.
@@ -260,26 +298,42 @@ impl Shard {
     }
 
     fn live(&self, now: Ticks) -> impl Iterator<Item = (u64, State)> {
-        let slots = self.lines.iter().flat_map(|line| line.hashes.into_iter().zip(line.states));
+        let slots = self
+            .lines
+            .iter()
+            .flat_map(|line| line.hashes.into_iter().zip(line.states));
         slots.filter(move |(_, state)| state.is_open(now))
     }
 
     /// The line where the search for a key starts: its hash as a fraction of all.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "less than the number of lines")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "less than the number of lines"
+    )]
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.lines.len() as u128) >> 64) as usize
     }
 
     #[inline]
     fn after(&self, line: usize) -> usize {
-        if line + 1 == self.lines.len() { 0 } else { line + 1 }
+        if line + 1 == self.lines.len() {
+            0
+        } else {
+            line + 1
+        }
     }
 
     /// Live counters: of keys with a slot, then of operations that overflowed.
     pub(super) fn export(&self, now: Ticks) -> (Vec<Counter>, Vec<Counter>) {
-        let overflow = self.overflow.iter().flat_map(|(operation, states)| states.iter().map(|state| (*operation, *state)));
-        (self.live(now).collect(), overflow.filter(|(_, state)| state.is_open(now)).collect())
+        let overflow = self
+            .overflow
+            .iter()
+            .flat_map(|(operation, states)| states.iter().map(|state| (*operation, *state)));
+        (
+            self.live(now).collect(),
+            overflow.filter(|(_, state)| state.is_open(now)).collect(),
+        )
     }
 
     /// Puts a counter back, unless one of the same name is open.
@@ -294,7 +348,9 @@ impl Shard {
     }
 
     pub(super) fn import_overflow(&mut self, operation: u64, state: State) {
-        self.overflow.entry(operation).or_insert([State::NONE; WINDOWS_MAX])[state.window()] = state;
+        self.overflow
+            .entry(operation)
+            .or_insert([State::NONE; WINDOWS_MAX])[state.window()] = state;
     }
 
     /// Whether anything was counted since the last time this was asked.

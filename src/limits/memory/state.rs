@@ -23,7 +23,11 @@ impl State {
     pub(super) const NONE: Self = Self(0);
 
     pub(super) fn new(window: usize, used: u32, ends: Ticks) -> Self {
-        Self(ends.clamp(1, ENDS_MAX) << ENDS_SHIFT | u64::from(used.min(USED_MAX)) << 1 | (window as u64 & 1))
+        Self(
+            ends.clamp(1, ENDS_MAX) << ENDS_SHIFT
+                | u64::from(used.min(USED_MAX)) << 1
+                | (window as u64 & 1),
+        )
     }
 
     /// Never written: a slot in this state holds no key, not even a dead one.
@@ -71,7 +75,11 @@ impl State {
         } else if self.ends() >= other.ends() + half {
             self
         } else {
-            Self::new(self.window(), self.used().max(other.used()), self.ends().max(other.ends()))
+            Self::new(
+                self.window(),
+                self.used().max(other.used()),
+                self.ends().max(other.ends()),
+            )
         }
     }
 
@@ -92,7 +100,9 @@ impl State {
 /// The allotment that covers `used` requests: the end of the step they are in. A step is one request for the first eight,
 /// and then an eighth to a quarter of what was admitted before it.
 pub(in crate::limits) fn allotment(used: u32) -> u32 {
-    let Some(before) = used.checked_sub(1) else { return 0 };
+    let Some(before) = used.checked_sub(1) else {
+        return 0;
+    };
     (before | ((1 << step_bits(before)) - 1)) + 1
 }
 
@@ -146,6 +156,10 @@ pub(super) fn peek(states: &States, windows: &[Window], now: Ticks) -> Quotas {
 fn quotas(states: &States, windows: &[Window], now: Ticks) -> Quotas {
     Quotas::new(states.iter().zip(windows).map(|(state, &window)| {
         let limit = limit(window);
-        Quota { limit, remaining: limit.saturating_sub(state.used()), reset_secs: secs_up(state.ends().saturating_sub(now)) }
+        Quota {
+            limit,
+            remaining: limit.saturating_sub(state.used()),
+            reset_secs: secs_up(state.ends().saturating_sub(now)),
+        }
     }))
 }

@@ -16,7 +16,10 @@ use crate::{
     app::App,
     audit::Recorder,
     error::Error,
-    http::{Access, Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount, pat_only},
+    http::{
+        Access, Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb,
+        mount, pat_only,
+    },
     limits::STANDARD,
     oauth::{Minted, applications, authorizations::Ended, grants},
 };
@@ -61,7 +64,12 @@ impl From<Application> for Shown {
             website: application.website,
             icon: application.icon,
             redirect_uris: application.redirect_uris,
-            scopes: application.scopes.names().into_iter().map(str::to_owned).collect(),
+            scopes: application
+                .scopes
+                .names()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
             public: application.public,
             bind_to_authorizing_user: application.bound,
             project_selection: application.selection,
@@ -95,12 +103,30 @@ impl Input for Named {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (organization, app) = (Organization::take(call).await?, App::take(call).await?);
         let PathId(id) = PathId::take(call).await.map_err(|_| Error::NotFound)?;
-        applications::of_organization(&app.db, organization.id, id).await.map(Self)
+        applications::of_organization(&app.db, organization.id, id)
+            .await
+            .map(Self)
     }
 }
 
-const fn endpoint(id: &'static str, summary: &'static str, method: Verb, path: &'static str, access: Access) -> Endpoint {
-    Endpoint { id, summary, tag: Tag::Gantry, method, path, aliases: &[], access, limit: &STANDARD, handler: || mount(list) }
+const fn endpoint(
+    id: &'static str,
+    summary: &'static str,
+    method: Verb,
+    path: &'static str,
+    access: Access,
+) -> Endpoint {
+    Endpoint {
+        id,
+        summary,
+        tag: Tag::Gantry,
+        method,
+        path,
+        aliases: &[],
+        access,
+        limit: &STANDARD,
+        handler: || mount(list),
+    }
 }
 
 pub(in crate::oauth) static LIST: Endpoint = Endpoint {
@@ -139,19 +165,37 @@ async fn create(
     audit: Arc<Recorder>,
     Json(draft): Json<Draft>,
 ) -> Result<Created<Shown>, Error> {
-    let made = applications::create(&app.db, &app.entropy, (organization.id, user.id), &draft, app.clock.now(), &audit).await?;
+    let made = applications::create(
+        &app.db,
+        &app.entropy,
+        (organization.id, user.id),
+        &draft,
+        app.clock.now(),
+        &audit,
+    )
+    .await?;
     Ok(Created(made.into()))
 }
 
 pub(in crate::oauth) static GET: Endpoint = Endpoint {
     handler: || mount(get),
-    ..endpoint("gantry-get-oauth-application", "Get an OAuth application", Verb::Get, "/v1/organizations/{slug}/oauth/apps/{id}", SEES)
+    ..endpoint(
+        "gantry-get-oauth-application",
+        "Get an OAuth application",
+        Verb::Get,
+        "/v1/organizations/{slug}/oauth/apps/{id}",
+        SEES,
+    )
 };
 
 async fn get(Named(application): Named, app: App) -> Result<Json<Detail>, Error> {
     let secrets = secrets::list(&app.db, application.id).await?;
     let authorizations = grants::count(&app.db, application.id).await?;
-    Ok(Json(Detail { application: application.into(), secrets, authorizations }))
+    Ok(Json(Detail {
+        application: application.into(),
+        secrets,
+        authorizations,
+    }))
 }
 
 pub(in crate::oauth) static CHANGE: Endpoint = Endpoint {
@@ -165,8 +209,14 @@ pub(in crate::oauth) static CHANGE: Endpoint = Endpoint {
     )
 };
 
-async fn change(Named(application): Named, app: App, audit: Arc<Recorder>, Json(change): Json<Change>) -> Result<Json<Shown>, Error> {
-    let changed = applications::change(&app.db, application.id, change, app.clock.now(), &audit).await?;
+async fn change(
+    Named(application): Named,
+    app: App,
+    audit: Arc<Recorder>,
+    Json(change): Json<Change>,
+) -> Result<Json<Shown>, Error> {
+    let changed =
+        applications::change(&app.db, application.id, change, app.clock.now(), &audit).await?;
     grants::settle(&app).await?;
     Ok(Json(changed.into()))
 }
@@ -182,10 +232,17 @@ pub(in crate::oauth) static DELETE: Endpoint = Endpoint {
     )
 };
 
-async fn delete(Named(application): Named, app: App, audit: Arc<Recorder>) -> Result<Json<Ended>, Error> {
-    let authorizations_revoked = applications::delete(&app.db, &application, app.clock.now(), &audit).await?;
+async fn delete(
+    Named(application): Named,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Json<Ended>, Error> {
+    let authorizations_revoked =
+        applications::delete(&app.db, &application, app.clock.now(), &audit).await?;
     grants::settle(&app).await?;
-    Ok(Json(Ended { authorizations_revoked }))
+    Ok(Json(Ended {
+        authorizations_revoked,
+    }))
 }
 
 pub(in crate::oauth) static ADD_SECRET: Endpoint = Endpoint {
@@ -210,10 +267,17 @@ pub struct CreatedSecret {
     pub secret: String,
 }
 
-async fn add_secret(Named(application): Named, app: App, audit: Arc<Recorder>) -> Result<Unkept<Created<CreatedSecret>>, Error> {
+async fn add_secret(
+    Named(application): Named,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Unkept<Created<CreatedSecret>>, Error> {
     let secret = Minted::secret(&app.entropy);
     let about = secrets::add(&app.db, &application, &secret, app.clock.now(), &audit).await?;
-    Ok(Unkept(Created(CreatedSecret { about, secret: secret.expose().to_owned() })))
+    Ok(Unkept(Created(CreatedSecret {
+        about,
+        secret: secret.expose().to_owned(),
+    })))
 }
 
 pub(in crate::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
@@ -234,10 +298,20 @@ impl Input for SecretId {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("secret_id").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("secret_id")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
-async fn revoke_secret(Named(application): Named, SecretId(id): SecretId, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    secrets::revoke(&app.db, &application, id, app.clock.now(), &audit).await.map(|()| Done)
+async fn revoke_secret(
+    Named(application): Named,
+    SecretId(id): SecretId,
+    app: App,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    secrets::revoke(&app.db, &application, id, app.clock.now(), &audit)
+        .await
+        .map(|()| Done)
 }

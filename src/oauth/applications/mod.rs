@@ -30,7 +30,9 @@ const NAME_CHARS_MAX: usize = 100;
 const REDIRECTS_MAX: usize = 20;
 
 /// What a member chooses among when they approve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "OauthProjectSelection")]
 pub enum Selection {
@@ -131,32 +133,51 @@ fn read(row: &Row) -> Application {
 
 /// The application with this client id.
 pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application>, Error> {
-    let rows = db.query(applications!("a.client_id = $1"), &[&client_id]).await.context("looking up an application")?;
+    let rows = db
+        .query(applications!("a.client_id = $1"), &[&client_id])
+        .await
+        .context("looking up an application")?;
     Ok(rows.first().map(read))
 }
 
 /// The application with this row.
 pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Error> {
-    let rows = db.query(applications!("a.id = $1"), &[&id.0]).await.context("looking up an application")?;
+    let rows = db
+        .query(applications!("a.id = $1"), &[&id.0])
+        .await
+        .context("looking up an application")?;
     Ok(rows.first().map(read))
 }
 
 /// Whether any application is registered.
 pub async fn any(db: &Db) -> Result<bool, Error> {
-    let rows = db.query(applications!("true limit 1"), &[]).await.context("looking for applications")?;
+    let rows = db
+        .query(applications!("true limit 1"), &[])
+        .await
+        .context("looking for applications")?;
     Ok(!rows.is_empty())
 }
 
 /// The applications of an organization, by name.
 pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
     let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
-    let rows = db.query(sql, &[&organization.0, &APPLICATIONS_MAX]).await.context("listing applications")?;
+    let rows = db
+        .query(sql, &[&organization.0, &APPLICATIONS_MAX])
+        .await
+        .context("listing applications")?;
     Ok(rows.iter().map(read).collect())
 }
 
 /// One of them.
-pub async fn of_organization(db: &Db, organization: OrganizationId, client_id: Uuid) -> Result<Application, Error> {
-    by_client_id(db, client_id).await?.filter(|found| found.organization == Some(organization)).ok_or(Error::NotFound)
+pub async fn of_organization(
+    db: &Db,
+    organization: OrganizationId,
+    client_id: Uuid,
+) -> Result<Application, Error> {
+    by_client_id(db, client_id)
+        .await?
+        .filter(|found| found.organization == Some(organization))
+        .ok_or(Error::NotFound)
 }
 
 /// What somebody wants an application to be.
@@ -195,7 +216,12 @@ impl Draft {
             website: application.website.clone(),
             icon: application.icon.clone(),
             redirect_uris: application.redirect_uris.clone(),
-            scopes: application.scopes.names().into_iter().map(str::to_owned).collect(),
+            scopes: application
+                .scopes
+                .names()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
             public: application.public,
             bound: application.bound,
             selection: application.selection,
@@ -207,20 +233,33 @@ impl Draft {
     fn stays_verified(&self, application: &Application, scopes: Scopes) -> bool {
         scopes.within(application.scopes)
             && (&self.name, &self.website, &self.icon, &self.redirect_uris)
-                == (&application.name, &application.website, &application.icon, &application.redirect_uris)
+                == (
+                    &application.name,
+                    &application.website,
+                    &application.icon,
+                    &application.redirect_uris,
+                )
     }
 
     /// What is wrong with it, if anything; what it may ask for, if not.
     pub fn check(&self) -> Result<Scopes, Error> {
         check_name(&self.name)?;
-        for (field, address) in [("website", self.website.as_str()), ("icon", self.icon.as_deref().unwrap_or_default())] {
+        for (field, address) in [
+            ("website", self.website.as_str()),
+            ("icon", self.icon.as_deref().unwrap_or_default()),
+        ] {
             if !address.is_empty() && !is_page(address) {
                 return Err(Error::invalid(field, "expected an https address"));
             }
         }
         check_redirects(&self.redirect_uris)?;
         let scope = |name: &String| {
-            OauthScope::from_name(name).ok_or_else(|| Error::invalid("scopes", format!("{name} is not in the catalogue of scopes")))
+            OauthScope::from_name(name).ok_or_else(|| {
+                Error::invalid(
+                    "scopes",
+                    format!("{name} is not in the catalogue of scopes"),
+                )
+            })
         };
         if self.scopes.is_empty() {
             return Err(Error::invalid("scopes", "expected at least one"));
@@ -239,7 +278,12 @@ impl Draft {
 /// Checks the name of an application: it is all that people see of one, so it also has no space around it.
 pub fn check_name(name: &str) -> Result<(), Error> {
     if name.trim() != name {
-        return Err(Error::invalid("name", format!("expected 1 to {NAME_CHARS_MAX} visible characters, without spaces around them")));
+        return Err(Error::invalid(
+            "name",
+            format!(
+                "expected 1 to {NAME_CHARS_MAX} visible characters, without spaces around them"
+            ),
+        ));
     }
     names::check("name", name, NAME_CHARS_MAX)
 }
@@ -247,10 +291,16 @@ pub fn check_name(name: &str) -> Result<(), Error> {
 /// Refuses addresses that cannot be registered.
 pub fn check_redirects(list: &[String]) -> Result<(), Error> {
     if !(1..=REDIRECTS_MAX).contains(&list.len()) {
-        return Err(Error::invalid("redirect_uris", format!("expected 1 to {REDIRECTS_MAX}")));
+        return Err(Error::invalid(
+            "redirect_uris",
+            format!("expected 1 to {REDIRECTS_MAX}"),
+        ));
     }
     match list.iter().find_map(|address| redirect::problem(address)) {
-        Some(problem) => Err(Error::invalid("redirect_uris", format!("one of them {problem}"))),
+        Some(problem) => Err(Error::invalid(
+            "redirect_uris",
+            format!("one of them {problem}"),
+        )),
         None => Ok(()),
     }
 }
@@ -274,16 +324,49 @@ pub async fn create(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Two at once are counted one after the other.
-    transaction.execute("select 1 from organizations where id = $1 for update", &[&organization.0]).await.context(doing)?;
-    let sql = "select count(*) from oauth_applications where organization_id = $1 and deleted_at is null";
-    if transaction.query_one(sql, &[&organization.0]).await.context(doing)?.get::<_, i64>(0) >= APPLICATIONS_MAX {
-        return Err(Error::Rejected(format!("An organization can have {APPLICATIONS_MAX} applications; delete one first").into()));
+    transaction
+        .execute(
+            "select 1 from organizations where id = $1 for update",
+            &[&organization.0],
+        )
+        .await
+        .context(doing)?;
+    let sql =
+        "select count(*) from oauth_applications where organization_id = $1 and deleted_at is null";
+    if transaction
+        .query_one(sql, &[&organization.0])
+        .await
+        .context(doing)?
+        .get::<_, i64>(0)
+        >= APPLICATIONS_MAX
+    {
+        return Err(Error::Rejected(
+            format!("An organization can have {APPLICATIONS_MAX} applications; delete one first")
+                .into(),
+        ));
     }
     let client_id = entropy.uuid();
-    insert(&transaction, client_id, Some((organization, creator)), draft, scopes, now).await?;
-    audit.write_in(&transaction, 201, (None, Some(with_id(client_id, draft.described()))), now).await?;
+    insert(
+        &transaction,
+        client_id,
+        Some((organization, creator)),
+        draft,
+        scopes,
+        now,
+    )
+    .await?;
+    audit
+        .write_in(
+            &transaction,
+            201,
+            (None, Some(with_id(client_id, draft.described()))),
+            now,
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
-    by_client_id(db, client_id).await?.ok_or_else(|| Error::internal(doing, "it is not there"))
+    by_client_id(db, client_id)
+        .await?
+        .ok_or_else(|| Error::internal(doing, "it is not there"))
 }
 
 /// Writes the row of an application that was checked. Without an owner, it registered itself.
@@ -357,22 +440,37 @@ impl Change {
             selection: self.selection.unwrap_or(is.selection),
         };
         if application.bound && !draft.bound {
-            return Err(Error::invalid("bind_to_authorizing_user", "cannot be switched off again"));
+            return Err(Error::invalid(
+                "bind_to_authorizing_user",
+                "cannot be switched off again",
+            ));
         }
         if draft.selection < application.selection {
-            return Err(Error::invalid("project_selection", "cannot be loosened again"));
+            return Err(Error::invalid(
+                "project_selection",
+                "cannot be loosened again",
+            ));
         }
         Ok(draft)
     }
 }
 
 /// Makes an application something else, and says what it is then.
-pub async fn change(db: &Db, id: ApplicationId, change: Change, now: DateTime<Utc>, audit: &Recorder) -> Result<Application, Error> {
+pub async fn change(
+    db: &Db,
+    id: ApplicationId,
+    change: Change,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Application, Error> {
     let doing = "changing an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Of two changes at once the second begins with what the first left: neither brings back what the other took away.
-    let row = transaction.query_opt(applications!("a.id = $1 for update of a"), &[&id.0]).await.context(doing)?;
+    let row = transaction
+        .query_opt(applications!("a.id = $1 for update of a"), &[&id.0])
+        .await
+        .context(doing)?;
     let application = read(&row.ok_or(Error::NotFound)?);
     let draft = change.applied_to(&application)?;
     let scopes = draft.check()?;
@@ -393,23 +491,60 @@ pub async fn change(db: &Db, id: ApplicationId, change: Change, now: DateTime<Ut
     transaction.execute(sql, &values).await.context(doing)?;
     let (mut before, mut after) = (Draft::of(&application).described(), draft.described());
     (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
-    let told = (Some(with_id(application.client_id, before)), Some(with_id(application.client_id, after)));
+    let told = (
+        Some(with_id(application.client_id, before)),
+        Some(with_id(application.client_id, after)),
+    );
     audit.write_in(&transaction, 200, told, now).await?;
     transaction.commit().await.context(doing)?;
-    let Draft { name, website, icon, redirect_uris, bound, selection, .. } = draft;
-    Ok(Application { name, website, icon, redirect_uris, scopes, bound, selection, verified, ..application })
+    let Draft {
+        name,
+        website,
+        icon,
+        redirect_uris,
+        bound,
+        selection,
+        ..
+    } = draft;
+    Ok(Application {
+        name,
+        website,
+        icon,
+        redirect_uris,
+        scopes,
+        bound,
+        selection,
+        verified,
+        ..application
+    })
 }
 
 /// Deletes an application, and ends everything that was approved for it. How many that were.
-pub async fn delete(db: &Db, application: &Application, now: DateTime<Utc>, audit: &Recorder) -> Result<u64, Error> {
+pub async fn delete(
+    db: &Db,
+    application: &Application,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<u64, Error> {
     let doing = "deleting an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "update oauth_applications set deleted_at = $2 where id = $1 and deleted_at is null returning id";
-    transaction.query_opt(sql, &[&application.id.0, &now]).await.context(doing)?.ok_or(Error::NotFound)?;
+    transaction
+        .query_opt(sql, &[&application.id.0, &now])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
     let ended = grants::end_all_of(&transaction, application.id, now).await?;
     let before = with_id(application.client_id, Draft::of(application).described());
-    audit.write_in(&transaction, 200, (Some(before), Some(json!({"authorizations_revoked": ended}))), now).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(before), Some(json!({"authorizations_revoked": ended}))),
+            now,
+        )
+        .await?;
     transaction.commit().await.context(doing)?;
     Ok(ended)
 }
@@ -428,7 +563,16 @@ mod tests {
         for fine in ["Acme", "Açme 2.0", "日本", "<b>"] {
             assert!(check_name(fine).is_ok(), "{fine}");
         }
-        for wrong in ["", " Acme", "Acme ", "A\u{202e}cme", "A\u{200b}cme", "A\ncme", "\u{feff}Acme", &"x".repeat(101)] {
+        for wrong in [
+            "",
+            " Acme",
+            "Acme ",
+            "A\u{202e}cme",
+            "A\u{200b}cme",
+            "A\ncme",
+            "\u{feff}Acme",
+            &"x".repeat(101),
+        ] {
             assert!(check_name(wrong).is_err(), "{wrong:?}");
         }
     }

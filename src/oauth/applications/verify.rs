@@ -61,30 +61,64 @@ fn read(row: &Row) -> Candidate {
 pub async fn list(db: &Db, organization: Option<OrganizationId>) -> Result<Vec<Candidate>, Error> {
     let doing = "listing applications";
     let rows = match organization {
-        Some(id) => db.query(candidates!("a.organization_id = $1 order by a.id desc limit $2"), &[&id.0, &LIST_MAX]).await,
-        None => db.query(candidates!("a.organization_id is not null order by a.id desc limit $1"), &[&LIST_MAX]).await,
+        Some(id) => {
+            db.query(
+                candidates!("a.organization_id = $1 order by a.id desc limit $2"),
+                &[&id.0, &LIST_MAX],
+            )
+            .await
+        }
+        None => {
+            db.query(
+                candidates!("a.organization_id is not null order by a.id desc limit $1"),
+                &[&LIST_MAX],
+            )
+            .await
+        }
     };
     Ok(rows.context(doing)?.iter().map(read).collect())
 }
 
 /// Vouches for an application, or does so no longer: the next page that shows it says so. The entry is in the log of its organization.
-pub async fn set(db: &Db, client_id: Uuid, verified: bool, audit: Recorder, now: DateTime<Utc>) -> Result<Candidate, Error> {
+pub async fn set(
+    db: &Db,
+    client_id: Uuid,
+    verified: bool,
+    audit: Recorder,
+    now: DateTime<Utc>,
+) -> Result<Candidate, Error> {
     let doing = "vouching for an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = candidates!("a.client_id = $1 for update of a");
-    let row = transaction.query_opt(sql, &[&client_id]).await.context(doing)?.ok_or(Error::NotFound)?;
+    let row = transaction
+        .query_opt(sql, &[&client_id])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
     let Some(organization) = row.get::<_, Option<i64>>(7).map(OrganizationId) else {
-        return Err(Error::Rejected("It registered itself, so nobody stands for its name; have an organization register it".into()));
+        return Err(Error::Rejected(
+            "It registered itself, so nobody stands for its name; have an organization register it"
+                .into(),
+        ));
     };
     let was = read(&row);
     if was.verified != verified {
         let sql = "update oauth_applications set verified = $2 where id = $1";
-        transaction.execute(sql, &[&row.get::<_, i64>(6), &verified]).await.context(doing)?;
-        let told =
-            |verified: bool| Some(json!({"id": client_id, "name": was.name, "redirect_uris": was.redirect_uris, "verified": verified}));
+        transaction
+            .execute(sql, &[&row.get::<_, i64>(6), &verified])
+            .await
+            .context(doing)?;
+        let told = |verified: bool| {
+            Some(
+                json!({"id": client_id, "name": was.name, "redirect_uris": was.redirect_uris, "verified": verified}),
+            )
+        };
         let told = (told(was.verified), told(verified));
-        audit.about(organization, &was.organization).write_in(&transaction, 200, told, now).await?;
+        audit
+            .about(organization, &was.organization)
+            .write_in(&transaction, 200, told, now)
+            .await?;
     }
     transaction.commit().await.context(doing)?;
     Ok(Candidate { verified, ..was })

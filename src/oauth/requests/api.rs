@@ -59,7 +59,12 @@ impl Shown {
             name: application.name,
             website: application.website,
             icon: application.icon,
-            scopes: request.scopes.names().into_iter().map(str::to_owned).collect(),
+            scopes: request
+                .scopes
+                .names()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
             verified: application.verified,
             registered_itself: application.organization.is_none(),
             bind_to_authorizing_user: application.bound,
@@ -119,15 +124,26 @@ struct Approval {
 async fn approved(
     PathId(id): PathId,
     user: User,
-    Named { organization, standing }: Named,
+    Named {
+        organization,
+        standing,
+    }: Named,
     app: App,
     audit: Arc<Recorder>,
     Json(approval): Json<Approval>,
 ) -> Result<Created<Answer>, Error> {
-    let Standing::Member(held) = standing else { return Err(Error::NotFound) };
+    let Standing::Member(held) = standing else {
+        return Err(Error::NotFound);
+    };
     let request = look(&app.db, id, app.clock.now()).await?;
-    let choice = Choice { organization: &organization, held, projects: approval.project_refs };
-    Ok(Created(Answer { url: approve(&app, &request, answering(&user), choice, &audit).await? }))
+    let choice = Choice {
+        organization: &organization,
+        held,
+        projects: approval.project_refs,
+    };
+    Ok(Created(Answer {
+        url: approve(&app, &request, answering(&user), choice, &audit).await?,
+    }))
 }
 
 /// The organization that is chosen, with what the caller is there.
@@ -142,12 +158,18 @@ impl Input for Named {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        Ok(Self { organization: Organization::take(call).await?, standing: Standing::take(call).await? })
+        Ok(Self {
+            organization: Organization::take(call).await?,
+            standing: Standing::take(call).await?,
+        })
     }
 }
 
 fn answering(user: &User) -> Answering {
-    Answering { user: user.id, on_pages: user.token.is_none() }
+    Answering {
+        user: user.id,
+        on_pages: user.token.is_none(),
+    }
 }
 
 pub(in crate::oauth) static DENY: Endpoint = Endpoint {
@@ -164,7 +186,9 @@ pub(in crate::oauth) static DENY: Endpoint = Endpoint {
 
 async fn denied(PathId(id): PathId, user: User, app: App) -> Result<Json<Answer>, Error> {
     let request = look(&app.db, id, app.clock.now()).await?;
-    Ok(Json(Answer { url: deny(&app, &request, answering(&user)).await? }))
+    Ok(Json(Answer {
+        url: deny(&app, &request, answering(&user)).await?,
+    }))
 }
 
 /// The number of a request, as the page's address has it.

@@ -40,9 +40,14 @@ pub(super) enum Remedy {
 pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
     let share = |part: u64, percent: u64| part / 100 * percent;
     let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
-    if usage.unbounded || usage.bytes >= limits.disk_stop_bytes() || usage.inodes >= limits.inodes_stop() {
+    if usage.unbounded
+        || usage.bytes >= limits.disk_stop_bytes()
+        || usage.inodes >= limits.inodes_stop()
+    {
         DiskLevel::Stop
-    } else if usage.bytes >= share(limits.disk_hard_bytes, writable_from) || usage.inodes >= share(limits.inodes, writable_from) {
+    } else if usage.bytes >= share(limits.disk_hard_bytes, writable_from)
+        || usage.inodes >= share(limits.inodes, writable_from)
+    {
         DiskLevel::ReadOnly
     } else if usage.bytes >= limits.disk_soft_bytes {
         DiskLevel::Soft
@@ -57,7 +62,11 @@ pub(super) fn beyond_grace(usage: DiskUsage, limits: &ResourceLimits) -> bool {
 }
 
 /// The sentence for the project's health.
-pub(super) fn disk_warning(level: DiskLevel, usage: DiskUsage, limits: &ResourceLimits) -> Option<String> {
+pub(super) fn disk_warning(
+    level: DiskLevel,
+    usage: DiskUsage,
+    limits: &ResourceLimits,
+) -> Option<String> {
     let many = if usage.unbounded { "more than " } else { "" };
     let used = format!(
         "the project uses {} MB of {} MB of disk space and {many}{} of {} files",
@@ -68,7 +77,9 @@ pub(super) fn disk_warning(level: DiskLevel, usage: DiskUsage, limits: &Resource
     );
     match level {
         DiskLevel::Fine => None,
-        DiskLevel::Soft => Some(format!("{used}; when it is used up, the project becomes read-only")),
+        DiskLevel::Soft => Some(format!(
+            "{used}; when it is used up, the project becomes read-only"
+        )),
         DiskLevel::ReadOnly => Some(format!(
             "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or have the operator \
              raise the limit"
@@ -88,7 +99,9 @@ pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32
     }
     let strikes = strikes.saturating_add(1);
     // One process less does not help against too many.
-    let largest = usage.largest.filter(|_| usage.processes <= limits.processes);
+    let largest = usage
+        .largest
+        .filter(|_| usage.processes <= limits.processes);
     let remedy = match largest {
         Some((pid, _)) if strikes < KILL_STRIKES => Remedy::Terminate(pid),
         Some((pid, _)) if strikes < STOP_STRIKES => Remedy::Kill(pid),
@@ -98,7 +111,10 @@ pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32
 }
 
 pub(super) fn memory_event(bytes: u64) -> String {
-    format!("processes of the server were ended, as together they reached the project's {} MB of memory", bytes >> 20)
+    format!(
+        "processes of the server were ended, as together they reached the project's {} MB of memory",
+        bytes >> 20
+    )
 }
 
 pub(super) fn processes_event(processes: u64) -> String {
@@ -112,7 +128,12 @@ mod tests {
     const MB: u64 = 1 << 20;
 
     fn limits() -> ResourceLimits {
-        ResourceLimits { memory_bytes: 100, processes: 10, ..ResourceLimits::default() }.with_disk(1000 * MB, 1000)
+        ResourceLimits {
+            memory_bytes: 100,
+            processes: 10,
+            ..ResourceLimits::default()
+        }
+        .with_disk(1000 * MB, 1000)
     }
 
     #[test]
@@ -130,29 +151,67 @@ mod tests {
             (10, 1100, false, DiskLevel::Stop),
             (10, 940, true, DiskLevel::Fine),
         ] {
-            let usage = DiskUsage { bytes: megabytes * MB, inodes, unbounded: false };
-            assert_eq!(disk_level(usage, &limits(), read_only), level, "{megabytes} MB, {inodes} files, {read_only}");
-            assert_eq!(disk_warning(level, usage, &limits()).is_none(), level == DiskLevel::Fine);
+            let usage = DiskUsage {
+                bytes: megabytes * MB,
+                inodes,
+                unbounded: false,
+            };
+            assert_eq!(
+                disk_level(usage, &limits(), read_only),
+                level,
+                "{megabytes} MB, {inodes} files, {read_only}"
+            );
+            assert_eq!(
+                disk_warning(level, usage, &limits()).is_none(),
+                level == DiskLevel::Fine
+            );
         }
-        let endless = DiskUsage { bytes: 0, inodes: 0, unbounded: true };
+        let endless = DiskUsage {
+            bytes: 0,
+            inodes: 0,
+            unbounded: true,
+        };
         assert_eq!(disk_level(endless, &limits(), false), DiskLevel::Stop);
         for (megabytes, beyond) in [(1499, false), (1500, true)] {
-            assert_eq!(beyond_grace(DiskUsage { bytes: megabytes * MB, ..endless }, &limits()), beyond);
+            assert_eq!(
+                beyond_grace(
+                    DiskUsage {
+                        bytes: megabytes * MB,
+                        ..endless
+                    },
+                    &limits()
+                ),
+                beyond
+            );
         }
     }
 
     #[test]
     fn the_largest_process_is_ended_before_the_server() {
         let pid = Pid::from_raw(7).unwrap();
-        let over = ProcessUsage { memory_bytes: 101, processes: 3, largest: Some((pid, 90)) };
+        let over = ProcessUsage {
+            memory_bytes: 101,
+            processes: 3,
+            largest: Some((pid, 90)),
+        };
         assert_eq!(remedy(&over, &limits(), 0), (Remedy::Terminate(pid), 1));
         assert_eq!(remedy(&over, &limits(), 1), (Remedy::Kill(pid), 2));
         assert_eq!(remedy(&over, &limits(), 2), (Remedy::StopServer, 3));
-        let within = ProcessUsage { memory_bytes: 100, processes: 10, largest: Some((pid, 90)) };
+        let within = ProcessUsage {
+            memory_bytes: 100,
+            processes: 10,
+            largest: Some((pid, 90)),
+        };
         assert_eq!(remedy(&within, &limits(), 2), (Remedy::Nothing, 0));
-        let many = ProcessUsage { processes: 11, ..within };
+        let many = ProcessUsage {
+            processes: 11,
+            ..within
+        };
         assert_eq!(remedy(&many, &limits(), 0), (Remedy::StopServer, 1));
-        let alone = ProcessUsage { largest: None, ..over };
+        let alone = ProcessUsage {
+            largest: None,
+            ..over
+        };
         assert_eq!(remedy(&alone, &limits(), 0), (Remedy::StopServer, 1));
     }
 }

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    super::{Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page, words::Moment},
+    super::{
+        Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
+        words::Moment,
+    },
     words::{self, Line},
 };
 use crate::{
@@ -25,7 +28,14 @@ use crate::{
 const ALL: &str = "/organizations/{organization}/applications";
 const ONE: &str = "/organizations/{organization}/applications/{application}";
 
-pub(in crate::web) static LIST: Endpoint = page("page-oauth-applications", "Applications", Verb::Get, ALL, Access::Caller, || mount(list));
+pub(in crate::web) static LIST: Endpoint = page(
+    "page-oauth-applications",
+    "Applications",
+    Verb::Get,
+    ALL,
+    Access::Caller,
+    || mount(list),
+);
 pub(in crate::web) static NEW: Endpoint = page(
     "page-oauth-application-new",
     "Register an application",
@@ -34,11 +44,30 @@ pub(in crate::web) static NEW: Endpoint = page(
     Access::Caller,
     || mount(new),
 );
-pub(in crate::web) static CREATE: Endpoint =
-    page("page-oauth-application-create", "Register an application", Verb::Post, ALL, Access::Caller, || mount(create));
-pub(in crate::web) static SHOW: Endpoint = page("page-oauth-application", "An application", Verb::Get, ONE, Access::Caller, || mount(show));
-pub(in crate::web) static CHANGE: Endpoint =
-    page("page-oauth-application-change", "Change an application", Verb::Post, ONE, Access::Caller, || mount(change));
+pub(in crate::web) static CREATE: Endpoint = page(
+    "page-oauth-application-create",
+    "Register an application",
+    Verb::Post,
+    ALL,
+    Access::Caller,
+    || mount(create),
+);
+pub(in crate::web) static SHOW: Endpoint = page(
+    "page-oauth-application",
+    "An application",
+    Verb::Get,
+    ONE,
+    Access::Caller,
+    || mount(show),
+);
+pub(in crate::web) static CHANGE: Endpoint = page(
+    "page-oauth-application-change",
+    "Change an application",
+    Verb::Post,
+    ONE,
+    Access::Caller,
+    || mount(change),
+);
 pub(in crate::web) static ADD_SECRET: Endpoint = page(
     "page-oauth-secret-create",
     "Make a secret",
@@ -92,7 +121,10 @@ impl Named {
 
     /// Where the page is.
     fn page(&self, rest: &str) -> String {
-        let id = self.application.map(|id| format!("/{id}")).unwrap_or_default();
+        let id = self
+            .application
+            .map(|id| format!("/{id}"))
+            .unwrap_or_default();
         format!("/organizations/{}/applications{id}{rest}", self.slug)
     }
 }
@@ -102,7 +134,12 @@ impl Input for Named {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let InOrganization(slug) = InOrganization::take(call).await?;
-        Ok(Self { slug, application: call.placeholder("application").and_then(|id| Uuid::try_parse(id).ok()) })
+        Ok(Self {
+            slug,
+            application: call
+                .placeholder("application")
+                .and_then(|id| Uuid::try_parse(id).ok()),
+        })
     }
 }
 
@@ -119,8 +156,16 @@ struct Applications {
 async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     let path = named.all();
     let rows = visitor.get(&path).await?;
-    let (may, head) = (visitor.may("POST", &path).await?, Head::of(&visitor, named.slug).await?);
-    Answer::page(&Applications { frame: visitor.frame(), head, may, rows })
+    let (may, head) = (
+        visitor.may("POST", &path).await?,
+        Head::of(&visitor, named.slug).await?,
+    );
+    Answer::page(&Applications {
+        frame: visitor.frame(),
+        head,
+        may,
+        rows,
+    })
 }
 
 /// The fields of the form.
@@ -203,8 +248,14 @@ struct SecretRow {
 
 impl New {
     fn restricted(&self, selection: &str) -> bool {
-        let rank = |name: &str| ["off", "optional", "required"].iter().position(|known| *known == name);
-        self.is.as_ref().is_some_and(|is| rank(selection) < rank(is.project_selection.name()))
+        let rank = |name: &str| {
+            ["off", "optional", "required"]
+                .iter()
+                .position(|known| *known == name)
+        };
+        self.is
+            .as_ref()
+            .is_some_and(|is| rank(selection) < rank(is.project_selection.name()))
     }
 
     fn asks(&self, line: &Line) -> bool {
@@ -216,34 +267,77 @@ impl New {
     }
 
     fn is_bound(&self) -> bool {
-        self.is.as_ref().is_some_and(|is| is.bind_to_authorizing_user)
+        self.is
+            .as_ref()
+            .is_some_and(|is| is.bind_to_authorizing_user)
     }
 }
 
 fn scopes() -> Vec<Line> {
-    words::lines(OauthScope::ALL.iter().map(|scope| scope.name()), None::<Role>)
+    words::lines(
+        OauthScope::ALL.iter().map(|scope| scope.name()),
+        None::<Role>,
+    )
 }
 
 async fn new(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let wanted = Wanted { bound: true, selection: Selection::Off.name().to_owned(), ..Wanted::default() };
+    let wanted = Wanted {
+        bound: true,
+        selection: Selection::Off.name().to_owned(),
+        ..Wanted::default()
+    };
     blank(&visitor, named, wanted, None).await
 }
 
-async fn blank(visitor: &Visitor, named: Named, wanted: Wanted, wrong: Option<String>) -> Result<Answer, Error> {
-    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+async fn blank(
+    visitor: &Visitor,
+    named: Named,
+    wanted: Wanted,
+    wrong: Option<String>,
+) -> Result<Answer, Error> {
+    let status = if wrong.is_some() {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::OK
+    };
     let may = visitor.may("POST", &named.all()).await?;
     let (frame, action) = (visitor.frame(), named.page(""));
     let (secrets, slug) = (Vec::new(), named.slug);
-    let page = New { frame, slug, may, wanted, scopes: scopes(), wrong, is: None, action, secrets, authorizations: 0 };
+    let page = New {
+        frame,
+        slug,
+        may,
+        wanted,
+        scopes: scopes(),
+        wrong,
+        is: None,
+        action,
+        secrets,
+        authorizations: 0,
+    };
     Ok(Answer::page(&page)?.status(status))
 }
 
-async fn create(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, named: Named) -> Result<Answer, Error> {
+async fn create(
+    visitor: Visitor,
+    Form(fields): Form<Vec<(String, String)>>,
+    named: Named,
+) -> Result<Answer, Error> {
     let wanted = Wanted::read(fields);
     let mut body = wanted.body();
     body["public"] = wanted.public.into();
-    match visitor.ask::<Shown>(Method::POST, &named.all(), Some(&body)).await {
-        Ok(made) => Answer::to(&format!("{}?done=registered", Named { application: Some(made.id), ..named }.page(""))),
+    match visitor
+        .ask::<Shown>(Method::POST, &named.all(), Some(&body))
+        .await
+    {
+        Ok(made) => Answer::to(&format!(
+            "{}?done=registered",
+            Named {
+                application: Some(made.id),
+                ..named
+            }
+            .page("")
+        )),
         Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
             blank(&visitor, named, wanted, Some(error.message().into_owned())).await
         }
@@ -255,7 +349,12 @@ async fn show(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     filled(&visitor, named, None, None).await
 }
 
-async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: Option<String>) -> Result<Answer, Error> {
+async fn filled(
+    visitor: &Visitor,
+    named: Named,
+    wanted: Option<Wanted>,
+    wrong: Option<String>,
+) -> Result<Answer, Error> {
     let path = named.operation("")?;
     let detail: Detail = visitor.get(&path).await?;
     let may = visitor.may("PATCH", &path).await?;
@@ -265,7 +364,11 @@ async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: 
         used: secret.last_used_at.map(|at| Moment::new(at, now)),
         secret,
     };
-    let status = if wrong.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let status = if wrong.is_some() {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::OK
+    };
     let page = New {
         frame: visitor.frame(),
         action: named.page(""),
@@ -281,12 +384,25 @@ async fn filled(visitor: &Visitor, named: Named, wanted: Option<Wanted>, wrong: 
     Ok(Answer::page(&page)?.status(status))
 }
 
-async fn change(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>, named: Named) -> Result<Answer, Error> {
+async fn change(
+    visitor: Visitor,
+    Form(fields): Form<Vec<(String, String)>>,
+    named: Named,
+) -> Result<Answer, Error> {
     let wanted = Wanted::read(fields);
-    match visitor.ask::<Value>(Method::PATCH, &named.operation("")?, Some(&wanted.body())).await {
+    match visitor
+        .ask::<Value>(Method::PATCH, &named.operation("")?, Some(&wanted.body()))
+        .await
+    {
         Ok(_) => Answer::to(&named.page("?done=changed")),
         Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            filled(&visitor, named, Some(wanted), Some(error.message().into_owned())).await
+            filled(
+                &visitor,
+                named,
+                Some(wanted),
+                Some(error.message().into_owned()),
+            )
+            .await
         }
         Err(other) => Err(other),
     }
@@ -305,11 +421,26 @@ struct NewSecret {
 struct Nothing {}
 
 /// The secret is in the answer to the form, which has no address of its own: loading it again asks before it makes another.
-async fn add_secret(visitor: Visitor, Form(Nothing {}): Form<Nothing>, named: Named) -> Result<Answer, Error> {
-    match visitor.ask::<CreatedSecret>(Method::POST, &named.operation("/secrets")?, None).await {
+async fn add_secret(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    named: Named,
+) -> Result<Answer, Error> {
+    match visitor
+        .ask::<CreatedSecret>(Method::POST, &named.operation("/secrets")?, None)
+        .await
+    {
         Ok(made) => {
-            let client_id = named.application.map(|id| id.to_string()).unwrap_or_default();
-            Answer::page(&NewSecret { frame: visitor.frame(), client_id, secret: made.secret, back: named.page("") })
+            let client_id = named
+                .application
+                .map(|id| id.to_string())
+                .unwrap_or_default();
+            Answer::page(&NewSecret {
+                frame: visitor.frame(),
+                client_id,
+                secret: made.secret,
+                back: named.page(""),
+            })
         }
         Err(Error::Rejected(text)) => filled(&visitor, named, None, Some(text.into_owned())).await,
         Err(other) => Err(other),
@@ -321,8 +452,18 @@ struct Which {
     id: i64,
 }
 
-async fn revoke_secret(visitor: Visitor, Form(which): Form<Which>, named: Named) -> Result<Answer, Error> {
-    visitor.ask::<()>(Method::DELETE, &named.operation(&format!("/secrets/{}", which.id))?, None).await?;
+async fn revoke_secret(
+    visitor: Visitor,
+    Form(which): Form<Which>,
+    named: Named,
+) -> Result<Answer, Error> {
+    visitor
+        .ask::<()>(
+            Method::DELETE,
+            &named.operation(&format!("/secrets/{}", which.id))?,
+            None,
+        )
+        .await?;
     Answer::to(&named.page("?done=secret"))
 }
 
@@ -337,11 +478,33 @@ struct AskDelete {
 
 async fn ask_delete(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     let detail: Detail = visitor.get(&named.operation("")?).await?;
-    let Detail { application, authorizations, .. } = detail;
-    Answer::page(&AskDelete { frame: visitor.frame(), name: application.name, authorizations, page: named.page("") })
+    let Detail {
+        application,
+        authorizations,
+        ..
+    } = detail;
+    Answer::page(&AskDelete {
+        frame: visitor.frame(),
+        name: application.name,
+        authorizations,
+        page: named.page(""),
+    })
 }
 
-async fn delete(visitor: Visitor, Form(Nothing {}): Form<Nothing>, named: Named) -> Result<Answer, Error> {
-    visitor.ask::<Value>(Method::DELETE, &named.operation("")?, None).await?;
-    Answer::to(&format!("{}?done=deleted", Named { application: None, ..named }.page("")))
+async fn delete(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    named: Named,
+) -> Result<Answer, Error> {
+    visitor
+        .ask::<Value>(Method::DELETE, &named.operation("")?, None)
+        .await?;
+    Answer::to(&format!(
+        "{}?done=deleted",
+        Named {
+            application: None,
+            ..named
+        }
+        .page("")
+    ))
 }

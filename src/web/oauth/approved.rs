@@ -18,10 +18,22 @@ use crate::{
     oauth::grants::Authorization,
 };
 
-pub(in crate::web) static APPROVED: Endpoint =
-    page("page-oauth-approved", "Authorized applications", Verb::Get, "/account/applications", Access::Caller, || mount(approved));
-pub(in crate::web) static TAKE_BACK: Endpoint =
-    page("page-oauth-take-back", "Revoke an application", Verb::Post, "/account/applications/revoke", Access::Caller, || mount(take_back));
+pub(in crate::web) static APPROVED: Endpoint = page(
+    "page-oauth-approved",
+    "Authorized applications",
+    Verb::Get,
+    "/account/applications",
+    Access::Caller,
+    || mount(approved),
+);
+pub(in crate::web) static TAKE_BACK: Endpoint = page(
+    "page-oauth-take-back",
+    "Revoke an application",
+    Verb::Post,
+    "/account/applications/revoke",
+    Access::Caller,
+    || mount(take_back),
+);
 
 #[derive(Template)]
 #[template(path = "oauth_approved.html")]
@@ -49,14 +61,20 @@ impl Row {
     }
 
     pub(super) fn reach(&self) -> String {
-        self.it.project_refs.as_ref().map_or_else(|| "Whole organization".to_owned(), |refs| count(refs.len(), "project"))
+        self.it.project_refs.as_ref().map_or_else(
+            || "Whole organization".to_owned(),
+            |refs| count(refs.len(), "project"),
+        )
     }
 }
 
 async fn approved(visitor: Visitor) -> Result<Answer, Error> {
     let now = visitor.app.clock.now();
     let rows: Vec<Authorization> = visitor.get("/v1/oauth/authorizations").await?;
-    Answer::page(&Approved { frame: visitor.frame(), rows: rows.into_iter().map(|it| Row::new(it, now)).collect() })
+    Answer::page(&Approved {
+        frame: visitor.frame(),
+        rows: rows.into_iter().map(|it| Row::new(it, now)).collect(),
+    })
 }
 
 #[derive(Deserialize)]
@@ -65,6 +83,12 @@ struct Which {
 }
 
 async fn take_back(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
-    visitor.ask::<()>(Method::DELETE, &format!("/v1/oauth/authorizations/{}", which.id), None).await?;
+    visitor
+        .ask::<()>(
+            Method::DELETE,
+            &format!("/v1/oauth/authorizations/{}", which.id),
+            None,
+        )
+        .await?;
     Answer::to("/account/applications?done=revoked")
 }

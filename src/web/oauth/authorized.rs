@@ -7,7 +7,10 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
-    super::{Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page, words::count},
+    super::{
+        Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
+        words::count,
+    },
     approved::Row,
 };
 use crate::{
@@ -18,10 +21,22 @@ use crate::{
 
 const PAGE: &str = "/organizations/{organization}/authorized";
 
-pub(in crate::web) static AUTHORIZED: Endpoint =
-    page("page-oauth-authorized", "Applications that members authorized", Verb::Get, PAGE, Access::Caller, || mount(authorized));
-pub(in crate::web) static END: Endpoint =
-    page("page-oauth-authorized-end", "Revoke what members let an application do", Verb::Post, PAGE, Access::Caller, || mount(end));
+pub(in crate::web) static AUTHORIZED: Endpoint = page(
+    "page-oauth-authorized",
+    "Applications that members authorized",
+    Verb::Get,
+    PAGE,
+    Access::Caller,
+    || mount(authorized),
+);
+pub(in crate::web) static END: Endpoint = page(
+    "page-oauth-authorized-end",
+    "Revoke what members let an application do",
+    Verb::Post,
+    PAGE,
+    Access::Caller,
+    || mount(end),
+);
 
 #[derive(Template)]
 #[template(path = "oauth_authorized.html")]
@@ -45,8 +60,18 @@ struct Group {
 
 impl Group {
     fn of(it: &Authorization) -> Self {
-        let Authorization { client_id: application, verified, .. } = *it;
-        Self { application, name: it.name.clone(), website: it.website.clone(), verified, rows: Vec::new() }
+        let Authorization {
+            client_id: application,
+            verified,
+            ..
+        } = *it;
+        Self {
+            application,
+            name: it.name.clone(),
+            website: it.website.clone(),
+            verified,
+            rows: Vec::new(),
+        }
     }
 
     fn size(&self) -> String {
@@ -54,22 +79,42 @@ impl Group {
     }
 }
 
-async fn authorized(visitor: Visitor, InOrganization(slug): InOrganization) -> Result<Answer, Error> {
+async fn authorized(
+    visitor: Visitor,
+    InOrganization(slug): InOrganization,
+) -> Result<Answer, Error> {
     let head = Head::of(&visitor, slug).await?;
     let path = format!("/v1/organizations/{}/oauth/authorizations", head.slug);
     let may = visitor.may("GET", &path).await?;
-    let found: Vec<MemberAuthorization> = if may.yes() { visitor.get(&path).await? } else { Vec::new() };
+    let found: Vec<MemberAuthorization> = if may.yes() {
+        visitor.get(&path).await?
+    } else {
+        Vec::new()
+    };
     let (frame, now) = (visitor.frame(), visitor.app.clock.now());
     let cut = i64::try_from(found.len()).is_ok_and(|found| found >= LIST_MAX);
     let mut groups: Vec<Group> = Vec::new();
-    for MemberAuthorization { authorization: it, approved_by } in found {
-        let index = groups.iter().position(|group| group.application == it.client_id).unwrap_or(groups.len());
+    for MemberAuthorization {
+        authorization: it,
+        approved_by,
+    } in found
+    {
+        let index = groups
+            .iter()
+            .position(|group| group.application == it.client_id)
+            .unwrap_or(groups.len());
         if index == groups.len() {
             groups.push(Group::of(&it));
         }
         groups[index].rows.push((Row::new(it, now), approved_by));
     }
-    Answer::page(&Authorized { frame, head, may, groups, cut })
+    Answer::page(&Authorized {
+        frame,
+        head,
+        may,
+        groups,
+        cut,
+    })
 }
 
 /// One approval, or all of an application.
@@ -79,14 +124,33 @@ struct Which {
     application: Option<Uuid>,
 }
 
-async fn end(visitor: Visitor, Form(which): Form<Which>, InOrganization(slug): InOrganization) -> Result<Answer, Error> {
+async fn end(
+    visitor: Visitor,
+    Form(which): Form<Which>,
+    InOrganization(slug): InOrganization,
+) -> Result<Answer, Error> {
     let base = format!("/v1/organizations/{slug}/oauth");
     match (which.id, which.application) {
-        (Some(id), None) => visitor.ask::<()>(Method::DELETE, &format!("{base}/authorizations/{id}"), None).await?,
-        (None, Some(id)) => {
-            visitor.ask::<Value>(Method::DELETE, &format!("{base}/apps/{id}/authorizations"), None).await?;
+        (Some(id), None) => {
+            visitor
+                .ask::<()>(Method::DELETE, &format!("{base}/authorizations/{id}"), None)
+                .await?
         }
-        _ => return Err(Error::invalid("form", "expected an approval or an application")),
+        (None, Some(id)) => {
+            visitor
+                .ask::<Value>(
+                    Method::DELETE,
+                    &format!("{base}/apps/{id}/authorizations"),
+                    None,
+                )
+                .await?;
+        }
+        _ => {
+            return Err(Error::invalid(
+                "form",
+                "expected an approval or an application",
+            ));
+        }
     }
     Answer::to(&format!("/organizations/{slug}/authorized?done=revoked"))
 }

@@ -32,14 +32,38 @@ use crate::{
     },
 };
 
-pub(in crate::web) static ASK: Endpoint =
-    page("page-oauth-ask", "Let an application act for you?", Verb::Get, oauth::CONSENT_PAGE, Access::Caller, || mount(ask));
-pub(in crate::web) static ANSWER: Endpoint =
-    page("page-oauth-answer", "Answer an application", Verb::Post, oauth::CONSENT_PAGE, Access::Caller, || mount(answer));
-pub(in crate::web) static SWITCH: Endpoint =
-    page("page-oauth-switch", "Answer an application as somebody else", Verb::Post, "/authorize/switch", Access::Caller, || mount(switch));
-pub(in crate::web) static PROBLEM: Endpoint =
-    page("page-oauth-problem", "A request that cannot be answered", Verb::Get, oauth::PROBLEM_PAGE, Access::Public, || mount(problem));
+pub(in crate::web) static ASK: Endpoint = page(
+    "page-oauth-ask",
+    "Let an application act for you?",
+    Verb::Get,
+    oauth::CONSENT_PAGE,
+    Access::Caller,
+    || mount(ask),
+);
+pub(in crate::web) static ANSWER: Endpoint = page(
+    "page-oauth-answer",
+    "Answer an application",
+    Verb::Post,
+    oauth::CONSENT_PAGE,
+    Access::Caller,
+    || mount(answer),
+);
+pub(in crate::web) static SWITCH: Endpoint = page(
+    "page-oauth-switch",
+    "Answer an application as somebody else",
+    Verb::Post,
+    "/authorize/switch",
+    Access::Caller,
+    || mount(switch),
+);
+pub(in crate::web) static PROBLEM: Endpoint = page(
+    "page-oauth-problem",
+    "A request that cannot be answered",
+    Verb::Get,
+    oauth::PROBLEM_PAGE,
+    Access::Public,
+    || mount(problem),
+);
 
 /// Projects that stay chosen when the form is shown again: as many as an approval can name.
 const PROJECTS_KEPT_MAX: usize = 100;
@@ -69,7 +93,8 @@ impl Consent {
     }
 
     fn is_chosen(&self, place: &Place) -> bool {
-        self.place().is_some_and(|chosen| chosen.organization.slug == place.organization.slug)
+        self.place()
+            .is_some_and(|chosen| chosen.organization.slug == place.organization.slug)
     }
 
     /// Whether there is nothing that could be allowed.
@@ -79,7 +104,8 @@ impl Consent {
 
     /// Whether the member's role is too low to give this away.
     fn too_low(&self) -> bool {
-        !self.asks.bind_to_authorizing_user && self.role.is_none_or(|role| role < Role::Administrator)
+        !self.asks.bind_to_authorizing_user
+            && self.role.is_none_or(|role| role < Role::Administrator)
     }
 
     fn above(&self) -> bool {
@@ -121,8 +147,14 @@ struct Problem {
     text: &'static str,
 }
 
-async fn ask(visitor: Visitor, Query(which): Query<AuthId>, wanted: Wanted) -> Result<Answer, Error> {
-    let Some(request) = open(&visitor, which.auth_id).await? else { return over(visitor.frame()) };
+async fn ask(
+    visitor: Visitor,
+    Query(which): Query<AuthId>,
+    wanted: Wanted,
+) -> Result<Answer, Error> {
+    let Some(request) = open(&visitor, which.auth_id).await? else {
+        return over(visitor.frame());
+    };
     if request.done {
         return receipt(&visitor, &request);
     }
@@ -131,7 +163,14 @@ async fn ask(visitor: Visitor, Query(which): Query<AuthId>, wanted: Wanted) -> R
 
 /// The request, if this browser session is the one that opened it first.
 async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
-    match requests::open(&visitor.app.db, id, &visitor.secret.digest(), visitor.app.clock.now()).await {
+    match requests::open(
+        &visitor.app.db,
+        id,
+        &visitor.secret.digest(),
+        visitor.app.clock.now(),
+    )
+    .await
+    {
         Ok(request) => Ok(Some(request)),
         Err(Error::NotFound) => Ok(None),
         Err(other) => Err(other),
@@ -219,12 +258,16 @@ impl Input for Wanted {
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let mut wanted = Self::default();
-        for (name, value) in form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes()) {
+        for (name, value) in
+            form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes())
+        {
             match &*name {
                 "organization" => wanted.organization = Some(value.into_owned()),
                 "project" => wanted.projects.push(value.into_owned()),
                 "reach" => wanted.whole = value == "all",
-                "wrong" => wanted.wrong = Wrong::ALL.into_iter().find(|wrong| wrong.word() == value),
+                "wrong" => {
+                    wanted.wrong = Wrong::ALL.into_iter().find(|wrong| wrong.word() == value)
+                }
                 _ => {}
             }
         }
@@ -233,44 +276,93 @@ impl Input for Wanted {
 }
 
 async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<Answer, Error> {
-    let asks: Shown = visitor.get(&format!("/platform/oauth/authorizations/{}", request.id)).await?;
+    let asks: Shown = visitor
+        .get(&format!("/platform/oauth/authorizations/{}", request.id))
+        .await?;
     let places = places(visitor).await?;
-    let by_project = asks.project_ref.as_ref().and_then(|wanted| places.iter().position(|place| place.has(wanted)));
-    let named = wanted.organization.as_ref().or(asks.organization_slug.as_ref());
-    let named = named.and_then(|slug| places.iter().position(|place| place.organization.slug == *slug));
-    let chosen = named.or(by_project).or(if places.is_empty() { None } else { Some(0) });
+    let by_project = asks
+        .project_ref
+        .as_ref()
+        .and_then(|wanted| places.iter().position(|place| place.has(wanted)));
+    let named = wanted
+        .organization
+        .as_ref()
+        .or(asks.organization_slug.as_ref());
+    let named = named.and_then(|slug| {
+        places
+            .iter()
+            .position(|place| place.organization.slug == *slug)
+    });
+    let chosen = named
+        .or(by_project)
+        .or(if places.is_empty() { None } else { Some(0) });
     let role = match chosen.and_then(|chosen| places.get(chosen)) {
-        Some(place) => Some(visitor.may("GET", &format!("/v1/organizations/{}", place.organization.slug)).await?.role),
+        Some(place) => Some(
+            visitor
+                .may(
+                    "GET",
+                    &format!("/v1/organizations/{}", place.organization.slug),
+                )
+                .await?
+                .role,
+        ),
         None => None,
     };
-    let projects = if wanted.projects.is_empty() { asks.project_ref.iter().cloned().collect() } else { wanted.projects };
+    let projects = if wanted.projects.is_empty() {
+        asks.project_ref.iter().cloned().collect()
+    } else {
+        wanted.projects
+    };
     let page = Consent {
         frame: visitor.frame().of(oauth::CONSENT_PAGE),
         id: request.id,
         email: visitor.account.email.clone(),
         lines: words::lines(asks.scopes.iter().map(String::as_str), role),
-        left: Moment::new(asks.expires_at, visitor.app.clock.now() - TimeDelta::seconds(59)),
+        left: Moment::new(
+            asks.expires_at,
+            visitor.app.clock.now() - TimeDelta::seconds(59),
+        ),
         asks,
         places,
         chosen,
         role,
         projects,
         whole: wanted.whole,
-        wrong: wanted.wrong.or(request.scopes.is_empty().then_some(Wrong::NoScope)).map(Wrong::text),
+        wrong: wanted
+            .wrong
+            .or(request.scopes.is_empty().then_some(Wrong::NoScope))
+            .map(Wrong::text),
     };
     Ok(Answer::page(&page)?.leading_to(redirect::origin(&request.redirect_uri).as_deref()))
 }
 
 /// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones. Whatever comes
 /// of it, the answer leads on: to the application, or back to the page.
-async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> Result<Answer, Error> {
-    let all = |wanted: &str| fields.iter().filter(|(name, _)| name == wanted).map(|(_, value)| value.clone()).collect::<Vec<_>>();
+async fn answer(
+    visitor: Visitor,
+    Form(fields): Form<Vec<(String, String)>>,
+) -> Result<Answer, Error> {
+    let all = |wanted: &str| {
+        fields
+            .iter()
+            .filter(|(name, _)| name == wanted)
+            .map(|(_, value)| value.clone())
+            .collect::<Vec<_>>()
+    };
     let one = |wanted: &str| all(wanted).into_iter().next().unwrap_or_default();
     let id = Uuid::try_parse(&one("auth_id")).map_err(|_| Error::NotFound)?;
     let page = Wanted::default().page(id);
-    let Some(request) = open(&visitor, id).await?.filter(|request| !request.done) else { return Answer::to(&page) };
+    let Some(request) = open(&visitor, id).await?.filter(|request| !request.done) else {
+        return Answer::to(&page);
+    };
     if one("decision") != "approve" {
-        let told = visitor.ask(Method::DELETE, &format!("/platform/oauth/authorizations/{id}"), None).await;
+        let told = visitor
+            .ask(
+                Method::DELETE,
+                &format!("/platform/oauth/authorizations/{id}"),
+                None,
+            )
+            .await;
         return away(&page, told);
     }
     let slug = one("organization");
@@ -279,13 +371,33 @@ async fn answer(visitor: Visitor, Form(fields): Form<Vec<(String, String)>>) -> 
     }
     let whole = request.application.selection == Selection::Off || one("reach") == "all";
     let projects = all("project");
-    let body = if whole { json!({}) } else { json!({"project_refs": projects}) };
+    let body = if whole {
+        json!({})
+    } else {
+        json!({"project_refs": projects})
+    };
     let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
     match visitor.ask(Method::POST, &path, Some(&body)).await {
         Err(Error::Invalid { .. }) => {
-            let wrong = Some(if projects.is_empty() { Wrong::NoProject } else { Wrong::Projects });
-            let projects = projects.into_iter().filter(|it| it.parse::<ProjectRef>().is_ok()).take(PROJECTS_KEPT_MAX).collect();
-            Answer::to(&Wanted { organization: Some(slug), projects, whole, wrong }.page(id))
+            let wrong = Some(if projects.is_empty() {
+                Wrong::NoProject
+            } else {
+                Wrong::Projects
+            });
+            let projects = projects
+                .into_iter()
+                .filter(|it| it.parse::<ProjectRef>().is_ok())
+                .take(PROJECTS_KEPT_MAX)
+                .collect();
+            Answer::to(
+                &Wanted {
+                    organization: Some(slug),
+                    projects,
+                    whole,
+                    wrong,
+                }
+                .page(id),
+            )
         }
         told => away(&page, told),
     }
@@ -304,8 +416,18 @@ fn away(page: &str, told: Result<Told, Error>) -> Result<Answer, Error> {
 async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, Error> {
     let digest = visitor.secret.digest();
     requests::release(&visitor.app.db, which.auth_id, &digest).await?;
-    sessions::end(&visitor.app.db, visitor.user.id, Ending::This(&digest), visitor.app.clock.now()).await?;
-    let back = next::sign_in(&format!("{}?auth_id={}", oauth::CONSENT_PAGE, which.auth_id));
+    sessions::end(
+        &visitor.app.db,
+        visitor.user.id,
+        Ending::This(&digest),
+        visitor.app.clock.now(),
+    )
+    .await?;
+    let back = next::sign_in(&format!(
+        "{}?auth_id={}",
+        oauth::CONSENT_PAGE,
+        which.auth_id
+    ));
     Ok(Answer::to(&back)?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }
 
@@ -327,5 +449,10 @@ async fn problem(Query(why): Query<Why>) -> Result<Answer, Error> {
             "It names an address that the application did not register, or contradicts itself. Nothing was allowed, and nothing was told to anybody. Who made the link can mend it.",
         )
     };
-    Ok(Answer::page(&Problem { frame: Frame::anonymous(), title, text })?.status(StatusCode::BAD_REQUEST))
+    Ok(Answer::page(&Problem {
+        frame: Frame::anonymous(),
+        title,
+        text,
+    })?
+    .status(StatusCode::BAD_REQUEST))
 }

@@ -6,7 +6,9 @@ mod authorized;
 mod consent;
 mod words;
 
-pub(super) use applications::{ADD_SECRET, ASK_DELETE, CHANGE, CREATE, DELETE, LIST, NEW, REVOKE_SECRET, SHOW};
+pub(super) use applications::{
+    ADD_SECRET, ASK_DELETE, CHANGE, CREATE, DELETE, LIST, NEW, REVOKE_SECRET, SHOW,
+};
 pub(super) use approved::{APPROVED, TAKE_BACK};
 pub(super) use authorized::{AUTHORIZED, END};
 pub(super) use consent::{ANSWER, ASK, PROBLEM, SWITCH};

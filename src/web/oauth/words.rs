@@ -21,15 +21,30 @@ pub(super) struct Line {
 pub(super) fn lines<'a>(names: impl IntoIterator<Item = &'a str>, role: Option<Role>) -> Vec<Line> {
     let scopes = names.into_iter().filter_map(OauthScope::from_name);
     scopes
-        .map(|scope| Line { name: scope.name(), said: said(scope), writes: scope.name().ends_with(":write"), above: above(scope, role) })
+        .map(|scope| Line {
+            name: scope.name(),
+            said: said(scope),
+            writes: scope.name().ends_with(":write"),
+            above: above(scope, role),
+        })
         .collect()
 }
 
 /// Whether none of what a scope lets do is the role's to do.
 fn above(scope: OauthScope, role: Option<Role>) -> bool {
-    let mut of_scope = endpoints::all().iter().filter(|endpoint| endpoint.access.oauth() == Some(scope)).peekable();
-    let Some(role) = role.filter(|_| of_scope.peek().is_some()) else { return false };
-    !of_scope.any(|endpoint| endpoint.access.permissions().met(|permission| role.holds(permission)))
+    let mut of_scope = endpoints::all()
+        .iter()
+        .filter(|endpoint| endpoint.access.oauth() == Some(scope))
+        .peekable();
+    let Some(role) = role.filter(|_| of_scope.peek().is_some()) else {
+        return false;
+    };
+    !of_scope.any(|endpoint| {
+        endpoint
+            .access
+            .permissions()
+            .met(|permission| role.holds(permission))
+    })
 }
 
 fn said(scope: OauthScope) -> &'static str {
@@ -67,16 +82,28 @@ mod tests {
 
     #[test]
     fn every_scope_has_words_of_its_own() {
-        let all = lines(OauthScope::ALL.iter().map(|scope| scope.name()), Some(Role::Owner));
+        let all = lines(
+            OauthScope::ALL.iter().map(|scope| scope.name()),
+            Some(Role::Owner),
+        );
         let words: std::collections::BTreeSet<_> = all.iter().map(|line| line.said).collect();
-        assert_eq!((words.len(), all.iter().filter(|line| line.writes).count()), (24, 12));
-        assert!(all.iter().all(|line| !line.above), "an owner may do whatever there is");
+        assert_eq!(
+            (words.len(), all.iter().filter(|line| line.writes).count()),
+            (24, 12)
+        );
+        assert!(
+            all.iter().all(|line| !line.above),
+            "an owner may do whatever there is"
+        );
     }
 
     #[test]
     fn what_a_role_may_not_do_is_marked() {
         let above = |name, role| lines([name], Some(role))[0].above;
-        assert!(above("projects:write", Role::Developer) && !above("projects:write", Role::Administrator));
+        assert!(
+            above("projects:write", Role::Developer)
+                && !above("projects:write", Role::Administrator)
+        );
         assert!(above("domains:write", Role::Developer) && !above("domains:read", Role::ReadOnly));
         // It lets run SQL, and who may only read may run what reads.
         assert!(!above("database:write", Role::ReadOnly));

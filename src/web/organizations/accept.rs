@@ -15,10 +15,22 @@ use crate::{
 };
 
 /// Who is not signed in is led through the sign-in, and back.
-pub(in crate::web) static OFFER: Endpoint =
-    page("page-invitation", "An invitation", Verb::Get, "/invitations/{invitation}", Access::Caller, || mount(offer));
-pub(in crate::web) static ACCEPT: Endpoint =
-    page("page-accept-invitation", "Accept an invitation", Verb::Post, "/invitations/{invitation}", Access::Caller, || mount(accept));
+pub(in crate::web) static OFFER: Endpoint = page(
+    "page-invitation",
+    "An invitation",
+    Verb::Get,
+    "/invitations/{invitation}",
+    Access::Caller,
+    || mount(offer),
+);
+pub(in crate::web) static ACCEPT: Endpoint = page(
+    "page-accept-invitation",
+    "Accept an invitation",
+    Verb::Post,
+    "/invitations/{invitation}",
+    Access::Caller,
+    || mount(accept),
+);
 
 /// What the path shows.
 struct Shown(String);
@@ -27,7 +39,9 @@ impl Input for Shown {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("invitation").map(|token| Self(token.to_owned())).ok_or(Error::NotFound)
+        call.placeholder("invitation")
+            .map(|token| Self(token.to_owned()))
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -56,7 +70,14 @@ struct Offer {
 
 async fn offer(visitor: Visitor, Shown(token): Shown) -> Result<Answer, Error> {
     let now = visitor.app.clock.now();
-    let offered = match visitor.ask::<Offered>(Method::POST, "/v1/invitations/look", Some(&json!({"token": token}))).await {
+    let offered = match visitor
+        .ask::<Offered>(
+            Method::POST,
+            "/v1/invitations/look",
+            Some(&json!({"token": token})),
+        )
+        .await
+    {
         Ok(offered) => Some(offered),
         Err(Error::NotFound) => None,
         Err(error) => return Err(error),
@@ -66,8 +87,16 @@ async fn offer(visitor: Visitor, Shown(token): Shown) -> Result<Answer, Error> {
         (offered, ends)
     };
     let offered = offered.map(with_end);
-    let status = if offered.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
-    let page = Offer { frame: visitor.frame(), email: visitor.account.email.clone(), offered };
+    let status = if offered.is_some() {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    };
+    let page = Offer {
+        frame: visitor.frame(),
+        email: visitor.account.email.clone(),
+        offered,
+    };
     Ok(Answer::page(&page)?.status(status))
 }
 
@@ -79,9 +108,23 @@ struct Accepted {
     organization_slug: OrgSlug,
 }
 
-async fn accept(visitor: Visitor, Form(Nothing {}): Form<Nothing>, Shown(token): Shown) -> Result<Answer, Error> {
-    match visitor.ask::<Accepted>(Method::POST, "/v1/invitations/accept", Some(&json!({"token": token}))).await {
-        Ok(accepted) => Answer::to(&format!("/organizations/{}?done=joined", accepted.organization_slug)),
+async fn accept(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    Shown(token): Shown,
+) -> Result<Answer, Error> {
+    match visitor
+        .ask::<Accepted>(
+            Method::POST,
+            "/v1/invitations/accept",
+            Some(&json!({"token": token})),
+        )
+        .await
+    {
+        Ok(accepted) => Answer::to(&format!(
+            "/organizations/{}?done=joined",
+            accepted.organization_slug
+        )),
         Err(Error::NotFound) => offer(visitor, Shown(token)).await,
         Err(error) => Err(error),
     }

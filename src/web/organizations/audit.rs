@@ -18,12 +18,22 @@ use crate::{
     web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
 };
 
-pub(in crate::web) static LOG: Endpoint =
-    page("page-audit", "Audit log", Verb::Get, "/organizations/{organization}/audit", Access::Caller, || mount(log));
-pub(in crate::web) static EXPORT: Endpoint =
-    page("page-audit-export", "Export the audit log", Verb::Get, "/organizations/{organization}/audit/export", Access::Caller, || {
-        mount(export)
-    });
+pub(in crate::web) static LOG: Endpoint = page(
+    "page-audit",
+    "Audit log",
+    Verb::Get,
+    "/organizations/{organization}/audit",
+    Access::Caller,
+    || mount(log),
+);
+pub(in crate::web) static EXPORT: Endpoint = page(
+    "page-audit-export",
+    "Export the audit log",
+    Verb::Get,
+    "/organizations/{organization}/audit/export",
+    Access::Caller,
+    || mount(export),
+);
 
 /// Entries on one page.
 const PAGE: usize = 50;
@@ -76,11 +86,15 @@ impl Filter {
             ("outcome", &*self.outcome),
             ("before", &*before),
         ];
-        form_urlencoded::Serializer::new(String::new()).extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty())).finish()
+        form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()))
+            .finish()
     }
 
     fn is_set(&self) -> bool {
-        [&self.actor, &self.operation, &self.subject, &self.outcome].iter().any(|field| !field.is_empty())
+        [&self.actor, &self.operation, &self.subject, &self.outcome]
+            .iter()
+            .any(|field| !field.is_empty())
     }
 }
 
@@ -112,8 +126,17 @@ impl Row {
             None if entry.actor.is_nil() => "Operator of this server".to_owned(),
             None => format!("Former member {id}"),
         };
-        let what = endpoints::all().iter().chain(pages()).find(|it| it.id == entry.operation).map_or("", |it| it.summary);
-        Self { entry, at, who, what }
+        let what = endpoints::all()
+            .iter()
+            .chain(pages())
+            .find(|it| it.id == entry.operation)
+            .map_or("", |it| it.summary);
+        Self {
+            entry,
+            at,
+            who,
+            what,
+        }
     }
 
     /// How it ended, and how that is marked.
@@ -138,7 +161,9 @@ impl Row {
 /// JSON as a person can read it.
 fn readable(json: &RawValue) -> String {
     let value = serde_json::from_str::<serde_json::Value>(json.get());
-    value.and_then(|value| serde_json::to_string_pretty(&value)).unwrap_or_else(|_| json.get().to_owned())
+    value
+        .and_then(|value| serde_json::to_string_pretty(&value))
+        .unwrap_or_else(|_| json.get().to_owned())
 }
 
 #[derive(Template)]
@@ -160,25 +185,54 @@ impl Log {
     }
 }
 
-async fn log(visitor: Visitor, InOrganization(slug): InOrganization, Query(filter): Query<Filter>) -> Result<Answer, Error> {
+async fn log(
+    visitor: Visitor,
+    InOrganization(slug): InOrganization,
+    Query(filter): Query<Filter>,
+) -> Result<Answer, Error> {
     let head = Head::of(&visitor, slug).await?;
-    let (path, now) = (format!("/v1/organizations/{}/audit", head.slug), visitor.app.clock.now());
+    let (path, now) = (
+        format!("/v1/organizations/{}/audit", head.slug),
+        visitor.app.clock.now(),
+    );
     let may = visitor.may("GET", &path).await?;
     let frame = visitor.frame();
     if !may.yes() {
         let hidden = Some(may.why().to_owned());
-        return Answer::page(&Log { frame, head, hidden, people: Vec::new(), filter, rows: Vec::new(), older: None });
+        return Answer::page(&Log {
+            frame,
+            head,
+            hidden,
+            people: Vec::new(),
+            filter,
+            rows: Vec::new(),
+            older: None,
+        });
     }
-    let people: Vec<Person> = visitor.get(&format!("/v1/organizations/{}/members", head.slug)).await?;
+    let people: Vec<Person> = visitor
+        .get(&format!("/v1/organizations/{}/members", head.slug))
+        .await?;
     let Found { entries, before } = visitor.get(&format!("{path}?{}", filter.query())).await?;
-    let known: HashMap<_, _> = people.iter().map(|person| (person.user_id.as_str(), person.email.as_str())).collect();
+    let known: HashMap<_, _> = people
+        .iter()
+        .map(|person| (person.user_id.as_str(), person.email.as_str()))
+        .collect();
     let row = |entry: Entry| {
         let at = Moment::new(entry.at, now);
         Row::new(entry, &known, at)
     };
     let rows = entries.into_iter().map(row).collect();
-    let older = before.map(|before| format!("/organizations/{}/audit?{}", head.slug, filter.from(before)));
-    Answer::page(&Log { frame, head, hidden: None, people, filter, rows, older })
+    let older =
+        before.map(|before| format!("/organizations/{}/audit?{}", head.slug, filter.from(before)));
+    Answer::page(&Log {
+        frame,
+        head,
+        hidden: None,
+        people,
+        filter,
+        rows,
+        older,
+    })
 }
 
 /// The whole log from its beginning, as `gantry audit verify` wants it, up to a bound.
@@ -187,17 +241,29 @@ async fn export(visitor: Visitor, InOrganization(slug): InOrganization) -> Resul
     for _ in 0..PARTS_MAX {
         let part = part(&visitor, &slug, after).await?;
         lines.extend_from_slice(&part);
-        let Some(last) = last_number(&part)? else { break };
+        let Some(last) = last_number(&part)? else {
+            break;
+        };
         if last - after < EXPORT_MAX {
             break;
         }
         after = last;
     }
-    Answer::file(&format!("audit-{slug}.ndjson"), "application/x-ndjson", lines)
+    Answer::file(
+        &format!("audit-{slug}.ndjson"),
+        "application/x-ndjson",
+        lines,
+    )
 }
 
 async fn part(visitor: &Visitor, slug: &OrgSlug, after: i64) -> Result<bytes::Bytes, Error> {
-    visitor.answer(Method::GET, &format!("/v1/organizations/{slug}/audit/export?after={after}"), None).await
+    visitor
+        .answer(
+            Method::GET,
+            &format!("/v1/organizations/{slug}/audit/export?after={after}"),
+            None,
+        )
+        .await
 }
 
 fn last_number(lines: &[u8]) -> Result<Option<i64>, Error> {
@@ -205,6 +271,13 @@ fn last_number(lines: &[u8]) -> Result<Option<i64>, Error> {
     struct Numbered {
         number: i64,
     }
-    let Some(last) = lines.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()) else { return Ok(None) };
-    serde_json::from_slice::<Numbered>(last).map(|it| Some(it.number)).context("reading an exported entry")
+    let Some(last) = lines
+        .split(|byte| *byte == b'\n')
+        .rfind(|line| !line.is_empty())
+    else {
+        return Ok(None);
+    };
+    serde_json::from_slice::<Numbered>(last)
+        .map(|it| Some(it.number))
+        .context("reading an exported entry")
 }

@@ -22,10 +22,22 @@ use crate::{
     },
 };
 
-pub(in crate::web) static OPEN: Endpoint =
-    page("page-invitations", "Invitations", Verb::Get, "/organizations/{organization}/invitations", Access::Caller, || mount(open));
-pub(in crate::web) static INVITE: Endpoint =
-    page("page-invite", "Invite somebody", Verb::Post, "/organizations/{organization}/invitations", Access::Caller, || mount(invite));
+pub(in crate::web) static OPEN: Endpoint = page(
+    "page-invitations",
+    "Invitations",
+    Verb::Get,
+    "/organizations/{organization}/invitations",
+    Access::Caller,
+    || mount(open),
+);
+pub(in crate::web) static INVITE: Endpoint = page(
+    "page-invite",
+    "Invite somebody",
+    Verb::Post,
+    "/organizations/{organization}/invitations",
+    Access::Caller,
+    || mount(invite),
+);
 pub(in crate::web) static WITHDRAW: Endpoint = page(
     "page-withdraw-invitation",
     "Take an invitation back",
@@ -99,7 +111,11 @@ impl Wanted {
     fn body(&self) -> Value {
         let mut attributes = json!({"email": self.email, "role": self.role});
         if !self.projects.is_empty() {
-            attributes["projects"] = self.projects.iter().map(|project| json!({"ref": project})).collect();
+            attributes["projects"] = self
+                .projects
+                .iter()
+                .map(|project| json!({"ref": project}))
+                .collect();
         }
         json!({"data": [{"type": "organization_invitation", "attributes": attributes}]})
     }
@@ -107,7 +123,11 @@ impl Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
-        Self { email: String::new(), role: "developer".to_owned(), projects: Vec::new() }
+        Self {
+            email: String::new(),
+            role: "developer".to_owned(),
+            projects: Vec::new(),
+        }
     }
 }
 
@@ -115,17 +135,46 @@ async fn open(visitor: Visitor, InOrganization(slug): InOrganization) -> Result<
     show(&visitor, slug, StatusCode::OK, Wanted::default(), None).await
 }
 
-async fn show(visitor: &Visitor, slug: OrgSlug, status: StatusCode, wanted: Wanted, problem: Option<String>) -> Result<Answer, Error> {
+async fn show(
+    visitor: &Visitor,
+    slug: OrgSlug,
+    status: StatusCode,
+    wanted: Wanted,
+    problem: Option<String>,
+) -> Result<Answer, Error> {
     let head = Head::of(visitor, slug).await?;
-    let (path, now) = (format!("/v1/organizations/{}/invitations", head.slug), visitor.app.clock.now());
+    let (path, now) = (
+        format!("/v1/organizations/{}/invitations", head.slug),
+        visitor.app.clock.now(),
+    );
     let may_see = visitor.may("GET", &path).await?;
-    let open: Vec<Invitation> = if may_see.yes() { visitor.get(&path).await? } else { Vec::new() };
-    let rows = open.into_iter().map(|invitation| Row { ends: Moment::new(invitation.expires_at, now), invitation }).collect();
+    let open: Vec<Invitation> = if may_see.yes() {
+        visitor.get(&path).await?
+    } else {
+        Vec::new()
+    };
+    let rows = open
+        .into_iter()
+        .map(|invitation| Row {
+            ends: Moment::new(invitation.expires_at, now),
+            invitation,
+        })
+        .collect();
     let may = visitor.may("POST", &operation(&head.slug)).await?;
     let projects = places::projects_of(visitor, &head.slug).await?;
     let frame = visitor.frame().of(&head.way("/invitations"));
     let hidden = (!may_see.yes()).then(|| may_see.why().to_owned());
-    let page = Page { frame, head, rows, hidden, roles: choices(may.role), may, projects, wanted, problem };
+    let page = Page {
+        frame,
+        head,
+        rows,
+        hidden,
+        roles: choices(may.role),
+        may,
+        projects,
+        wanted,
+        problem,
+    };
     Ok(Answer::page(&page)?.status(status))
 }
 
@@ -167,19 +216,44 @@ async fn invite(
     InOrganization(slug): InOrganization,
 ) -> Result<Answer, Error> {
     let wanted = Wanted::of(fields);
-    let made: Made = match visitor.ask(Method::POST, &operation(&slug), Some(&wanted.body())).await {
+    let made: Made = match visitor
+        .ask(Method::POST, &operation(&slug), Some(&wanted.body()))
+        .await
+    {
         Ok(made) => made,
         Err(Error::Invalid { problem, .. } | Error::Rejected(problem)) => {
             let problem = Some(format!("This did not work: {problem}."));
-            return show(&visitor, slug, StatusCode::UNPROCESSABLE_ENTITY, wanted, problem).await;
+            return show(
+                &visitor,
+                slug,
+                StatusCode::UNPROCESSABLE_ENTITY,
+                wanted,
+                problem,
+            )
+            .await;
         }
         Err(error) => return Err(error),
     };
-    let made = made.data.into_iter().next().ok_or_else(|| Error::internal("inviting", "no invitation was made"))?.attributes;
+    let made = made
+        .data
+        .into_iter()
+        .next()
+        .ok_or_else(|| Error::internal("inviting", "no invitation was made"))?
+        .attributes;
     let head = Head::of(&visitor, slug).await?;
     let frame = visitor.frame().of(&head.way("/invitations"));
-    let link = format!("{}/invitations/{}", visitor.origin, made.token.expose_secret());
-    Answer::page(&Shown { frame, head, email: made.email, link, ends: Moment::new(made.expires_at, visitor.app.clock.now()) })
+    let link = format!(
+        "{}/invitations/{}",
+        visitor.origin,
+        made.token.expose_secret()
+    );
+    Answer::page(&Shown {
+        frame,
+        head,
+        email: made.email,
+        link,
+        ends: Moment::new(made.expires_at, visitor.app.clock.now()),
+    })
 }
 
 #[derive(Deserialize)]
@@ -187,8 +261,14 @@ struct Which {
     email: String,
 }
 
-async fn withdraw(visitor: Visitor, Form(which): Form<Which>, InOrganization(slug): InOrganization) -> Result<Answer, Error> {
+async fn withdraw(
+    visitor: Visitor,
+    Form(which): Form<Which>,
+    InOrganization(slug): InOrganization,
+) -> Result<Answer, Error> {
     let body = json!({"data": [{"type": "organization_invitation", "attributes": {"email": which.email}}]});
-    visitor.ask::<Value>(Method::DELETE, &operation(&slug), Some(&body)).await?;
+    visitor
+        .ask::<Value>(Method::DELETE, &operation(&slug), Some(&body))
+        .await?;
     Answer::to(&format!("/organizations/{slug}/invitations?done=withdrawn"))
 }

@@ -21,8 +21,14 @@ use crate::{
     },
 };
 
-pub(in crate::web) static MEMBER: Endpoint =
-    page("page-member", "A member", Verb::Get, "/organizations/{organization}/members/{member}", Access::Caller, || mount(show));
+pub(in crate::web) static MEMBER: Endpoint = page(
+    "page-member",
+    "A member",
+    Verb::Get,
+    "/organizations/{organization}/members/{member}",
+    Access::Caller,
+    || mount(show),
+);
 pub(in crate::web) static GIVE_ROLE: Endpoint = page(
     "page-give-role",
     "Give a member a role",
@@ -55,7 +61,10 @@ impl Input for Named {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("member").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("member")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -74,7 +83,12 @@ struct Page {
 
 impl Page {
     fn in_organization(&self) -> &str {
-        self.member.attributes.roles.iter().find(|role| !role.on_projects()).map_or(Role::Member.name(), |role| &role.name)
+        self.member
+            .attributes
+            .roles
+            .iter()
+            .find(|role| !role.on_projects())
+            .map_or(Role::Member.name(), |role| &role.name)
     }
 }
 
@@ -92,26 +106,51 @@ struct Question {
 /// Members are listed by their ids: this one is the first after the id before it.
 async fn find(visitor: &Visitor, slug: &OrgSlug, id: Uuid) -> Result<Member, Error> {
     let before = Uuid::from_u128(id.as_u128().wrapping_sub(1));
-    let path = format!("/v2/organizations/{slug}/members?page%5Bsize%5D=1&page%5Bafter%5D={before}");
+    let path =
+        format!("/v2/organizations/{slug}/members?page%5Bsize%5D=1&page%5Bafter%5D={before}");
     let listed: Listed = visitor.get(&path).await?;
-    listed.data.into_iter().find(|member| member.id == id).ok_or(Error::NotFound)
+    listed
+        .data
+        .into_iter()
+        .find(|member| member.id == id)
+        .ok_or(Error::NotFound)
 }
 
 fn operation(slug: &OrgSlug, id: Uuid) -> String {
     format!("/v2/organizations/{slug}/members/{id}")
 }
 
-async fn show(visitor: Visitor, InOrganization(slug): InOrganization, Named(id): Named) -> Result<Answer, Error> {
+async fn show(
+    visitor: Visitor,
+    InOrganization(slug): InOrganization,
+    Named(id): Named,
+) -> Result<Answer, Error> {
     Answer::page(&load(&visitor, slug, id, None).await?)
 }
 
-async fn load(visitor: &Visitor, slug: OrgSlug, id: Uuid, problem: Option<String>) -> Result<Page, Error> {
+async fn load(
+    visitor: &Visitor,
+    slug: OrgSlug,
+    id: Uuid,
+    problem: Option<String>,
+) -> Result<Page, Error> {
     let head = Head::of(visitor, slug).await?;
     let member = find(visitor, &head.slug, id).await?;
-    let may = visitor.may("PATCH", &format!("{}/roles", operation(&head.slug, id))).await?;
+    let may = visitor
+        .may("PATCH", &format!("{}/roles", operation(&head.slug, id)))
+        .await?;
     let projects = places::projects_of(visitor, &head.slug).await?;
     let frame = visitor.frame().of(&head.way("/members"));
-    Ok(Page { frame, head, own: id == visitor.account.gotrue_id, member, roles: choices(may.role), projects, may, problem })
+    Ok(Page {
+        frame,
+        head,
+        own: id == visitor.account.gotrue_id,
+        member,
+        roles: choices(may.role),
+        projects,
+        may,
+        problem,
+    })
 }
 
 #[derive(Deserialize)]
@@ -122,16 +161,26 @@ struct Given {
     project: String,
 }
 
-async fn give(visitor: Visitor, Form(given): Form<Given>, InOrganization(slug): InOrganization, Named(id): Named) -> Result<Answer, Error> {
+async fn give(
+    visitor: Visitor,
+    Form(given): Form<Given>,
+    InOrganization(slug): InOrganization,
+    Named(id): Named,
+) -> Result<Answer, Error> {
     let mut attributes = json!({"role": given.role});
     if !given.project.is_empty() {
         attributes["projects"] = json!([{"ref": given.project}]);
     }
     let body = json!({"data": {"type": "organization_member_role", "attributes": attributes}});
     let path = format!("{}/roles", operation(&slug, id));
-    match visitor.ask::<Value>(Method::PATCH, &path, Some(&body)).await {
+    match visitor
+        .ask::<Value>(Method::PATCH, &path, Some(&body))
+        .await
+    {
         // Who gave up their own role may not see members any more.
-        Ok(_) if id == visitor.account.gotrue_id => Answer::to(&format!("/organizations/{slug}?done=role")),
+        Ok(_) if id == visitor.account.gotrue_id => {
+            Answer::to(&format!("/organizations/{slug}?done=role"))
+        }
         Ok(_) => Answer::to(&format!("/organizations/{slug}/members/{id}?done=role")),
         Err(error) => {
             let page = load(&visitor, slug, id, Some(refusal(error)?)).await?;
@@ -149,16 +198,32 @@ fn refusal(error: Error) -> Result<String, Error> {
     }
 }
 
-async fn ask(visitor: Visitor, InOrganization(slug): InOrganization, Named(id): Named) -> Result<Answer, Error> {
+async fn ask(
+    visitor: Visitor,
+    InOrganization(slug): InOrganization,
+    Named(id): Named,
+) -> Result<Answer, Error> {
     Answer::page(&question(&visitor, slug, id, None).await?)
 }
 
-async fn question(visitor: &Visitor, slug: OrgSlug, id: Uuid, problem: Option<String>) -> Result<Question, Error> {
+async fn question(
+    visitor: &Visitor,
+    slug: OrgSlug,
+    id: Uuid,
+    problem: Option<String>,
+) -> Result<Question, Error> {
     let head = Head::of(visitor, slug).await?;
     let member = find(visitor, &head.slug, id).await?;
     let may = visitor.may("DELETE", &operation(&head.slug, id)).await?;
     let frame = visitor.frame().of(&head.way("/members"));
-    Ok(Question { frame, head, own: id == visitor.account.gotrue_id, member, may, problem })
+    Ok(Question {
+        frame,
+        head,
+        own: id == visitor.account.gotrue_id,
+        member,
+        may,
+        problem,
+    })
 }
 
 #[derive(Deserialize)]
@@ -170,7 +235,10 @@ async fn remove(
     InOrganization(slug): InOrganization,
     Named(id): Named,
 ) -> Result<Answer, Error> {
-    match visitor.ask::<Value>(Method::DELETE, &operation(&slug, id), None).await {
+    match visitor
+        .ask::<Value>(Method::DELETE, &operation(&slug, id), None)
+        .await
+    {
         Ok(_) if id == visitor.account.gotrue_id => Answer::to("/projects?done=left"),
         Ok(_) => Answer::to(&format!("/organizations/{slug}?done=removed")),
         Err(error) => {

@@ -12,8 +12,14 @@ use crate::{
     web::{Answer, Frame, Visitor, may::May, named::InOrganization, page},
 };
 
-pub(in crate::web) static MEMBERS: Endpoint =
-    page("page-members", "Members of an organization", Verb::Get, "/organizations/{organization}", Access::Caller, || mount(members));
+pub(in crate::web) static MEMBERS: Endpoint = page(
+    "page-members",
+    "Members of an organization",
+    Verb::Get,
+    "/organizations/{organization}",
+    Access::Caller,
+    || mount(members),
+);
 
 /// Members on one page.
 const PAGE: usize = 50;
@@ -45,7 +51,11 @@ struct Where {
     after: Option<Uuid>,
 }
 
-async fn members(visitor: Visitor, InOrganization(slug): InOrganization, Query(place): Query<Where>) -> Result<Answer, Error> {
+async fn members(
+    visitor: Visitor,
+    InOrganization(slug): InOrganization,
+    Query(place): Query<Where>,
+) -> Result<Answer, Error> {
     let head = Head::of(&visitor, slug).await?;
     let base = format!("/v2/organizations/{}/members", head.slug);
     let may_see = visitor.may("GET", &base).await?;
@@ -57,12 +67,31 @@ async fn members(visitor: Visitor, InOrganization(slug): InOrganization, Query(p
             (None, Some(id)) => format!("&page%5Bafter%5D={id}"),
             (None, None) => String::new(),
         };
-        let listed: Listed = visitor.get(&format!("{base}?page%5Bsize%5D={PAGE}{way}")).await?;
-        before = listed.links.prev.and(listed.data.first()).map(|member| member.id);
-        after = listed.links.next.and(listed.data.last()).map(|member| member.id);
+        let listed: Listed = visitor
+            .get(&format!("{base}?page%5Bsize%5D={PAGE}{way}"))
+            .await?;
+        before = listed
+            .links
+            .prev
+            .and(listed.data.first())
+            .map(|member| member.id);
+        after = listed
+            .links
+            .next
+            .and(listed.data.last())
+            .map(|member| member.id);
         members = listed.data;
     }
     let hidden = (!may_see.yes()).then(|| may_see.why().to_owned());
     let (frame, me) = (visitor.frame(), visitor.account.gotrue_id);
-    Answer::page(&List { frame, head, me, members, hidden, may_invite, before, after })
+    Answer::page(&List {
+        frame,
+        head,
+        me,
+        members,
+        hidden,
+        may_invite,
+        before,
+        after,
+    })
 }

@@ -94,7 +94,11 @@ impl Held {
     /// In a few words.
     fn words(&self) -> String {
         match (self.on_projects(), self.name.as_str()) {
-            (true, _) => format!("{} on {}", self.label(), words::count(self.projects.len(), "project")),
+            (true, _) => format!(
+                "{} on {}",
+                self.label(),
+                words::count(self.projects.len(), "project")
+            ),
             (false, "no-access") => "No role".to_owned(),
             (false, _) => self.label().to_owned(),
         }
@@ -116,5 +120,12 @@ struct Choice {
 
 /// Roles that can be given, up to one's own.
 fn choices(own: Role) -> Vec<Choice> {
-    Role::ASSIGNABLE.iter().map(|role| Choice { name: role.name(), label: role.label(), above: *role > own }).collect()
+    Role::ASSIGNABLE
+        .iter()
+        .map(|role| Choice {
+            name: role.name(),
+            label: role.label(),
+            above: *role > own,
+        })
+        .collect()
 }

@@ -14,24 +14,69 @@ use crate::{
 };
 
 /// The page that asks.
-const fn question(id: &'static str, path: &'static str, handler: fn() -> crate::http::Mounted) -> Endpoint {
+const fn question(
+    id: &'static str,
+    path: &'static str,
+    handler: fn() -> crate::http::Mounted,
+) -> Endpoint {
     page(id, "Really?", Verb::Get, path, Access::Caller, handler)
 }
 
-pub(in crate::web) static ASK_PAUSE: Endpoint = question("page-ask-pause-project", "/projects/{project}/pause", || mount(ask_pause));
-pub(in crate::web) static ASK_RESTART: Endpoint =
-    question("page-ask-restart-project", "/projects/{project}/restart", || mount(ask_restart));
-pub(in crate::web) static ASK_DELETE: Endpoint = question("page-ask-delete-project", "/projects/{project}/delete", || mount(ask_delete));
-pub(in crate::web) static PAUSE: Endpoint =
-    page("page-pause-project", "Pause a project", Verb::Post, "/projects/{project}/pause", Access::Caller, || mount(pause));
-pub(in crate::web) static RESTART: Endpoint =
-    page("page-restart-project", "Restart a project", Verb::Post, "/projects/{project}/restart", Access::Caller, || mount(restart));
-pub(in crate::web) static DELETE: Endpoint =
-    page("page-delete-project", "Delete a project", Verb::Post, "/projects/{project}/delete", Access::Caller, || mount(delete));
-pub(in crate::web) static RESTORE: Endpoint =
-    page("page-restore-project", "Restore a project", Verb::Post, "/projects/{project}/restore", Access::Caller, || mount(restore));
-pub(in crate::web) static CANCEL: Endpoint =
-    page("page-cancel-restore", "Cancel a restore", Verb::Post, "/projects/{project}/cancel", Access::Caller, || mount(cancel));
+pub(in crate::web) static ASK_PAUSE: Endpoint = question(
+    "page-ask-pause-project",
+    "/projects/{project}/pause",
+    || mount(ask_pause),
+);
+pub(in crate::web) static ASK_RESTART: Endpoint = question(
+    "page-ask-restart-project",
+    "/projects/{project}/restart",
+    || mount(ask_restart),
+);
+pub(in crate::web) static ASK_DELETE: Endpoint = question(
+    "page-ask-delete-project",
+    "/projects/{project}/delete",
+    || mount(ask_delete),
+);
+pub(in crate::web) static PAUSE: Endpoint = page(
+    "page-pause-project",
+    "Pause a project",
+    Verb::Post,
+    "/projects/{project}/pause",
+    Access::Caller,
+    || mount(pause),
+);
+pub(in crate::web) static RESTART: Endpoint = page(
+    "page-restart-project",
+    "Restart a project",
+    Verb::Post,
+    "/projects/{project}/restart",
+    Access::Caller,
+    || mount(restart),
+);
+pub(in crate::web) static DELETE: Endpoint = page(
+    "page-delete-project",
+    "Delete a project",
+    Verb::Post,
+    "/projects/{project}/delete",
+    Access::Caller,
+    || mount(delete),
+);
+pub(in crate::web) static RESTORE: Endpoint = page(
+    "page-restore-project",
+    "Restore a project",
+    Verb::Post,
+    "/projects/{project}/restore",
+    Access::Caller,
+    || mount(restore),
+);
+pub(in crate::web) static CANCEL: Endpoint = page(
+    "page-cancel-restore",
+    "Cancel a restore",
+    Verb::Post,
+    "/projects/{project}/cancel",
+    Access::Caller,
+    || mount(cancel),
+);
 
 /// What is asked about before it is done.
 struct Action {
@@ -96,12 +141,30 @@ fn path(action: &Action, reference: &ProjectRef) -> String {
     format!("/v1/projects/{reference}{}", action.operation)
 }
 
-async fn ask(visitor: &Visitor, reference: &ProjectRef, action: &Action, wrong: bool) -> Result<Answer, Error> {
+async fn ask(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    action: &Action,
+    wrong: bool,
+) -> Result<Answer, Error> {
     let project = Detail::of(visitor, reference).await?;
-    let may = visitor.may(action.method.as_str(), &path(action, reference)).await?;
+    let may = visitor
+        .may(action.method.as_str(), &path(action, reference))
+        .await?;
     let frame = visitor.frame().of(&format!("/projects/{reference}"));
-    let status = if wrong { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    Ok(Answer::page(&Question { frame, project, action, may, wrong })?.status(status))
+    let status = if wrong {
+        StatusCode::UNPROCESSABLE_ENTITY
+    } else {
+        StatusCode::OK
+    };
+    Ok(Answer::page(&Question {
+        frame,
+        project,
+        action,
+        may,
+        wrong,
+    })?
+    .status(status))
 }
 
 async fn ask_pause(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
@@ -123,17 +186,42 @@ struct Sure {
     name: String,
 }
 
-async fn confirmed(visitor: Visitor, sure: Sure, reference: ProjectRef, action: &Action) -> Result<Answer, Error> {
+async fn confirmed(
+    visitor: Visitor,
+    sure: Sure,
+    reference: ProjectRef,
+    action: &Action,
+) -> Result<Answer, Error> {
     if action.typed && Detail::of(&visitor, &reference).await?.name.trim() != sure.name.trim() {
         visitor.only_looks();
         return ask(&visitor, &reference, action, true).await;
     }
-    perform(&visitor, &reference, action.method.clone(), action.operation, action.word).await
+    perform(
+        &visitor,
+        &reference,
+        action.method.clone(),
+        action.operation,
+        action.word,
+    )
+    .await
 }
 
 /// Asks the operation. If the state forbids it, the project's page says so.
-async fn perform(visitor: &Visitor, reference: &ProjectRef, method: Method, operation: &str, word: &str) -> Result<Answer, Error> {
-    match visitor.ask::<Value>(method, &format!("/v1/projects/{reference}{operation}"), None).await {
+async fn perform(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    method: Method,
+    operation: &str,
+    word: &str,
+) -> Result<Answer, Error> {
+    match visitor
+        .ask::<Value>(
+            method,
+            &format!("/v1/projects/{reference}{operation}"),
+            None,
+        )
+        .await
+    {
         Ok(_) if word == "delete" => Answer::to("/projects?done=deleted"),
         Ok(_) => Answer::to(&format!("/projects/{reference}?done={word}")),
         Err(Error::Rejected(text)) => {
@@ -144,25 +232,52 @@ async fn perform(visitor: &Visitor, reference: &ProjectRef, method: Method, oper
     }
 }
 
-async fn pause(visitor: Visitor, Form(sure): Form<Sure>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn pause(
+    visitor: Visitor,
+    Form(sure): Form<Sure>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     confirmed(visitor, sure, reference, &ASKED_PAUSE).await
 }
 
-async fn restart(visitor: Visitor, Form(sure): Form<Sure>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn restart(
+    visitor: Visitor,
+    Form(sure): Form<Sure>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     confirmed(visitor, sure, reference, &ASKED_RESTART).await
 }
 
-async fn delete(visitor: Visitor, Form(sure): Form<Sure>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn delete(
+    visitor: Visitor,
+    Form(sure): Form<Sure>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     confirmed(visitor, sure, reference, &ASKED_DELETE).await
 }
 
 #[derive(Deserialize)]
 struct Nothing {}
 
-async fn restore(visitor: Visitor, Form(Nothing {}): Form<Nothing>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn restore(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     perform(&visitor, &reference, Method::POST, "/restore", "restore").await
 }
 
-async fn cancel(visitor: Visitor, Form(Nothing {}): Form<Nothing>, InProject(reference): InProject) -> Result<Answer, Error> {
-    perform(&visitor, &reference, Method::POST, "/restore/cancel", "cancel").await
+async fn cancel(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
+    perform(
+        &visitor,
+        &reference,
+        Method::POST,
+        "/restore/cancel",
+        "cancel",
+    )
+    .await
 }

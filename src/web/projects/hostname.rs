@@ -10,8 +10,14 @@ use crate::{
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 
-pub(in crate::web) static HOSTNAME: Endpoint =
-    page("page-hostname", "A project's custom hostname", Verb::Get, "/projects/{project}/hostname", Access::Caller, || mount(show));
+pub(in crate::web) static HOSTNAME: Endpoint = page(
+    "page-hostname",
+    "A project's custom hostname",
+    Verb::Get,
+    "/projects/{project}/hostname",
+    Access::Caller,
+    || mount(show),
+);
 
 /// A hostname, as its operation shows it.
 #[derive(Deserialize)]
@@ -87,10 +93,19 @@ struct Page {
 
 async fn show(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
     let project = Detail::of(&visitor, &reference).await?;
-    let checked = match visitor.get(&format!("/v1/projects/{reference}/config/custom-hostname/checks")).await {
+    let checked = match visitor
+        .get(&format!(
+            "/v1/projects/{reference}/config/custom-hostname/checks"
+        ))
+        .await
+    {
         Ok(checked) => Ok(checked),
         Err(Error::Rejected(why)) => Err(why.into_owned()),
         Err(error) => return Err(error),
     };
-    Answer::page(&Page { frame: visitor.frame().of(&format!("/projects/{reference}")), project, checked })
+    Answer::page(&Page {
+        frame: visitor.frame().of(&format!("/projects/{reference}")),
+        project,
+        checked,
+    })
 }

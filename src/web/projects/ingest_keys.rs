@@ -16,14 +16,30 @@ use crate::{
 
 const PATH: &str = "/projects/{project}/ingest-keys";
 
-pub(in crate::web) static INGEST_KEYS: Endpoint =
-    page("page-ingest-keys", "Ingest keys of a project", Verb::Get, PATH, Access::Caller, || mount(list));
-pub(in crate::web) static ADD_INGEST_KEY: Endpoint =
-    page("page-add-ingest-key", "Make an ingest key", Verb::Post, PATH, Access::Caller, || mount(add));
-pub(in crate::web) static DELETE_INGEST_KEY: Endpoint =
-    page("page-delete-ingest-key", "Delete an ingest key", Verb::Post, "/projects/{project}/ingest-keys/delete", Access::Caller, || {
-        mount(delete)
-    });
+pub(in crate::web) static INGEST_KEYS: Endpoint = page(
+    "page-ingest-keys",
+    "Ingest keys of a project",
+    Verb::Get,
+    PATH,
+    Access::Caller,
+    || mount(list),
+);
+pub(in crate::web) static ADD_INGEST_KEY: Endpoint = page(
+    "page-add-ingest-key",
+    "Make an ingest key",
+    Verb::Post,
+    PATH,
+    Access::Caller,
+    || mount(add),
+);
+pub(in crate::web) static DELETE_INGEST_KEY: Endpoint = page(
+    "page-delete-ingest-key",
+    "Delete an ingest key",
+    Verb::Post,
+    "/projects/{project}/ingest-keys/delete",
+    Access::Caller,
+    || mount(delete),
+);
 
 struct Row {
     key: Key,
@@ -52,10 +68,20 @@ fn operation(reference: &ProjectRef) -> String {
 async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> {
     let project = Detail::of(visitor, reference).await?;
     let may_see = visitor.may("GET", &operation(reference)).await?;
-    let may_change = visitor.may_send("POST", &operation(reference), r#"{"name":"x"}"#).await?;
-    let keys: Vec<Key> = if may_see.yes() { visitor.get(&operation(reference)).await? } else { Vec::new() };
+    let may_change = visitor
+        .may_send("POST", &operation(reference), r#"{"name":"x"}"#)
+        .await?;
+    let keys: Vec<Key> = if may_see.yes() {
+        visitor.get(&operation(reference)).await?
+    } else {
+        Vec::new()
+    };
     let now = visitor.app.clock.now();
-    let row = |key: Key| Row { made: Moment::new(key.created_at, now), used: key.last_used_at.map(|at| Moment::new(at, now)), key };
+    let row = |key: Key| Row {
+        made: Moment::new(key.created_at, now),
+        used: key.last_used_at.map(|at| Moment::new(at, now)),
+        key,
+    };
     Ok(Page {
         frame: visitor.frame(),
         project,
@@ -78,14 +104,27 @@ struct Wanted {
 }
 
 /// The key is in the answer to the form, which has no address of its own.
-async fn add(visitor: Visitor, Form(wanted): Form<Wanted>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn add(
+    visitor: Visitor,
+    Form(wanted): Form<Wanted>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     let body = json!({ "name": wanted.name.trim() });
-    let (made, wrong) = match visitor.ask::<CreatedKey>(Method::POST, &operation(&reference), Some(&body)).await {
+    let (made, wrong) = match visitor
+        .ask::<CreatedKey>(Method::POST, &operation(&reference), Some(&body))
+        .await
+    {
         Ok(made) => (Some(made), None),
-        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => (None, Some(error.message().into_owned())),
+        Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
+            (None, Some(error.message().into_owned()))
+        }
         Err(error) => return Err(error),
     };
-    Answer::page(&Page { made, wrong, ..load(&visitor, &reference).await? })
+    Answer::page(&Page {
+        made,
+        wrong,
+        ..load(&visitor, &reference).await?
+    })
 }
 
 #[derive(Deserialize)]
@@ -93,7 +132,17 @@ struct Which {
     id: i64,
 }
 
-async fn delete(visitor: Visitor, Form(which): Form<Which>, InProject(reference): InProject) -> Result<Answer, Error> {
-    visitor.ask::<()>(Method::DELETE, &format!("{}/{}", operation(&reference), which.id), None).await?;
+async fn delete(
+    visitor: Visitor,
+    Form(which): Form<Which>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
+    visitor
+        .ask::<()>(
+            Method::DELETE,
+            &format!("{}/{}", operation(&reference), which.id),
+            None,
+        )
+        .await?;
     Answer::to(&format!("/projects/{reference}/ingest-keys?done=deleted"))
 }

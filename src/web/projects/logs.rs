@@ -16,12 +16,23 @@ use crate::{
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 
-pub(in crate::web) static LOGS: Endpoint =
-    page("page-project-logs", "Logs of a project", Verb::Get, "/projects/{project}/logs", Access::Caller, || mount(logs));
+pub(in crate::web) static LOGS: Endpoint = page(
+    "page-project-logs",
+    "Logs of a project",
+    Verb::Get,
+    "/projects/{project}/logs",
+    Access::Caller,
+    || mount(logs),
+);
 
 /// How far one can look back, in minutes.
-const RANGES: [(i64, &str); 5] =
-    [(15, "Last 15 minutes"), (60, "Last hour"), (180, "Last 3 hours"), (720, "Last 12 hours"), (1440, "Last 24 hours")];
+const RANGES: [(i64, &str); 5] = [
+    (15, "Last 15 minutes"),
+    (60, "Last hour"),
+    (180, "Last 3 hours"),
+    (720, "Last 12 hours"),
+    (1440, "Last 24 hours"),
+];
 
 /// What is often asked. `{source}` stands for the source that is chosen.
 const PRESETS: [(&str, &str, &str); 4] = [
@@ -41,7 +52,11 @@ const PRESETS: [(&str, &str, &str); 4] = [
         "Lines by minute",
         "select toStartOfMinute(timestamp) as minute, count() as lines\nfrom logs\nwhere source = '{source}'\ngroup by minute\norder by minute desc\nlimit 100",
     ),
-    ("sources", "Lines by source", "select source, count() as lines\nfrom logs\ngroup by source\norder by lines desc\nlimit 100"),
+    (
+        "sources",
+        "Lines by source",
+        "select source, count() as lines\nfrom logs\ngroup by source\norder by lines desc\nlimit 100",
+    ),
 ];
 
 /// What is asked for. A field that was left empty is sent all the same.
@@ -62,17 +77,27 @@ impl Asked {
 
     fn minutes(&self) -> i64 {
         let asked: i64 = self.minutes.parse().unwrap_or_default();
-        RANGES.iter().find(|(minutes, _)| *minutes == asked).map_or(60, |(minutes, _)| *minutes)
+        RANGES
+            .iter()
+            .find(|(minutes, _)| *minutes == asked)
+            .map_or(60, |(minutes, _)| *minutes)
     }
 
     /// The name of the preset, if it is not an own statement that is asked.
     fn preset(&self) -> &str {
-        if self.preset.is_empty() && self.sql.trim().is_empty() { PRESETS[0].0 } else { &self.preset }
+        if self.preset.is_empty() && self.sql.trim().is_empty() {
+            PRESETS[0].0
+        } else {
+            &self.preset
+        }
     }
 
     fn sql(&self) -> String {
         let preset = PRESETS.iter().find(|(name, ..)| *name == self.preset());
-        preset.map_or_else(|| self.sql.clone(), |(_, _, sql)| sql.replace("{source}", self.source().as_str()))
+        preset.map_or_else(
+            || self.sql.clone(),
+            |(_, _, sql)| sql.replace("{source}", self.source().as_str()),
+        )
     }
 
     /// Presets are all in one language.
@@ -164,9 +189,17 @@ impl Page {
     }
 }
 
-async fn logs(visitor: Visitor, InProject(reference): InProject, Query(asked): Query<Asked>) -> Result<Answer, Error> {
+async fn logs(
+    visitor: Visitor,
+    InProject(reference): InProject,
+    Query(asked): Query<Asked>,
+) -> Result<Answer, Error> {
     let project = Detail::of(&visitor, &reference).await?;
-    let operation = if asked.is_bigquery() { "logs.all" } else { "logs" };
+    let operation = if asked.is_bigquery() {
+        "logs.all"
+    } else {
+        "logs"
+    };
     let path = format!("/v1/projects/{reference}/analytics/endpoints/{operation}");
     let may = visitor.may("GET", &path).await?;
     let mut page = Page {
@@ -189,17 +222,31 @@ async fn logs(visitor: Visitor, InProject(reference): InProject, Query(asked): Q
     let time = |at: chrono::DateTime<chrono::Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("sql", &page.sql)
-        .append_pair("iso_timestamp_start", &time(end - TimeDelta::minutes(page.minutes)))
+        .append_pair(
+            "iso_timestamp_start",
+            &time(end - TimeDelta::minutes(page.minutes)),
+        )
         .append_pair("iso_timestamp_end", &time(end))
         .finish();
     match visitor.get::<Found>(&format!("{path}?{query}")).await {
-        Ok(Found { error: Some(error), .. }) => page.wrong = Some(cell(error.get("message").unwrap_or(&error))),
+        Ok(Found {
+            error: Some(error), ..
+        }) => page.wrong = Some(cell(error.get("message").unwrap_or(&error))),
         Ok(Found { result, .. }) => {
             let rows = result.unwrap_or_default();
-            page.columns = rows.first().map(|row| row.0.iter().map(|(name, _)| name.clone()).collect()).unwrap_or_default();
-            page.rows = rows.iter().map(|row| row.0.iter().map(|(_, value)| cell(value)).collect()).collect();
+            page.columns = rows
+                .first()
+                .map(|row| row.0.iter().map(|(name, _)| name.clone()).collect())
+                .unwrap_or_default();
+            page.rows = rows
+                .iter()
+                .map(|row| row.0.iter().map(|(_, value)| cell(value)).collect())
+                .collect();
         }
-        Err(Error::LimitReached) => page.wrong = Some("Too many questions in a short time. Wait a minute, and ask again.".to_owned()),
+        Err(Error::LimitReached) => {
+            page.wrong =
+                Some("Too many questions in a short time. Wait a minute, and ask again.".to_owned())
+        }
         Err(error @ Error::Invalid { .. }) => page.wrong = Some(error.message().into_owned()),
         Err(error) => return Err(error),
     }
@@ -219,18 +266,37 @@ mod tests {
             dialect: "bigquery".to_owned(),
             minutes: "7".to_owned(),
         };
-        assert!(asked("", "").sql().contains("source = 'edge_logs'") && asked("", "").preset() == "latest");
+        assert!(
+            asked("", "").sql().contains("source = 'edge_logs'")
+                && asked("", "").preset() == "latest"
+        );
         assert!(asked("", "select 1").sql() == "select 1" && asked("", "select 1").is_bigquery());
-        assert!(asked("errors", "select 1").sql().contains(">= 500") && !asked("errors", "select 1").is_bigquery());
+        assert!(
+            asked("errors", "select 1").sql().contains(">= 500")
+                && !asked("errors", "select 1").is_bigquery()
+        );
         assert_eq!(asked("own", "").sql(), "");
         assert_eq!(asked("", "").minutes(), 60);
-        assert_eq!(Asked { source: "'; drop".to_owned(), ..Asked::default() }.source(), Source::Postgres);
+        assert_eq!(
+            Asked {
+                source: "'; drop".to_owned(),
+                ..Asked::default()
+            }
+            .source(),
+            Source::Postgres
+        );
     }
 
     #[test]
     fn rows_keep_the_order_of_their_columns() {
-        let found: Found = serde_json::from_str(r#"{"result":[{"z":1,"a":null,"m":{"k":"v"}}],"error":null}"#).unwrap();
-        let row: Vec<_> = found.result.unwrap()[0].0.iter().map(|(name, value)| format!("{name}={}", cell(value))).collect();
+        let found: Found =
+            serde_json::from_str(r#"{"result":[{"z":1,"a":null,"m":{"k":"v"}}],"error":null}"#)
+                .unwrap();
+        let row: Vec<_> = found.result.unwrap()[0]
+            .0
+            .iter()
+            .map(|(name, value)| format!("{name}={}", cell(value)))
+            .collect();
         assert_eq!(row, ["z=1", "a=", r#"m={"k":"v"}"#]);
     }
 }

@@ -12,10 +12,22 @@ use crate::{
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 
-pub(in crate::web) static SHOW: Endpoint =
-    page("page-project", "A project", Verb::Get, "/projects/{project}", Access::Caller, || mount(show));
-pub(in crate::web) static KEYS: Endpoint =
-    page("page-show-keys", "Show a project's API keys", Verb::Post, "/projects/{project}/keys", Access::Caller, || mount(show_keys));
+pub(in crate::web) static SHOW: Endpoint = page(
+    "page-project",
+    "A project",
+    Verb::Get,
+    "/projects/{project}",
+    Access::Caller,
+    || mount(show),
+);
+pub(in crate::web) static KEYS: Endpoint = page(
+    "page-show-keys",
+    "Show a project's API keys",
+    Verb::Post,
+    "/projects/{project}/keys",
+    Access::Caller,
+    || mount(show_keys),
+);
 
 /// Where clients of PostgreSQL connect.
 #[derive(Deserialize)]
@@ -82,7 +94,10 @@ impl Page {
     }
 
     fn can_be_deleted(&self) -> bool {
-        !matches!(self.project.status, Status::Pausing | Status::GoingDown | Status::Removed)
+        !matches!(
+            self.project.status,
+            Status::Pausing | Status::GoingDown | Status::Removed
+        )
     }
 
     fn leaves(&self) -> bool {
@@ -98,19 +113,30 @@ async fn show(visitor: Visitor, InProject(reference): InProject) -> Result<Answe
 struct Nothing {}
 
 /// Shows them in this very answer, which has no address of its own.
-async fn show_keys(visitor: Visitor, Form(Nothing {}): Form<Nothing>, InProject(reference): InProject) -> Result<Answer, Error> {
+async fn show_keys(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    InProject(reference): InProject,
+) -> Result<Answer, Error> {
     let mut page = load(&visitor, &reference, true, None).await?;
     page.frame = page.frame.of(&format!("/projects/{reference}"));
     Answer::page(&page)
 }
 
 /// The page, with `problem` if something was just refused.
-pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef, reveal: bool, problem: Option<String>) -> Result<Page, Error> {
+pub(super) async fn load(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    reveal: bool,
+    problem: Option<String>,
+) -> Result<Page, Error> {
     let project = Detail::of(visitor, reference).await?;
     let at = |rest: &str| format!("/v1/projects/{reference}{rest}");
     let may_connect = visitor.may("GET", &at("/config/database/pooler")).await?;
     let may_see_keys = visitor.may("GET", &at("/api-keys")).await?;
-    let may_reveal_keys = visitor.may_query("GET", &at("/api-keys"), "reveal=true").await?;
+    let may_reveal_keys = visitor
+        .may_query("GET", &at("/api-keys"), "reveal=true")
+        .await?;
     let may = visitor.may("DELETE", &at("")).await?;
     let created = Moment::new(project.created_at, visitor.app.clock.now());
     let mut page = Page {
@@ -133,18 +159,34 @@ pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef, reveal: bool
         return Ok(page);
     }
     if page.project.state().1 == "bad" && visitor.may("GET", &at("/health")).await?.yes() {
-        page.cause = unless_rejected(visitor.get::<Vec<ServiceHealth>>(&at("/health?services=db&timeout_ms=500")).await)?
-            .and_then(|services| services.into_iter().find_map(|service| service.error));
+        page.cause = unless_rejected(
+            visitor
+                .get::<Vec<ServiceHealth>>(&at("/health?services=db&timeout_ms=500"))
+                .await,
+        )?
+        .and_then(|services| services.into_iter().find_map(|service| service.error));
     }
     if page.may_connect.yes() {
-        let poolers = unless_rejected(visitor.get::<Vec<Pooler>>(&at("/config/database/pooler")).await)?.unwrap_or_default();
+        let poolers = unless_rejected(
+            visitor
+                .get::<Vec<Pooler>>(&at("/config/database/pooler"))
+                .await,
+        )?
+        .unwrap_or_default();
         page.strings = poolers.into_iter().next().map(|pooler| Strings {
-            direct: format!("postgresql://postgres:[YOUR-PASSWORD]@{}:{}/postgres", page.project.database.host, pooler.db_port),
+            direct: format!(
+                "postgresql://postgres:[YOUR-PASSWORD]@{}:{}/postgres",
+                page.project.database.host, pooler.db_port
+            ),
             shared: pooler.connection_string,
         });
     }
     if page.may_see_keys.yes() {
-        let path = at(if reveal { "/api-keys?reveal=true" } else { "/api-keys" });
+        let path = at(if reveal {
+            "/api-keys?reveal=true"
+        } else {
+            "/api-keys"
+        });
         page.keys = unless_rejected(visitor.get(&path).await)?.unwrap_or_default();
     }
     let path = at("/config/custom-hostname");
@@ -155,14 +197,24 @@ pub(super) async fn load(visitor: &Visitor, reference: &ProjectRef, reveal: bool
 }
 
 /// Where the visitor may see something of what the project logs.
-async fn watch(visitor: &Visitor, reference: &ProjectRef) -> Result<Vec<(&'static str, &'static str)>, Error> {
+async fn watch(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+) -> Result<Vec<(&'static str, &'static str)>, Error> {
     let mut found = Vec::new();
     for (page, said, operation) in [
         ("logs", "Logs", "endpoints/logs"),
         ("usage", "Usage", "endpoints/usage.api-counts"),
         ("ingest-keys", "Ingest keys", "ingest-keys"),
     ] {
-        if visitor.may("GET", &format!("/v1/projects/{reference}/analytics/{operation}")).await?.yes() {
+        if visitor
+            .may(
+                "GET",
+                &format!("/v1/projects/{reference}/analytics/{operation}"),
+            )
+            .await?
+            .yes()
+        {
             found.push((page, said));
         }
     }

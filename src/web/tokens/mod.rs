@@ -22,15 +22,38 @@ use crate::{
     ids::TokenId,
 };
 
-pub(super) static LIST: Endpoint = page("page-tokens", "Access tokens", Verb::Get, "/account/tokens", Access::Caller, || mount(list));
-pub(super) static SHOW: Endpoint =
-    page("page-token", "An access token", Verb::Get, "/account/tokens/{token}", Access::Caller, || mount(show));
-pub(super) static ASK_REVOKE: Endpoint =
-    page("page-ask-revoke-token", "Revoke an access token?", Verb::Get, "/account/tokens/{token}/revoke", Access::Caller, || {
-        mount(ask_revoke)
-    });
-pub(super) static REVOKE: Endpoint =
-    page("page-revoke-token", "Revoke an access token", Verb::Post, "/account/tokens/{token}/revoke", Access::Caller, || mount(revoke));
+pub(super) static LIST: Endpoint = page(
+    "page-tokens",
+    "Access tokens",
+    Verb::Get,
+    "/account/tokens",
+    Access::Caller,
+    || mount(list),
+);
+pub(super) static SHOW: Endpoint = page(
+    "page-token",
+    "An access token",
+    Verb::Get,
+    "/account/tokens/{token}",
+    Access::Caller,
+    || mount(show),
+);
+pub(super) static ASK_REVOKE: Endpoint = page(
+    "page-ask-revoke-token",
+    "Revoke an access token?",
+    Verb::Get,
+    "/account/tokens/{token}/revoke",
+    Access::Caller,
+    || mount(ask_revoke),
+);
+pub(super) static REVOKE: Endpoint = page(
+    "page-revoke-token",
+    "Revoke an access token",
+    Verb::Post,
+    "/account/tokens/{token}/revoke",
+    Access::Caller,
+    || mount(revoke),
+);
 
 /// How long before its end a token is marked.
 const SOON: TimeDelta = TimeDelta::days(3);
@@ -101,10 +124,14 @@ impl Row {
 
     /// What it reaches, in a few words.
     fn reach(&self) -> String {
-        let of = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let of = |count: usize, what: &str| {
+            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+        };
         match &self.token.scope {
             Some(scope) if scope.reach == "projects" => of(scope.project_refs.len(), "project"),
-            Some(scope) if scope.reach == "organizations" => of(scope.organization_slugs.len(), "organization"),
+            Some(scope) if scope.reach == "organizations" => {
+                of(scope.organization_slugs.len(), "organization")
+            }
             None | Some(_) => "Whole account".to_owned(),
         }
     }
@@ -118,10 +145,19 @@ struct Tokens {
 }
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
-    let (now, tokens) = (visitor.app.clock.now(), visitor.get::<Vec<Token>>("/v1/tokens").await?);
-    let mut rows: Vec<_> = tokens.into_iter().map(|token| Row::new(token, now)).collect();
+    let (now, tokens) = (
+        visitor.app.clock.now(),
+        visitor.get::<Vec<Token>>("/v1/tokens").await?,
+    );
+    let mut rows: Vec<_> = tokens
+        .into_iter()
+        .map(|token| Row::new(token, now))
+        .collect();
     rows.sort_by_key(|row| row.expired);
-    Answer::page(&Tokens { frame: visitor.frame(), rows })
+    Answer::page(&Tokens {
+        frame: visitor.frame(),
+        rows,
+    })
 }
 
 /// The token the path names. Whose it is, the operation knows.
@@ -131,7 +167,10 @@ impl Input for Named {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("token").and_then(|id| id.parse().ok()).map(Self).ok_or(Error::NotFound)
+        call.placeholder("token")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
     }
 }
 
@@ -175,22 +214,49 @@ async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let usage = visitor.get(&format!("/v1/tokens/{id}/usage")).await?;
     let revealed = store::reveal(&visitor, TokenId(id)).await?;
     let operations = token.scope.as_ref().map(callable).unwrap_or_default();
-    let path = match token.scope.as_ref().map(|scope| (&scope.project_refs[..], &scope.permissions)) {
-        Some(([project, ..], held)) if held.iter().any(|it| it == "project_admin_read") => format!("/v1/projects/{project}"),
+    let path = match token
+        .scope
+        .as_ref()
+        .map(|scope| (&scope.project_refs[..], &scope.permissions))
+    {
+        Some(([project, ..], held)) if held.iter().any(|it| it == "project_admin_read") => {
+            format!("/v1/projects/{project}")
+        }
         _ => "/v1/projects".to_owned(),
     };
     let example = format!("{}{path}", visitor.origin);
-    let (frame, row) = (visitor.frame().of("/account/tokens/one"), Row::new(token, visitor.app.clock.now()));
-    Answer::page(&Detail { frame, row, revealed, example, operations, usage })
+    let (frame, row) = (
+        visitor.frame().of("/account/tokens/one"),
+        Row::new(token, visitor.app.clock.now()),
+    );
+    Answer::page(&Detail {
+        frame,
+        row,
+        revealed,
+        example,
+        operations,
+        usage,
+    })
 }
 
 /// The operations for which a token has the permissions, by what they declare.
 fn callable(scope: &Scope) -> Vec<&'static Endpoint> {
-    let held: Vec<_> = scope.permissions.iter().filter_map(|name| Permission::from_name(name)).collect();
+    let held: Vec<_> = scope
+        .permissions
+        .iter()
+        .filter_map(|name| Permission::from_name(name))
+        .collect();
     let enough = |needed: AnyOf| needed.met(|permission| held.contains(&permission));
-    let all = endpoints::all().iter().copied().filter(|endpoint| (endpoint.handler)().built);
+    let all = endpoints::all()
+        .iter()
+        .copied()
+        .filter(|endpoint| (endpoint.handler)().built);
     let open = |endpoint: &&Endpoint| match endpoint.access {
-        Access::Needs { permissions, cases: [], .. } => enough(permissions),
+        Access::Needs {
+            permissions,
+            cases: [],
+            ..
+        } => enough(permissions),
         Access::Needs { cases, .. } => cases.iter().any(|case| enough(case.permissions)),
         Access::Caller => true,
         Access::User => scope.reach == "account",
@@ -209,13 +275,22 @@ struct Question {
 async fn ask_revoke(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let token = visitor.get(&format!("/v1/tokens/{id}")).await?;
     let row = Row::new(token, visitor.app.clock.now());
-    Answer::page(&Question { frame: visitor.frame().of("/account/tokens/one"), row })
+    Answer::page(&Question {
+        frame: visitor.frame().of("/account/tokens/one"),
+        row,
+    })
 }
 
 #[derive(Deserialize)]
 struct Nothing {}
 
-async fn revoke(visitor: Visitor, Form(Nothing {}): Form<Nothing>, Named(id): Named) -> Result<Answer, Error> {
-    visitor.ask::<Value>(Method::DELETE, &format!("/v1/tokens/{id}"), None).await?;
+async fn revoke(
+    visitor: Visitor,
+    Form(Nothing {}): Form<Nothing>,
+    Named(id): Named,
+) -> Result<Answer, Error> {
+    visitor
+        .ask::<Value>(Method::DELETE, &format!("/v1/tokens/{id}"), None)
+        .await?;
     Answer::to("/account/tokens?done=revoked")
 }

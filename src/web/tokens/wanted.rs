@@ -70,7 +70,11 @@ impl Wrong {
 impl Wanted {
     /// Before anything is filled in.
     pub(super) fn new() -> Self {
-        Self { days: DAYS_DEFAULT.to_owned(), reach: "projects".to_owned(), ..Self::default() }
+        Self {
+            days: DAYS_DEFAULT.to_owned(),
+            reach: "projects".to_owned(),
+            ..Self::default()
+        }
     }
 
     /// As it was sent.
@@ -104,13 +108,17 @@ impl Wanted {
 
     /// Sets every row at once, as far as the roles go.
     pub(super) fn preset(&mut self, level: &str, role: Role) {
-        let of_use = |permissions: &[Permission]| permissions.iter().all(|it| self.covers(*it)) && role >= Row::role(permissions);
+        let of_use = |permissions: &[Permission]| {
+            permissions.iter().all(|it| self.covers(*it)) && role >= Row::role(permissions)
+        };
         let level_of = |row: &Row| match level {
             "write" if !row.write.is_empty() && of_use(row.write) => Some("write"),
             "read" | "write" if of_use(row.read) => Some("read"),
             _ => None,
         };
-        self.levels = catalogue::rows().filter_map(|row| Some((row.key.to_owned(), level_of(row)?.to_owned()))).collect();
+        self.levels = catalogue::rows()
+            .filter_map(|row| Some((row.key.to_owned(), level_of(row)?.to_owned())))
+            .collect();
     }
 
     /// Whether a token that reaches this could have the permission.
@@ -118,14 +126,18 @@ impl Wanted {
         let reach = match self.reach.as_str() {
             "account" => Reach::Account,
             "organizations" => Reach::Organizations(Vec::new()),
-            _ => Reach::Projects { organization: OrganizationId(0), projects: Vec::new() },
+            _ => Reach::Projects {
+                organization: OrganizationId(0),
+                projects: Vec::new(),
+            },
         };
         reach.covers(permission)
     }
 
     /// What is granted. Rows that the reach does not have are not shown, and so not meant.
     pub(super) fn permissions(&self) -> Vec<Permission> {
-        let granted = catalogue::rows().flat_map(|row| row.granted(self.level(row)).collect::<Vec<_>>());
+        let granted =
+            catalogue::rows().flat_map(|row| row.granted(self.level(row)).collect::<Vec<_>>());
         granted.filter(|it| self.covers(*it)).collect()
     }
 
@@ -133,9 +145,14 @@ impl Wanted {
     pub(super) fn ends(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         if self.days == "custom" {
             let last: NaiveDate = self.until.parse().ok()?;
-            return Some(last.and_hms_opt(23, 59, 59)?.and_utc()).filter(|end| *end > now && *end < now + TimeDelta::days(DAYS_MAX + 1));
+            return Some(last.and_hms_opt(23, 59, 59)?.and_utc())
+                .filter(|end| *end > now && *end < now + TimeDelta::days(DAYS_MAX + 1));
         }
-        let days = self.days.parse().ok().filter(|days| (1..=DAYS_MAX).contains(days))?;
+        let days = self
+            .days
+            .parse()
+            .ok()
+            .filter(|days| (1..=DAYS_MAX).contains(days))?;
         Some(now + TimeDelta::days(days))
     }
 
@@ -146,35 +163,56 @@ impl Wanted {
 
     /// Networks, one on a line or between commas.
     pub(super) fn networks(&self) -> Vec<&str> {
-        self.networks.split([',', '\n', ' ']).map(str::trim).filter(|network| !network.is_empty()).collect()
+        self.networks
+            .split([',', '\n', ' '])
+            .map(str::trim)
+            .filter(|network| !network.is_empty())
+            .collect()
     }
 
     /// What a person should not have to send to learn.
     pub(super) fn check(&self, now: DateTime<Utc>) -> Result<(), Box<Wrong>> {
         let reach = match self.reach.as_str() {
-            "organizations" if self.organizations.is_empty() => Some("Choose at least one organization."),
+            "organizations" if self.organizations.is_empty() => {
+                Some("Choose at least one organization.")
+            }
             "account" if !self.sure => Some("Tick the box if you mean the whole account."),
             "organizations" | "account" => None,
-            _ if self.reach != "projects" || self.projects.is_empty() => Some("Choose at least one project."),
+            _ if self.reach != "projects" || self.projects.is_empty() => {
+                Some("Choose at least one project.")
+            }
             _ => None,
         };
         let wrong = Wrong {
             name: names::check("name", self.name.trim(), 256)
                 .is_err()
                 .then(|| "Give it a name of up to 256 visible characters.".to_owned()),
-            days: self.ends(now).is_none().then(|| "Choose a day from today on, within a year.".to_owned()),
+            days: self
+                .ends(now)
+                .is_none()
+                .then(|| "Choose a day from today on, within a year.".to_owned()),
             reach: reach.map(str::to_owned),
-            permissions: self.permissions().is_empty().then(|| "Choose at least one permission.".to_owned()),
+            permissions: self
+                .permissions()
+                .is_empty()
+                .then(|| "Choose at least one permission.".to_owned()),
             ..Wrong::default()
         };
-        let fine = wrong.name.is_none() && wrong.days.is_none() && wrong.reach.is_none() && wrong.permissions.is_none();
+        let fine = wrong.name.is_none()
+            && wrong.days.is_none()
+            && wrong.reach.is_none()
+            && wrong.permissions.is_none();
         if fine { Ok(()) } else { Err(Box::new(wrong)) }
     }
 
     /// What it is to be limited to, as the operations take it.
     pub(super) fn draft(&self) -> Value {
         let none = BTreeSet::new();
-        let permissions: Vec<_> = self.permissions().into_iter().map(Permission::name).collect();
+        let permissions: Vec<_> = self
+            .permissions()
+            .into_iter()
+            .map(Permission::name)
+            .collect();
         json!({
             "project_refs": if self.reach == "projects" { &self.projects } else { &none },
             "organization_slugs": if self.reach == "organizations" { &self.organizations } else { &none },
@@ -193,7 +231,12 @@ mod tests {
     }
 
     fn filled(fields: &[(&str, &str)]) -> Wanted {
-        Wanted::of(fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        Wanted::of(
+            fields
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+        )
     }
 
     #[test]
@@ -210,19 +253,40 @@ mod tests {
             ("", "", None),
         ] {
             let ended = filled(&[("days", days), ("until", until)]).ends(now());
-            assert_eq!(ended, ends.map(|end| end.parse().unwrap()), "{days} {until}");
+            assert_eq!(
+                ended,
+                ends.map(|end| end.parse().unwrap()),
+                "{days} {until}"
+            );
         }
     }
 
     #[test]
     fn only_what_is_reached_is_granted() {
-        let levels = [("may.database", "read"), ("may.members", "write"), ("may.organizations", "write"), ("may.logs", "none")];
+        let levels = [
+            ("may.database", "read"),
+            ("may.members", "write"),
+            ("may.organizations", "write"),
+            ("may.logs", "none"),
+        ];
         let names = |reach: &str| {
             let wanted = filled(&[&[("reach", reach)][..], &levels].concat());
-            wanted.permissions().into_iter().map(Permission::name).collect::<Vec<_>>()
+            wanted
+                .permissions()
+                .into_iter()
+                .map(Permission::name)
+                .collect::<Vec<_>>()
         };
         assert_eq!(names("projects"), ["database_read", "organizations_read"]);
-        assert_eq!(names("organizations"), ["database_read", "organizations_read", "members_read", "members_write"]);
+        assert_eq!(
+            names("organizations"),
+            [
+                "database_read",
+                "organizations_read",
+                "members_read",
+                "members_write"
+            ]
+        );
         assert_eq!(names("account").len(), 5);
     }
 
@@ -232,7 +296,12 @@ mod tests {
         wanted.preset("write", Role::Developer);
         let level = |key: &str| wanted.levels.get(key).map(String::as_str);
         assert_eq!(
-            [level("database"), level("project"), level("members"), level("logs")],
+            [
+                level("database"),
+                level("project"),
+                level("members"),
+                level("logs")
+            ],
             [Some("write"), Some("read"), None, Some("read")]
         );
         wanted.preset("none", Role::Owner);
@@ -244,14 +313,29 @@ mod tests {
         let fine = [("name", "ci"), ("days", "7"), ("may.database", "read")];
         let with = |more: &[(&str, &str)]| filled(&[&fine[..], more].concat());
         for (fields, problem) in [
-            (&[("reach", "projects")][..], Some("Choose at least one project.")),
-            (&[("reach", "organizations")], Some("Choose at least one organization.")),
-            (&[("reach", "account")], Some("Tick the box if you mean the whole account.")),
+            (
+                &[("reach", "projects")][..],
+                Some("Choose at least one project."),
+            ),
+            (
+                &[("reach", "organizations")],
+                Some("Choose at least one organization."),
+            ),
+            (
+                &[("reach", "account")],
+                Some("Tick the box if you mean the whole account."),
+            ),
             (&[("reach", "account"), ("sure", "yes")], None),
         ] {
-            let reach = with(fields).check(now()).err().and_then(|wrong| wrong.reach);
+            let reach = with(fields)
+                .check(now())
+                .err()
+                .and_then(|wrong| wrong.reach);
             assert_eq!(reach.as_deref(), problem);
         }
-        assert!(with(&[]).check(now()).is_err(), "nothing is said about what it reaches");
+        assert!(
+            with(&[]).check(now()).is_err(),
+            "nothing is said about what it reaches"
+        );
     }
 }

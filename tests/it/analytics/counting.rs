@@ -8,8 +8,16 @@ use crate::{
 };
 
 async fn usage(gate: &Gate, operation: &str) -> Answer {
-    let path = format!("/v1/projects/{}/analytics/endpoints/{operation}", gate.project);
-    gate.node.get(&path).as_(&gate.app.owner).send().await.expect(200)
+    let path = format!(
+        "/v1/projects/{}/analytics/endpoints/{operation}",
+        gate.project
+    );
+    gate.node
+        .get(&path)
+        .as_(&gate.app.owner)
+        .send()
+        .await
+        .expect(200)
 }
 
 #[tokio::test]
@@ -17,10 +25,14 @@ async fn counts_are_the_requests_that_were_made() {
     let mut gate = Gate::new().await;
     gate.node.start();
     let mut made = [0_u64; 4];
-    for (place, (path, times)) in
-        [("/auth/v1/user", 2), ("/realtime/v1/api", 1), ("/rest/v1/pets?select=*&apikey=secret", 70), ("/storage/v1/object/rest/x", 3)]
-            .into_iter()
-            .enumerate()
+    for (place, (path, times)) in [
+        ("/auth/v1/user", 2),
+        ("/realtime/v1/api", 1),
+        ("/rest/v1/pets?select=*&apikey=secret", 70),
+        ("/storage/v1/object/rest/x", 3),
+    ]
+    .into_iter()
+    .enumerate()
     {
         for _ in 0..times {
             gate.get(path).await;
@@ -29,32 +41,83 @@ async fn counts_are_the_requests_that_were_made() {
     }
     gate.node.app.analytics.close().await;
     for interval in ["15min", "30min", "1hr", "3hr", "1day", "3day", "7day"] {
-        let answer = usage(&gate, &format!("usage.api-counts?interval={interval}")).await.json();
-        let total = |name: &str| answer["result"].as_array().unwrap().iter().map(|row| row[name].as_u64().unwrap()).sum::<u64>();
-        let names = ["total_auth_requests", "total_realtime_requests", "total_rest_requests", "total_storage_requests"];
+        let answer = usage(&gate, &format!("usage.api-counts?interval={interval}"))
+            .await
+            .json();
+        let total = |name: &str| {
+            answer["result"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|row| row[name].as_u64().unwrap())
+                .sum::<u64>()
+        };
+        let names = [
+            "total_auth_requests",
+            "total_realtime_requests",
+            "total_rest_requests",
+            "total_storage_requests",
+        ];
         assert_eq!(names.map(total), made, "{interval}");
     }
     let answer = usage(&gate, "usage.api-requests-count").await.json();
     assert_eq!(answer["result"], json!([{ "count": 76 }]));
     let sql = "select log_attributes['request.search'] as search, count() as n from logs where source = 'edge_logs' \
                and log_attributes['request.search'] != '' group by search";
-    let found = super::ask(&gate.node, &gate.app.owner, &gate.project, sql, crate::support::dawn()).await;
-    assert_eq!(found, [json!({ "search": "?select=*&apikey=[redacted]", "n": 70 })], "what lets somebody in is not kept");
+    let found = super::ask(
+        &gate.node,
+        &gate.app.owner,
+        &gate.project,
+        sql,
+        crate::support::dawn(),
+    )
+    .await;
+    assert_eq!(
+        found,
+        [json!({ "search": "?select=*&apikey=[redacted]", "n": 70 })],
+        "what lets somebody in is not kept"
+    );
 }
 
 #[tokio::test]
 async fn a_project_without_requests_has_buckets_of_zero() {
     let app = TestApp::new().await;
-    let answer = app.get(&app.at("/endpoints/usage.api-counts?interval=7day")).as_(&app.read_only).send().await.expect(200).json();
+    let answer = app
+        .get(&app.at("/endpoints/usage.api-counts?interval=7day"))
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let zeros = |day: u32| {
         json!({
             "timestamp": format!("2026-11-{day}T00:00:00Z"), "total_auth_requests": 0, "total_realtime_requests": 0,
             "total_rest_requests": 0, "total_storage_requests": 0,
         })
     };
-    assert_eq!(answer["result"], Value::Array((15..=21).map(zeros).collect()));
-    app.get(&app.at("/endpoints/usage.api-counts?interval=2day")).as_(&app.owner).send().await.expect(400);
-    let path = app.at("/analytics/endpoints/functions.combined-stats?interval=1hr&function_id=it's");
-    let stats = app.get(&path).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!((stats["result"].as_array().unwrap().len(), &stats["result"][0]["requests_count"]), (60, &json!(0)));
+    assert_eq!(
+        answer["result"],
+        Value::Array((15..=21).map(zeros).collect())
+    );
+    app.get(&app.at("/endpoints/usage.api-counts?interval=2day"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
+    let path =
+        app.at("/analytics/endpoints/functions.combined-stats?interval=1hr&function_id=it's");
+    let stats = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (
+            stats["result"].as_array().unwrap().len(),
+            &stats["result"][0]["requests_count"]
+        ),
+        (60, &json!(0))
+    );
 }

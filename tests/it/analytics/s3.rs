@@ -8,7 +8,10 @@ use gantry::{
     analytics::s3::{Patience, Place, S3},
     clock::{Clock, Entropy},
 };
-use gantry_logs::object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, path::Path};
+use gantry_logs::object_store::{
+    Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    path::Path,
+};
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::support::{
@@ -20,7 +23,11 @@ use crate::support::{
 const ATTEMPTS: usize = 5;
 
 pub(super) fn quick() -> Patience {
-    Patience { connect: Duration::from_secs(5), answer: Duration::from_secs(5), pause: Duration::from_micros(500) }
+    Patience {
+        connect: Duration::from_secs(5),
+        answer: Duration::from_secs(5),
+        pause: Duration::from_micros(500),
+    }
 }
 
 pub(super) fn client(place: Place) -> S3 {
@@ -36,24 +43,47 @@ fn payload(text: &str) -> PutPayload {
 }
 
 async fn read(s3: &S3, key: &str) -> String {
-    String::from_utf8(s3.get(&path(key)).await.unwrap().bytes().await.unwrap().to_vec()).unwrap()
+    String::from_utf8(
+        s3.get(&path(key))
+            .await
+            .unwrap()
+            .bytes()
+            .await
+            .unwrap()
+            .to_vec(),
+    )
+    .unwrap()
 }
 
 #[tokio::test]
 async fn objects_are_written_read_and_removed() {
     let objects = Objects::start().await;
-    for (prefix, name) in [("", "p/2026-11-21/a.1.parquet"), ("some/where", "p/2026-11-21/a.1.parquet"), ("x", "ä b+c/(d)=$&'")] {
+    for (prefix, name) in [
+        ("", "p/2026-11-21/a.1.parquet"),
+        ("some/where", "p/2026-11-21/a.1.parquet"),
+        ("x", "ä b+c/(d)=$&'"),
+    ] {
         let (s3, at) = (client(objects.place(prefix)), path(name));
         s3.put(&at, payload("0123456789")).await.unwrap();
         let meta = s3.head(&at).await.unwrap();
-        assert_eq!((meta.size, meta.last_modified.to_rfc3339(), meta.location), (10, "2026-11-21T09:15:03+00:00".into(), at.clone()));
+        assert_eq!(
+            (meta.size, meta.last_modified.to_rfc3339(), meta.location),
+            (10, "2026-11-21T09:15:03+00:00".into(), at.clone())
+        );
         assert_eq!(read(&s3, name).await, "0123456789");
-        let listed: Vec<_> = s3.list(None).map_ok(|meta| (meta.location, meta.size)).try_collect().await.unwrap();
+        let listed: Vec<_> = s3
+            .list(None)
+            .map_ok(|meta| (meta.location, meta.size))
+            .try_collect()
+            .await
+            .unwrap();
         assert_eq!(listed, [(at.clone(), 10)], "{prefix}");
         s3.put(&at, payload("other")).await.unwrap();
         assert_eq!(read(&s3, name).await, "other");
         s3.delete(&at).await.unwrap();
-        assert!(matches!(s3.get(&at).await, Err(Error::NotFound { path, .. }) if path == at.as_ref()));
+        assert!(
+            matches!(s3.get(&at).await, Err(Error::NotFound { path, .. }) if path == at.as_ref())
+        );
         assert!(matches!(s3.head(&at).await, Err(Error::NotFound { .. })));
         s3.delete(&at).await.unwrap();
         assert_eq!(objects.keys(), [""; 0]);
@@ -74,18 +104,36 @@ async fn parts_of_objects_are_read() {
             (GetRange::Suffix(99), "0123456789", 0..10),
         ] {
             objects.plan([whole.then_some(Trouble::Whole)]);
-            let found = s3.get_opts(&at, GetOptions::new().with_range(Some(range.clone()))).await.unwrap();
-            assert_eq!((found.range.clone(), found.meta.size), (part, 10), "{range}");
+            let found = s3
+                .get_opts(&at, GetOptions::new().with_range(Some(range.clone())))
+                .await
+                .unwrap();
+            assert_eq!(
+                (found.range.clone(), found.meta.size),
+                (part, 10),
+                "{range}"
+            );
             assert_eq!(found.bytes().await.unwrap(), text, "{range}");
         }
     }
-    assert_eq!(s3.get_ranges(&at, &[0..1, 4..6]).await.unwrap(), ["0", "45"]);
+    assert_eq!(
+        s3.get_ranges(&at, &[0..1, 4..6]).await.unwrap(),
+        ["0", "45"]
+    );
     objects.asked();
     #[expect(clippy::reversed_empty_ranges, reason = "is what is refused")]
     for range in [GetRange::Bounded(3..3), GetRange::Bounded(3..2)] {
-        assert!(s3.get_opts(&at, GetOptions::new().with_range(Some(range))).await.is_err());
+        assert!(
+            s3.get_opts(&at, GetOptions::new().with_range(Some(range)))
+                .await
+                .is_err()
+        );
     }
-    assert_eq!(objects.asked(), [""; 0], "nothing is asked that has no answer");
+    assert_eq!(
+        objects.asked(),
+        [""; 0],
+        "nothing is asked that has no answer"
+    );
     assert!(s3.get_range(&at, 10..11).await.is_err());
 }
 
@@ -97,27 +145,67 @@ async fn lists_go_on_and_show_only_what_is_ours() {
     for name in names.iter().map(String::as_str).chain(["q/1", "r"]) {
         s3.put(&path(name), payload("1")).await.unwrap();
     }
-    for theirs in ["ours", "ours/", "ours//x", "ours/p//y", "ours/p/folder/", "ours2/p/z", "other", "ours/p/d0/./a"] {
+    for theirs in [
+        "ours",
+        "ours/",
+        "ours//x",
+        "ours/p//y",
+        "ours/p/folder/",
+        "ours2/p/z",
+        "other",
+        "ours/p/d0/./a",
+    ] {
         objects.put(theirs);
     }
     let listed = async |prefix: Option<&str>| {
         let prefix = prefix.map(path);
-        s3.list(prefix.as_ref()).map_ok(|meta| meta.location.to_string()).try_collect::<Vec<_>>().await.unwrap()
+        s3.list(prefix.as_ref())
+            .map_ok(|meta| meta.location.to_string())
+            .try_collect::<Vec<_>>()
+            .await
+            .unwrap()
     };
     objects.asked();
     assert_eq!(listed(Some("p")).await, names);
     assert_eq!(objects.asked().len(), 5, "13 under it, by three");
-    assert_eq!(listed(None).await, [&names[..], &["q/1".into(), "r".into()]].concat());
+    assert_eq!(
+        listed(None).await,
+        [&names[..], &["q/1".into(), "r".into()]].concat()
+    );
     assert_eq!(listed(Some("p/d1")).await, names[4..8]);
-    assert_eq!((listed(Some("p/d")).await, listed(Some("nothing")).await), (vec![], vec![]));
-    let behind: Vec<_> = s3.list_with_offset(None, &path(&names[6])).map_ok(|meta| meta.location.to_string()).try_collect().await.unwrap();
+    assert_eq!(
+        (listed(Some("p/d")).await, listed(Some("nothing")).await),
+        (vec![], vec![])
+    );
+    let behind: Vec<_> = s3
+        .list_with_offset(None, &path(&names[6]))
+        .map_ok(|meta| meta.location.to_string())
+        .try_collect()
+        .await
+        .unwrap();
     assert_eq!(behind, [&names[7..], &["q/1".into(), "r".into()]].concat());
     let top = s3.list_with_delimiter(None).await.unwrap();
-    assert_eq!((top.common_prefixes, top.objects.len()), (vec![path("p"), path("q")], 1));
+    assert_eq!(
+        (top.common_prefixes, top.objects.len()),
+        (vec![path("p"), path("q")], 1)
+    );
     let days = s3.list_with_delimiter(Some(&path("p"))).await.unwrap();
-    assert_eq!(days.common_prefixes, ["p/d0", "p/d1", "p/d2", "p/folder"].map(path));
-    let all = s3.list(Some(&path("p"))).map_ok(|meta| meta.location).boxed();
-    assert_eq!(s3.delete_stream(all).try_collect::<Vec<_>>().await.unwrap().len(), 10);
+    assert_eq!(
+        days.common_prefixes,
+        ["p/d0", "p/d1", "p/d2", "p/folder"].map(path)
+    );
+    let all = s3
+        .list(Some(&path("p")))
+        .map_ok(|meta| meta.location)
+        .boxed();
+    assert_eq!(
+        s3.delete_stream(all)
+            .try_collect::<Vec<_>>()
+            .await
+            .unwrap()
+            .len(),
+        10
+    );
     assert_eq!(listed(None).await, ["q/1", "r"]);
 }
 
@@ -125,8 +213,16 @@ async fn lists_go_on_and_show_only_what_is_ours() {
 async fn what_passes_is_tried_again_and_what_does_not_is_not() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
-    let passing = [Trouble::Dropped, Trouble::Lost, Trouble::Refused(503, "SlowDown", None), Trouble::Refused(500, "InternalError", None)];
-    for trouble in passing.into_iter().chain([Trouble::Refused(429, "", None), Trouble::Refused(400, "RequestTimeout", None)]) {
+    let passing = [
+        Trouble::Dropped,
+        Trouble::Lost,
+        Trouble::Refused(503, "SlowDown", None),
+        Trouble::Refused(500, "InternalError", None),
+    ];
+    for trouble in passing.into_iter().chain([
+        Trouble::Refused(429, "", None),
+        Trouble::Refused(400, "RequestTimeout", None),
+    ]) {
         let once = || objects.plan([Some(trouble)]);
         objects.asked();
         once();
@@ -142,15 +238,25 @@ async fn what_passes_is_tried_again_and_what_does_not_is_not() {
     }
     s3.put(&at, payload("0123456789")).await.unwrap();
     objects.plan([Some(Trouble::Cut), Some(Trouble::Cut)]);
-    assert_eq!(read(&s3, "a").await, "0123456789", "half of an answer is none");
+    assert_eq!(
+        read(&s3, "a").await,
+        "0123456789",
+        "half of an answer is none"
+    );
 
     objects.asked();
     objects.plan([Some(Trouble::Dropped); ATTEMPTS]);
     let away = s3.get(&at).await.unwrap_err().to_string();
-    assert!(away.contains("does not answer") && away.contains("127.0.0.1"), "{away}");
+    assert!(
+        away.contains("does not answer") && away.contains("127.0.0.1"),
+        "{away}"
+    );
     assert_eq!(objects.asked().len(), ATTEMPTS);
     objects.plan([Some(Trouble::Flood); ATTEMPTS]);
-    assert!(s3.list(None).try_collect::<Vec<_>>().await.is_err(), "longer than any page");
+    assert!(
+        s3.list(None).try_collect::<Vec<_>>().await.is_err(),
+        "longer than any page"
+    );
     objects.asked();
     for status in [400, 403, 404, 405, 412, 501] {
         objects.plan([Some(Trouble::Refused(status, "No", None))]);
@@ -162,8 +268,17 @@ async fn what_passes_is_tried_again_and_what_does_not_is_not() {
 #[tokio::test]
 async fn a_store_that_says_nothing_is_not_waited_for() {
     let objects = Objects::start().await;
-    let patience = Patience { answer: Duration::from_millis(50), ..quick() };
-    let s3 = S3::new(objects.place("x"), Clock::manual(dawn()), Entropy::seeded(1), patience).unwrap();
+    let patience = Patience {
+        answer: Duration::from_millis(50),
+        ..quick()
+    };
+    let s3 = S3::new(
+        objects.place("x"),
+        Clock::manual(dawn()),
+        Entropy::seeded(1),
+        patience,
+    )
+    .unwrap();
     objects.plan([Some(Trouble::Silent), Some(Trouble::Silent)]);
     s3.put(&path("a"), payload("1")).await.unwrap();
     objects.plan([Some(Trouble::Silent); ATTEMPTS]);
@@ -191,14 +306,31 @@ async fn nobody_is_let_in_by_another_key_and_nothing_shows_it() {
     ] {
         let s3 = client(place);
         let why = s3.put(&path("a"), payload("1")).await.unwrap_err();
-        let (shown, probed) = (format!("{why} {why:?} {s3:?} {s3}"), s3.probe("n").await.unwrap_err().to_string());
+        let (shown, probed) = (
+            format!("{why} {why:?} {s3:?} {s3}"),
+            s3.probe("n").await.unwrap_err().to_string(),
+        );
         assert!(probed.contains(says) && shown.contains('x'), "{probed}");
-        assert!(!shown.contains("hush") && !shown.contains("correct/horse"), "{shown}");
+        assert!(
+            !shown.contains("hush") && !shown.contains("correct/horse"),
+            "{shown}"
+        );
     }
     assert_eq!(objects.keys(), [""; 0]);
-    objects.plan([Some(Trouble::Refused(301, "PermanentRedirect", Some("eu-west-3")))]);
-    let elsewhere = client(right).put(&path("a"), payload("1")).await.unwrap_err().to_string();
-    assert!(elsewhere.contains("bucket lines is in region eu-west-3: give --logs-s3-region eu-west-3"), "{elsewhere}");
+    objects.plan([Some(Trouble::Refused(
+        301,
+        "PermanentRedirect",
+        Some("eu-west-3"),
+    ))]);
+    let elsewhere = client(right)
+        .put(&path("a"), payload("1"))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        elsewhere.contains("bucket lines is in region eu-west-3: give --logs-s3-region eu-west-3"),
+        "{elsewhere}"
+    );
 }
 
 #[tokio::test]
@@ -211,7 +343,13 @@ async fn a_place_is_tried_and_left_as_it_was() {
     assert_eq!(objects.keys(), [""; 0]);
     objects.refuse_writes();
     let why = s3.probe("node-0").await.unwrap_err();
-    assert!(!why.passes() && why.to_string().contains("may not write x/probe-node-0 in bucket lines"), "{why}");
+    assert!(
+        !why.passes()
+            && why
+                .to_string()
+                .contains("may not write x/probe-node-0 in bucket lines"),
+        "{why}"
+    );
     objects.away(true);
     assert!(s3.probe("node-0").await.unwrap_err().passes());
 }
@@ -221,10 +359,17 @@ async fn what_the_logs_do_not_need_is_refused() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
     let refused = |error: Error| assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
-    refused(s3.put_opts(&at, payload("1"), PutOptions::from(PutMode::Create)).await.unwrap_err());
+    refused(
+        s3.put_opts(&at, payload("1"), PutOptions::from(PutMode::Create))
+            .await
+            .unwrap_err(),
+    );
     refused(s3.put_multipart(&at).await.err().unwrap());
     refused(s3.copy(&at, &at).await.unwrap_err());
-    let options = GetOptions { if_none_match: Some("x".into()), ..GetOptions::default() };
+    let options = GetOptions {
+        if_none_match: Some("x".into()),
+        ..GetOptions::default()
+    };
     refused(s3.get_opts(&at, options).await.unwrap_err());
     assert_eq!(objects.asked(), [""; 0]);
 }
@@ -237,7 +382,8 @@ async fn so_many_are_asked_at_once_and_no_more() {
     let all = join_all((0..200).map(|_| s3.get(&at))).await;
     assert!(all.iter().all(Result::is_ok));
     assert!((2..=32).contains(&objects.most()), "{}", objects.most());
-    let removed = s3.delete_stream(stream::iter((0..200).map(|n| Ok(path(&n.to_string())))).boxed());
+    let removed =
+        s3.delete_stream(stream::iter((0..200).map(|n| Ok(path(&n.to_string())))).boxed());
     assert_eq!(removed.try_collect::<Vec<_>>().await.unwrap().len(), 200);
 }
 
@@ -245,10 +391,18 @@ async fn so_many_are_asked_at_once_and_no_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_the_threads_of_whoever_asked_first() {
     let objects = Objects::start().await;
-    client(objects.place("x")).put(&path("a"), payload("1")).await.unwrap();
+    client(objects.place("x"))
+        .put(&path("a"), payload("1"))
+        .await
+        .unwrap();
     let s3 = client(objects.place("x"));
-    let others = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (store, (release, held), (tell, busy)) = (s3.clone(), mpsc::channel::<()>(), oneshot::channel());
+    let others = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (store, (release, held), (tell, busy)) =
+        (s3.clone(), mpsc::channel::<()>(), oneshot::channel());
     others.spawn(async move {
         tell.send(read(&store, "a").await).unwrap();
         // As long as a query computes, its thread does nothing else.

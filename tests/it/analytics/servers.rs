@@ -12,7 +12,12 @@ use crate::support::{Actor, Node, TestApp};
 /// Runs a statement about a table that is not there, and returns what the server logged about it, within two seconds.
 async fn fail(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {
     let query = json!({ "query": format!("select * from {table}") });
-    node.post(&format!("/v1/projects/{project}/database/query")).as_(owner).json(&query).send().await.expect(400);
+    node.post(&format!("/v1/projects/{project}/database/query"))
+        .as_(owner)
+        .json(&query)
+        .send()
+        .await
+        .expect(400);
     let found = async {
         let mut changes = node.app.analytics.changes();
         loop {
@@ -23,7 +28,9 @@ async fn fail(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> 
             changes.changed().await.unwrap();
         }
     };
-    timeout(Duration::from_secs(2), found).await.expect("it is not there within two seconds")
+    timeout(Duration::from_secs(2), found)
+        .await
+        .expect("it is not there within two seconds")
 }
 
 async fn errors(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {
@@ -32,39 +39,73 @@ async fn errors(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -
          cross join unnest(metadata) as m cross join unnest(m.parsed) as parsed \
          where parsed.query like '%{table}%' and parsed.error_severity = 'ERROR'"
     );
-    rows(&node.get(&question(project, "logs.all", &sql, Clock::system().now())).as_(owner).send().await.expect(200))
+    rows(
+        &node
+            .get(&question(project, "logs.all", &sql, Clock::system().now()))
+            .as_(owner)
+            .send()
+            .await
+            .expect(200),
+    )
 }
 
 fn expected(table: &str) -> [Value; 1] {
-    [json!({ "event_message": format!("relation \"{table}\" does not exist"), "severity": "ERROR", "code": "42P01" })]
+    [
+        json!({ "event_message": format!("relation \"{table}\" does not exist"), "severity": "ERROR", "code": "42P01" }),
+    ]
 }
 
 #[tokio::test]
 async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
     let mut app = TestApp::running().await;
     let project = app.real_project().await;
-    assert_eq!(fail(&app, &app.owner, &project, "first").await, expected("first"));
+    assert_eq!(
+        fail(&app, &app.owner, &project, "first").await,
+        expected("first")
+    );
     app.node.stop().await;
     let mut again = app.another(1, app.machine.clone());
     again.start();
     again.until(&project, Status::ActiveHealthy).await;
-    assert_eq!(fail(&again, &app.owner, &project, "second").await, expected("second"));
-    assert_eq!(errors(&again, &app.owner, &project, "first").await, expected("first"), "each line is kept once");
+    assert_eq!(
+        fail(&again, &app.owner, &project, "second").await,
+        expected("second")
+    );
+    assert_eq!(
+        errors(&again, &app.owner, &project, "first").await,
+        expected("first"),
+        "each line is kept once"
+    );
 }
 
 #[tokio::test]
 async fn who_takes_over_goes_on_where_the_other_was() {
     let mut app = TestApp::running().await;
     let project = app.real_project().await;
-    assert_eq!(fail(&app, &app.owner, &project, "first").await, expected("first"));
+    assert_eq!(
+        fail(&app, &app.owner, &project, "first").await,
+        expected("first")
+    );
     // It has a name of its own while the other one is there, and keeps under it what it is asked.
     let mut other = app.another(1, app.machine.clone());
     other.start();
-    assert!(errors(&other, &app.owner, &project, "first").await.is_empty(), "it is in no file yet");
+    assert!(
+        errors(&other, &app.owner, &project, "first")
+            .await
+            .is_empty(),
+        "it is in no file yet"
+    );
     app.node.stop().await;
     other.until(&project, Status::ActiveHealthy).await;
-    assert_eq!(fail(&other, &app.owner, &project, "second").await, expected("second"));
-    assert_eq!(errors(&other, &app.owner, &project, "first").await, expected("first"), "each line is kept once");
+    assert_eq!(
+        fail(&other, &app.owner, &project, "second").await,
+        expected("second")
+    );
+    assert_eq!(
+        errors(&other, &app.owner, &project, "first").await,
+        expected("first"),
+        "each line is kept once"
+    );
 }
 
 #[tokio::test]
@@ -75,8 +116,20 @@ async fn a_server_tells_what_it_counts_and_is_not_started_for_it() {
     let page = app.get(&path).as_(&app.read_only).send().await.expect(200);
     let page = page.text();
     let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
-    assert!(page.contains(&format!("pg_up{labels} 1\n")) && page.contains(&format!("pg_settings_max_connections{labels} 30\n")), "{page}");
-    let stub = app.get(&app.at("/analytics/endpoints/metrics")).as_(&app.owner).send().await.expect(200);
+    assert!(
+        page.contains(&format!("pg_up{labels} 1\n"))
+            && page.contains(&format!("pg_settings_max_connections{labels} 30\n")),
+        "{page}"
+    );
+    let stub = app
+        .get(&app.at("/analytics/endpoints/metrics"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     let stub = stub.text();
-    assert!(stub.contains("pg_up") && !stub.contains("pg_database_size_bytes"), "{stub}");
+    assert!(
+        stub.contains("pg_up") && !stub.contains("pg_database_size_bytes"),
+        "{stub}"
+    );
 }

@@ -30,18 +30,49 @@ async fn open(folder: &Path, node: &str, objects: &Objects) -> Arc<Store> {
 }
 
 async fn append(store: &Store, message: String, now: i64) {
-    let event = Event::new(message.clone(), now, Source::Edge, message, Attributes::default());
-    store.append(Batch { project: "p".into(), events: vec![event], mark: None }).await.unwrap();
+    let event = Event::new(
+        message.clone(),
+        now,
+        Source::Edge,
+        message,
+        Attributes::default(),
+    );
+    store
+        .append(Batch {
+            project: "p".into(),
+            events: vec![event],
+            mark: None,
+        })
+        .await
+        .unwrap();
 }
 
 /// The messages of all lines, as the engine finds them.
 async fn messages(store: &Arc<Store>) -> Vec<String> {
-    let logs = Logs::new(store.clone(), Bounds { threads: 2, ..Bounds::default() }).unwrap();
+    let logs = Logs::new(
+        store.clone(),
+        Bounds {
+            threads: 2,
+            ..Bounds::default()
+        },
+    )
+    .unwrap();
     let sql = "select event_message from logs order by event_message limit 1000".into();
     let now = dawn().timestamp_micros();
-    let question = Question { project: "p".into(), dialect: Dialect::ClickHouse, sql, after: 0, until: now * 2, now };
+    let question = Question {
+        project: "p".into(),
+        dialect: Dialect::ClickHouse,
+        sql,
+        after: 0,
+        until: now * 2,
+        now,
+    };
     let answer = logs.query(question).await.unwrap();
-    answer.rows.iter().map(|row| row["event_message"].as_str().unwrap().to_owned()).collect()
+    answer
+        .rows
+        .iter()
+        .map(|row| row["event_message"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Two nodes on a store that fails a quarter, half or most of the requests, before or after it did what was asked. Each node is opened again
@@ -74,15 +105,24 @@ async fn what_is_acknowledged_is_there_once_however_the_store_fails() {
             for store in &stores {
                 now += 100 * SECOND;
                 store.upkeep(now).await;
-                assert_eq!(store.stats(now).pending_rows, 0, "all is filed once there is no trouble");
+                assert_eq!(
+                    store.stats(now).pending_rows,
+                    0,
+                    "all is filed once there is no trouble"
+                );
             }
         }
-        let written: Vec<String> = (0..LINES).flat_map(|line| names.map(|name| format!("{line:02} {name}"))).collect();
+        let written: Vec<String> = (0..LINES)
+            .flat_map(|line| names.map(|name| format!("{line:02} {name}")))
+            .collect();
         for store in &stores {
             assert_eq!(messages(store).await, written, "{seed}");
         }
         let merged: u64 = stores.iter().map(|store| store.stats(now).merged).sum();
-        assert!(merged > 0 && (failures > 0 || seed < 3), "{failures} failures, {merged} merged");
+        assert!(
+            merged > 0 && (failures > 0 || seed < 3),
+            "{failures} failures, {merged} merged"
+        );
         stores[0].forget("p").await.unwrap();
         assert_eq!(messages(&stores[1]).await, [""; 0]);
     }
@@ -104,7 +144,12 @@ async fn a_node_that_lost_its_folder_goes_on_beside_what_it_filed() {
 
 async fn line(node: &Node, key: &str, message: &str) {
     let line = json!({ "event_message": message, "timestamp": dawn() });
-    node.post("/api/logs?source_name=auth_logs").header("x-api-key", key).json(&line).send().await.expect(200);
+    node.post("/api/logs?source_name=auth_logs")
+        .header("x-api-key", key)
+        .json(&line)
+        .send()
+        .await
+        .expect(200);
 }
 
 /// Lets lines grow old enough for files, and pauses pass.
@@ -126,28 +171,73 @@ async fn nodes_read_what_others_filed_and_serve_while_the_store_is_away() {
     };
     let (one, other) = (node(7), node(8));
     let project = &app.home.project;
-    let made = one.post(&app.at("/analytics/ingest-keys")).as_(&app.owner).json(&json!({ "name": "x" })).send().await.expect(201);
+    let made = one
+        .post(&app.at("/analytics/ingest-keys"))
+        .as_(&app.owner)
+        .json(&json!({ "name": "x" }))
+        .send()
+        .await
+        .expect(201);
     let key = made.json()["key"].as_str().unwrap().to_owned();
     let sql = "select event_message from logs order by event_message";
     let found = async |node: &Node| ask(node, &app.owner, project, sql, dawn()).await;
-    let lines = |all: &[&str]| all.iter().map(|it| json!({ "event_message": it })).collect::<Vec<Value>>();
+    let lines = |all: &[&str]| {
+        all.iter()
+            .map(|it| json!({ "event_message": it }))
+            .collect::<Vec<Value>>()
+    };
 
     line(&one, &key, "a").await;
-    assert_eq!((found(&one).await, found(&other).await), (lines(&["a"]), vec![]), "in the log of one");
+    assert_eq!(
+        (found(&one).await, found(&other).await),
+        (lines(&["a"]), vec![]),
+        "in the log of one"
+    );
     file(&app, &one).await;
-    assert_eq!((found(&one).await, found(&other).await), (lines(&["a"]), lines(&["a"])), "in a file that both read");
-    assert!(objects.keys().iter().all(|key| key.starts_with(&format!("gantry/{project}/2026-11-21/"))), "{:?}", objects.keys());
+    assert_eq!(
+        (found(&one).await, found(&other).await),
+        (lines(&["a"]), lines(&["a"])),
+        "in a file that both read"
+    );
+    assert!(
+        objects
+            .keys()
+            .iter()
+            .all(|key| key.starts_with(&format!("gantry/{project}/2026-11-21/"))),
+        "{:?}",
+        objects.keys()
+    );
 
     objects.away(true);
     line(&one, &key, "b").await;
     file(&app, &one).await;
     let asked = question(project, "logs", sql, dawn());
-    let body = one.get(&asked).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!(body, json!({ "result": null, "error": "The files of the logs cannot be read at the moment. Retry your query." }));
-    let counted = one.get(&app.at("/endpoints/usage.api-counts")).as_(&app.owner).send().await.expect(503);
-    assert_eq!(counted.json()["message"], "The files of the logs cannot be read at the moment; try again shortly");
+    let body = one
+        .get(&asked)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        body,
+        json!({ "result": null, "error": "The files of the logs cannot be read at the moment. Retry your query." })
+    );
+    let counted = one
+        .get(&app.at("/endpoints/usage.api-counts"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(503);
+    assert_eq!(
+        counted.json()["message"],
+        "The files of the logs cannot be read at the moment; try again shortly"
+    );
     let logged = app.log.take_errors();
-    assert!(logged.len() == 1 && logged[0].contains("lines stay in the log"), "{logged:#?}");
+    assert!(
+        logged.len() == 1 && logged[0].contains("lines stay in the log"),
+        "{logged:#?}"
+    );
 
     objects.away(false);
     file(&app, &one).await;
@@ -160,5 +250,8 @@ async fn nodes_read_what_others_filed_and_serve_while_the_store_is_away() {
     line(&one, &key, "c").await;
     objects.away(false);
     assert_eq!(found(&one).await, lines(&["a", "b", "c"]));
-    assert_eq!(rows(&other.get(&asked).as_(&app.owner).send().await.expect(200)), lines(&["a", "b"]));
+    assert_eq!(
+        rows(&other.get(&asked).as_(&app.owner).send().await.expect(200)),
+        lines(&["a", "b"])
+    );
 }

@@ -12,18 +12,45 @@ use crate::support::machine::engine;
 fn hire(machine: &Machine, name: &str) -> (i64, String) {
     let email = format!("{name}@example.com");
     let user = machine.json(&["user", "create", "--email", &email, "--username", name]);
-    assert_eq!((&user["email"], &user["username"]), (&json!(email), &json!(name)));
+    assert_eq!(
+        (&user["email"], &user["username"]),
+        (&json!(email), &json!(name))
+    );
     assert_eq!(user["id"].as_str().unwrap().len(), 36);
-    let organization = machine.json(&["org", "create", "--name", "House", "--slug", &format!("house-of-{name}"), "--owner", &email]);
+    let organization = machine.json(&[
+        "org",
+        "create",
+        "--name",
+        "House",
+        "--slug",
+        &format!("house-of-{name}"),
+        "--owner",
+        &email,
+    ]);
     assert_eq!(organization["slug"], format!("house-of-{name}"));
-    let token = machine.json(&["token", "create", "--email", &email, "--name", "laptop", "--expires-in-days", "7"]);
+    let token = machine.json(&[
+        "token",
+        "create",
+        "--email",
+        &email,
+        "--name",
+        "laptop",
+        "--expires-in-days",
+        "7",
+    ]);
     let text = token["token"].as_str().unwrap().to_owned();
     assert!(text.starts_with("sbp_") && text.len() == 44, "{text}");
     assert!(token["expires_at"].is_string(), "{token}");
     let listed = machine.json(&["token", "list", "--email", &email]);
     assert_eq!(listed.as_array().unwrap().len(), 1);
-    assert_eq!((&listed[0]["id"], &listed[0]["name"]), (&token["id"], &json!("laptop")));
-    assert_eq!(listed[0]["alias"], format!("{}…{}", &text[..8], &text[40..]));
+    assert_eq!(
+        (&listed[0]["id"], &listed[0]["name"]),
+        (&token["id"], &json!("laptop"))
+    );
+    assert_eq!(
+        listed[0]["alias"],
+        format!("{}…{}", &text[..8], &text[40..])
+    );
     assert!(!listed.to_string().contains(&text), "shown once");
     (token["id"].as_i64().unwrap(), text)
 }
@@ -31,8 +58,16 @@ fn hire(machine: &Machine, name: &str) -> (i64, String) {
 #[test]
 fn commands_work_beside_a_server_and_without_one() {
     let machine = Machine::new();
-    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap().count();
-    assert_eq!(machine.json(&["migrate"])["applied"].as_array().unwrap().len(), files);
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"))
+        .unwrap()
+        .count();
+    assert_eq!(
+        machine.json(&["migrate"])["applied"]
+            .as_array()
+            .unwrap()
+            .len(),
+        files
+    );
     assert_eq!(machine.json(&["migrate"]), json!({ "applied": [] }));
     let (_, before) = hire(&machine, "ada");
     assert_eq!(machine.servers(), [], "what a command starts it stops");
@@ -47,16 +82,45 @@ fn commands_work_beside_a_server_and_without_one() {
     // Membership counts from the next request on.
     let members = "/v1/organizations/house-of-ada/members";
     assert_eq!(gantry.get(members).status, 404, "a stranger to it");
-    let member = ["member", "add", "--org", "house-of-ada", "--email", "bob@example.com", "--role"];
-    assert_eq!(machine.json(&[&member[..], &["read-only"]].concat())["role"], "read-only");
+    let member = [
+        "member",
+        "add",
+        "--org",
+        "house-of-ada",
+        "--email",
+        "bob@example.com",
+        "--role",
+    ];
+    assert_eq!(
+        machine.json(&[&member[..], &["read-only"]].concat())["role"],
+        "read-only"
+    );
     gantry.get(members).expect(200);
     let create = json!({ "name": "no", "organization_slug": "house-of-ada", "db_pass": "x" });
-    assert_eq!(gantry.send("POST", "/v1/projects", Some(&create)).status, 403, "reading is all");
+    assert_eq!(
+        gantry.send("POST", "/v1/projects", Some(&create)).status,
+        403,
+        "reading is all"
+    );
 
-    assert_eq!(gantry.get("/v1/profile").status, 200, "the token is known, and cached");
-    assert_eq!(machine.json(&["token", "revoke", &id.to_string()]), json!({ "revoked": id }));
-    assert_eq!(gantry.get("/v1/profile").expect(401)["message"], "Unauthorized", "at the very next request");
-    assert_eq!(machine.json(&["token", "list", "--email", "bob@example.com"]), json!([]));
+    assert_eq!(
+        gantry.get("/v1/profile").status,
+        200,
+        "the token is known, and cached"
+    );
+    assert_eq!(
+        machine.json(&["token", "revoke", &id.to_string()]),
+        json!({ "revoked": id })
+    );
+    assert_eq!(
+        gantry.get("/v1/profile").expect(401)["message"],
+        "Unauthorized",
+        "at the very next request"
+    );
+    assert_eq!(
+        machine.json(&["token", "list", "--email", "bob@example.com"]),
+        json!([])
+    );
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
@@ -67,22 +131,69 @@ fn a_password_is_read_from_standard_input_only() {
     let set = |password: &str| {
         let mut command = machine.command(&["user", "set-password", "--email", "ada@example.com"]);
         command.env("GANTRY_POSTGRES_BIN", engine().bin_dir());
-        let command = command.env("GANTRY_DATA_DIR", machine.data()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let command = command
+            .env("GANTRY_DATA_DIR", machine.data())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(password.as_bytes())
+            .unwrap();
         child.wait_with_output().unwrap()
     };
     let good = set("violin fjord lantern 9\n");
-    assert!(good.status.success() && good.stdout.starts_with(b"ada@example.com has a new password"), "{good:?}");
-    for (weak, said) in [("hunter2\n", "Use 8 to 256 characters."), ("password1\n", "too easy to guess"), ("", "no line")] {
+    assert!(
+        good.status.success()
+            && good
+                .stdout
+                .starts_with(b"ada@example.com has a new password"),
+        "{good:?}"
+    );
+    for (weak, said) in [
+        ("hunter2\n", "Use 8 to 256 characters."),
+        ("password1\n", "too easy to guess"),
+        ("", "no line"),
+    ] {
         let refused = set(weak);
         let text = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && text.contains(said) && (weak.is_empty() || !text.contains(weak.trim())), "{text}");
+        assert!(
+            !refused.status.success()
+                && text.contains(said)
+                && (weak.is_empty() || !text.contains(weak.trim())),
+            "{text}"
+        );
     }
-    assert!(!machine.run(&["user", "set-password", "--email", "ada@example.com", "--password", "x"]).status.success());
+    assert!(
+        !machine
+            .run(&[
+                "user",
+                "set-password",
+                "--email",
+                "ada@example.com",
+                "--password",
+                "x"
+            ])
+            .status
+            .success()
+    );
 
-    let link = machine.json(&["user", "sign-in-link", "--email", "ada@example.com", "--url", "https://gantry.example/"]);
-    let code = link["url"].as_str().unwrap().strip_prefix("https://gantry.example/sign-in/link/").unwrap();
+    let link = machine.json(&[
+        "user",
+        "sign-in-link",
+        "--email",
+        "ada@example.com",
+        "--url",
+        "https://gantry.example/",
+    ]);
+    let code = link["url"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("https://gantry.example/sign-in/link/")
+        .unwrap();
     assert_eq!(code.len(), 64, "{link}");
 }
 
@@ -91,30 +202,86 @@ fn a_scoped_token_is_made_for_what_is_named() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     let (id, _) = hire(&machine, "ada");
-    let create = ["token", "create", "--email", "ada@example.com", "--name", "ci", "--scoped"];
-    let made = machine.json(&[&create[..], &["--permission", "organizations_read,members_read", "--org", "house-of-ada"]].concat());
-    assert!(made["token"].as_str().unwrap().starts_with("sbp_fc"), "{made}");
-    assert_eq!(made["scope"]["permissions"], json!(["organizations_read", "members_read"]));
-    let life = |field: &str| made[field].as_str().unwrap().parse::<chrono::DateTime<chrono::Utc>>().unwrap();
-    assert_eq!((life("expires_at") - life("created_at")).num_days(), 7, "unless it is said otherwise");
+    let create = [
+        "token",
+        "create",
+        "--email",
+        "ada@example.com",
+        "--name",
+        "ci",
+        "--scoped",
+    ];
+    let made = machine.json(
+        &[
+            &create[..],
+            &[
+                "--permission",
+                "organizations_read,members_read",
+                "--org",
+                "house-of-ada",
+            ],
+        ]
+        .concat(),
+    );
+    assert!(
+        made["token"].as_str().unwrap().starts_with("sbp_fc"),
+        "{made}"
+    );
+    assert_eq!(
+        made["scope"]["permissions"],
+        json!(["organizations_read", "members_read"])
+    );
+    let life = |field: &str| {
+        made[field]
+            .as_str()
+            .unwrap()
+            .parse::<chrono::DateTime<chrono::Utc>>()
+            .unwrap()
+    };
+    assert_eq!(
+        (life("expires_at") - life("created_at")).num_days(),
+        7,
+        "unless it is said otherwise"
+    );
 
     gantry.token = made["token"].as_str().unwrap().to_owned();
-    gantry.get("/v1/organizations/house-of-ada/members").expect(200);
+    gantry
+        .get("/v1/organizations/house-of-ada/members")
+        .expect(200);
     let refused = gantry.get("/v1/organizations/house-of-ada");
     assert_eq!(refused.status, 403);
-    assert_eq!(machine.json(&["token", "revoke", &made["id"].to_string()]), json!({ "revoked": made["id"] }));
+    assert_eq!(
+        machine.json(&["token", "revoke", &made["id"].to_string()]),
+        json!({ "revoked": made["id"] })
+    );
     assert_eq!(gantry.get("/v1/organizations").status, 401);
-    assert_eq!(machine.json(&["token", "list", "--email", "ada@example.com"])[0]["id"], id);
+    assert_eq!(
+        machine.json(&["token", "list", "--email", "ada@example.com"])[0]["id"],
+        id
+    );
 
     for (arguments, line) in [
-        (&["--permission", "database_drop"][..], "permissions: database_drop is not in the catalogue of permissions"),
-        (&["--permission", "database_read", "--org", "nobodys"], "organization_slugs: there is no organization nobodys"),
+        (
+            &["--permission", "database_drop"][..],
+            "permissions: database_drop is not in the catalogue of permissions",
+        ),
+        (
+            &["--permission", "database_read", "--org", "nobodys"],
+            "organization_slugs: there is no organization nobodys",
+        ),
     ] {
         let output = machine.run(&[&create[..], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && said.contains(line), "{arguments:?}: {said}");
+        assert!(
+            output.status.code() == Some(1) && said.contains(line),
+            "{arguments:?}: {said}"
+        );
     }
-    assert_eq!(machine.run(&create).status.code(), Some(2), "a scoped token names what it may do");
+    assert_eq!(
+        machine.run(&create).status.code(),
+        Some(2),
+        "a scoped token names what it may do"
+    );
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
@@ -125,23 +292,48 @@ fn an_application_is_vouched_for_and_the_server_says_so_at_once() {
     (_, gantry.token) = hire(&machine, "ada");
     let apps = "/v1/organizations/house-of-ada/oauth/apps";
     let create = json!({ "name": "Shop", "redirect_uris": ["https://shop.example/callback"], "scopes": ["projects:read"] });
-    let id = gantry.send("POST", apps, Some(&create)).expect(201)["id"].as_str().unwrap().to_owned();
+    let id = gantry.send("POST", apps, Some(&create)).expect(201)["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let one = format!("{apps}/{id}");
-    assert_eq!(machine.json(&["application", "list", "--org", "house-of-ada"])[0]["client_id"], id);
+    assert_eq!(
+        machine.json(&["application", "list", "--org", "house-of-ada"])[0]["client_id"],
+        id
+    );
     for (command, verified) in [("verify", true), ("unverify", false)] {
-        assert_eq!(machine.json(&["application", command, &id])["verified"], verified);
+        assert_eq!(
+            machine.json(&["application", command, &id])["verified"],
+            verified
+        );
         assert_eq!(gantry.get(&one).expect(200)["verified"], verified);
     }
     let nobody = "00000000-0000-4000-8000-000000000000";
-    for command in [&["application", "verify", nobody][..], &["limits", "set", "--application", nobody, "--requests", "7"]] {
+    for command in [
+        &["application", "verify", nobody][..],
+        &["limits", "set", "--application", nobody, "--requests", "7"],
+    ] {
         let refused = machine.run(command);
         let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(refused.status.code() == Some(1) && said.contains("there is no application 00000000"), "{command:?}: {said}");
+        assert!(
+            refused.status.code() == Some(1) && said.contains("there is no application 00000000"),
+            "{command:?}: {said}"
+        );
     }
     let limited = machine.json(&["limits", "set", "--application", &id, "--requests", "7"]);
-    assert_eq!((&limited["application"], &limited["requests"], &limited["before"]), (&json!(id), &json!(7), &json!(null)));
+    assert_eq!(
+        (
+            &limited["application"],
+            &limited["requests"],
+            &limited["before"]
+        ),
+        (&json!(id), &json!(7), &json!(null))
+    );
     assert_eq!(machine.json(&["limits", "list"])[0]["application"], id);
-    assert_eq!(machine.json(&["limits", "unset", "--application", &id])["before"], 7);
+    assert_eq!(
+        machine.json(&["limits", "unset", "--application", &id])["before"],
+        7
+    );
     let text = machine.run(&["application", "list"]);
     let line = format!("{id}  not verified  house-of-ada  Shop  https://shop.example/callback\n");
     assert_eq!(String::from_utf8_lossy(&text.stdout), line);
@@ -156,26 +348,50 @@ fn an_exported_log_is_checked_anywhere() {
     gantry.token = token;
     for name in ["a", "b", "c"] {
         let create = json!({ "name": name, "organization_slug": "house-of-ada", "db_pass": "correct horse" });
-        gantry.send("POST", "/v1/projects", Some(&create)).expect(201);
+        gantry
+            .send("POST", "/v1/projects", Some(&create))
+            .expect(201);
     }
     let file = machine.dir().join("audit.ndjson");
     let path = file.to_str().unwrap();
-    assert_eq!(machine.json(&["audit", "export", "--org", "house-of-ada", path]), json!({ "entries": 4 }));
+    assert_eq!(
+        machine.json(&["audit", "export", "--org", "house-of-ada", path]),
+        json!({ "entries": 4 })
+    );
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 
-    let verify = |arguments: &[&str]| machine.command(&[&["audit", "verify", path], arguments].concat()).output().unwrap();
+    let verify = |arguments: &[&str]| {
+        machine
+            .command(&[&["audit", "verify", path], arguments].concat())
+            .output()
+            .unwrap()
+    };
     let output = verify(&["--output", "json"]);
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["first"], &found["last"]), (&json!(1), &json!(4)));
     let log = std::fs::read_to_string(&file).unwrap();
     let cut = log.split_inclusive('\n').take(2).collect::<String>();
     std::fs::write(&file, &cut).unwrap();
-    assert!(verify(&[]).status.success(), "who has not noted the last hash cannot know");
-    assert_eq!(verify(&["--head", found["head"].as_str().unwrap()]).status.code(), Some(1));
+    assert!(
+        verify(&[]).status.success(),
+        "who has not noted the last hash cannot know"
+    );
+    assert_eq!(
+        verify(&["--head", found["head"].as_str().unwrap()])
+            .status
+            .code(),
+        Some(1)
+    );
     std::fs::write(&file, log.replacen("\"status\":201", "\"status\":403", 1)).unwrap();
     let output = verify(&[]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), &*said), (Some(1), "gantry: line 2, entry 2: its content is not what was hashed\n"));
+    assert_eq!(
+        (output.status.code(), &*said),
+        (
+            Some(1),
+            "gantry: line 2, entry 2: its content is not what was hashed\n"
+        )
+    );
 }
 
 #[test]
@@ -184,13 +400,60 @@ fn what_the_operator_does_is_in_the_log() {
     let gantry = machine.dev(&[]);
     let (id, token) = hire(&machine, "ada");
     machine.json(&["user", "create", "--email", "bob@example.com"]);
-    machine.json(&["member", "add", "--org", "house-of-ada", "--email", "bob@example.com", "--role", "developer"]);
-    machine.json(&["limits", "set", "--operation", "v1-get-project", "--org", "house-of-ada", "--requests", "5"]);
-    machine.json(&["limits", "unset", "--operation", "v1-get-project", "--org", "house-of-ada"]);
-    machine.json(&["limits", "set", "--operation", "v1-get-project", "--requests", "1000"]);
+    machine.json(&[
+        "member",
+        "add",
+        "--org",
+        "house-of-ada",
+        "--email",
+        "bob@example.com",
+        "--role",
+        "developer",
+    ]);
+    machine.json(&[
+        "limits",
+        "set",
+        "--operation",
+        "v1-get-project",
+        "--org",
+        "house-of-ada",
+        "--requests",
+        "5",
+    ]);
+    machine.json(&[
+        "limits",
+        "unset",
+        "--operation",
+        "v1-get-project",
+        "--org",
+        "house-of-ada",
+    ]);
+    machine.json(&[
+        "limits",
+        "set",
+        "--operation",
+        "v1-get-project",
+        "--requests",
+        "1000",
+    ]);
     machine.json(&["token", "revoke", &id.to_string()]);
     // It changed nothing, so there is nothing to tell.
-    assert_eq!(machine.run(&["member", "add", "--org", "none", "--email", "bob@example.com", "--role", "owner"]).status.code(), Some(1));
+    assert_eq!(
+        machine
+            .run(&[
+                "member",
+                "add",
+                "--org",
+                "none",
+                "--email",
+                "bob@example.com",
+                "--role",
+                "owner"
+            ])
+            .status
+            .code(),
+        Some(1)
+    );
     let file = machine.dir().join("audit.ndjson");
     let path = file.to_str().unwrap();
     let log = |of: &[&str]| -> Vec<serde_json::Value> {
@@ -198,18 +461,48 @@ fn what_the_operator_does_is_in_the_log() {
         assert!(machine.json(&["audit", "verify", path])["last"].is_i64());
         let text = std::fs::read_to_string(&file).unwrap();
         assert!(!text.contains(&token), "{text}");
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     };
     let told = |entries: &[serde_json::Value]| -> Vec<String> {
-        let operator = |entry: &serde_json::Value| entry["address"].as_str().unwrap().starts_with("operator:");
-        assert!(entries.iter().all(|entry| operator(entry) && entry["actor"] == uuid::Uuid::nil().to_string()), "{entries:?}");
-        entries.iter().map(|entry| entry["operation"].as_str().unwrap().to_owned()).collect()
+        let operator =
+            |entry: &serde_json::Value| entry["address"].as_str().unwrap().starts_with("operator:");
+        assert!(
+            entries
+                .iter()
+                .all(|entry| operator(entry) && entry["actor"] == uuid::Uuid::nil().to_string()),
+            "{entries:?}"
+        );
+        entries
+            .iter()
+            .map(|entry| entry["operation"].as_str().unwrap().to_owned())
+            .collect()
     };
     let (server, organization) = (log(&["--server"]), log(&["--org", "house-of-ada"]));
-    assert_eq!(told(&server), ["gantry user create", "gantry org create", "gantry user create", "gantry limits set"]);
-    let expected = ["gantry org create", "gantry member add", "gantry limits set", "gantry limits unset"];
+    assert_eq!(
+        told(&server),
+        [
+            "gantry user create",
+            "gantry org create",
+            "gantry user create",
+            "gantry limits set"
+        ]
+    );
+    let expected = [
+        "gantry org create",
+        "gantry member add",
+        "gantry limits set",
+        "gantry limits unset",
+    ];
     assert_eq!(told(&organization), expected);
-    assert_eq!((&organization[1]["subject"], &organization[1]["after"]["role"]), (&json!("house-of-ada"), &json!("developer")));
+    assert_eq!(
+        (
+            &organization[1]["subject"],
+            &organization[1]["after"]["role"]
+        ),
+        (&json!("house-of-ada"), &json!("developer"))
+    );
     drop(gantry);
 }
 
@@ -217,18 +510,56 @@ fn what_the_operator_does_is_in_the_log() {
 fn what_is_not_there_is_said() {
     let machine = Machine::new();
     let cases: [(&[&str], &str); 5] = [
-        (&["org", "create", "--name", "x", "--owner", "nobody@example.com"], "there is no user nobody@example.com"),
-        (&["token", "create", "--email", "nobody@example.com", "--name", "x"], "there is no user nobody@example.com"),
+        (
+            &[
+                "org",
+                "create",
+                "--name",
+                "x",
+                "--owner",
+                "nobody@example.com",
+            ],
+            "there is no user nobody@example.com",
+        ),
+        (
+            &[
+                "token",
+                "create",
+                "--email",
+                "nobody@example.com",
+                "--name",
+                "x",
+            ],
+            "there is no user nobody@example.com",
+        ),
         (&["token", "revoke", "4711"], "there is no live token 4711"),
-        (&["member", "add", "--org", "none", "--email", "ada@example.com", "--role", "owner"], "there is no organization none"),
-        (&["user", "create", "--email", "ada@example.com"], "ada@example.com"),
+        (
+            &[
+                "member",
+                "add",
+                "--org",
+                "none",
+                "--email",
+                "ada@example.com",
+                "--role",
+                "owner",
+            ],
+            "there is no organization none",
+        ),
+        (
+            &["user", "create", "--email", "ada@example.com"],
+            "ada@example.com",
+        ),
     ];
     machine.json(&["user", "create", "--email", "ada@example.com"]);
     for (arguments, line) in cases {
         let output = machine.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(line) && said.lines().count() == 1, "{arguments:?}: {said}");
+        assert!(
+            said.contains(line) && said.lines().count() == 1,
+            "{arguments:?}: {said}"
+        );
         assert_eq!(machine.servers(), [], "{arguments:?}");
     }
 }
@@ -237,23 +568,58 @@ fn what_is_not_there_is_said() {
 fn check_tells_what_is_missing() {
     let machine = Machine::new();
     let found = |name: &str, findings: &serde_json::Value| {
-        let finding = findings.as_array().unwrap().iter().find(|finding| finding["what"] == name).unwrap().clone();
-        (finding["ok"].as_bool().unwrap(), finding["detail"].as_str().unwrap().to_owned())
+        let finding = findings
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["what"] == name)
+            .unwrap()
+            .clone();
+        (
+            finding["ok"].as_bool().unwrap(),
+            finding["detail"].as_str().unwrap().to_owned(),
+        )
     };
     let findings = machine.json(&["check", "--listen", "127.0.0.1:0"]);
-    for what in ["postgresql", "account", "data folder", "transport", "address"] {
+    for what in [
+        "postgresql",
+        "account",
+        "data folder",
+        "transport",
+        "address",
+    ] {
         assert!(found(what, &findings).0, "{findings}");
     }
     let gantry = machine.dev(&[]);
     let busy = machine.json(&["check", "--listen", &gantry.address.to_string()]);
-    assert!(!found("address", &busy).0, "in use by gantry itself, which is no failure: {busy}");
+    assert!(
+        !found("address", &busy).0,
+        "in use by gantry itself, which is no failure: {busy}"
+    );
 
-    let output = machine.run(&["check", "--output", "json", "--listen", "0.0.0.0:0", "--postgres-bin", "/nonexistent"]);
+    let output = machine.run(&[
+        "check",
+        "--output",
+        "json",
+        "--listen",
+        "0.0.0.0:0",
+        "--postgres-bin",
+        "/nonexistent",
+    ]);
     assert_eq!(output.status.code(), Some(1));
     let findings = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(found("postgresql", &findings).1.contains("apt-get install"), "{findings}");
-    assert!(found("transport", &findings).1.contains("--tls-cert"), "{findings}");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "gantry: 2 of what Gantry needs is missing\n");
+    assert!(
+        found("postgresql", &findings).1.contains("apt-get install"),
+        "{findings}"
+    );
+    assert!(
+        found("transport", &findings).1.contains("--tls-cert"),
+        "{findings}"
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "gantry: 2 of what Gantry needs is missing\n"
+    );
 }
 
 #[test]
@@ -266,7 +632,10 @@ fn generated_files_are_what_the_code_says() {
     let dir = machine.dir().to_str().unwrap();
     let output = check(dir);
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("openapi.json"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("openapi.json"),
+        "{output:?}"
+    );
     assert!(machine.run(&["generate", "--dir", dir]).status.success());
     assert!(check(dir).status.success());
 }

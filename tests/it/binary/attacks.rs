@@ -47,8 +47,15 @@ struct Target {
 impl Target {
     fn fill(&self, text: &str) -> String {
         let host = format!("{}.localhost:{}", self.project, self.edge.port());
-        let values = [("{api}", self.api.to_string()), ("{edge}", host), ("{token}", self.token.clone()), ("{ref}", self.project.clone())];
-        values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
+        let values = [
+            ("{api}", self.api.to_string()),
+            ("{edge}", host),
+            ("{token}", self.token.clone()),
+            ("{ref}", self.project.clone()),
+        ];
+        values.iter().fold(text.to_owned(), |text, (name, value)| {
+            text.replace(name, value)
+        })
     }
 
     /// Sends the request and returns the bytes of the answer; none if the connection was closed without one.
@@ -58,8 +65,10 @@ impl Target {
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
         stream.set_write_timeout(Some(READ_TIMEOUT))?;
         if to_edge {
-            let name = ServerName::try_from(format!("{}.localhost", self.project)).map_err(std::io::Error::other)?;
-            let connection = ClientConnection::new(self.tls.clone(), name).map_err(std::io::Error::other)?;
+            let name = ServerName::try_from(format!("{}.localhost", self.project))
+                .map_err(std::io::Error::other)?;
+            let connection =
+                ClientConnection::new(self.tls.clone(), name).map_err(std::io::Error::other)?;
             exchange(StreamOwned::new(connection, stream), &attack.request)
         } else {
             exchange(stream, &attack.request)
@@ -76,10 +85,22 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> std::io::Result<Ve
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&piece[..read]),
             // Without a close_notify of TLS, and after a reset, the answer so far counts.
-            Err(error) if matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::UnexpectedEof
+                        | ErrorKind::ConnectionReset
+                        | ErrorKind::ConnectionAborted
+                ) =>
+            {
                 break;
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) && !answer.is_empty() => break,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+                    && !answer.is_empty() =>
+            {
+                break;
+            }
             Err(error) => return Err(error),
         }
     }
@@ -89,9 +110,14 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> std::io::Result<Ve
 /// Whether a whole response with a known length has arrived.
 fn complete(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer);
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
     let head = head.to_ascii_lowercase();
-    let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name).map(str::trim));
+    let field = |name: &str| {
+        head.lines()
+            .find_map(|line| line.strip_prefix(name).map(str::trim))
+    };
     match field("content-length:").and_then(|length| length.parse::<usize>().ok()) {
         Some(length) => body.len() >= length,
         None => field("transfer-encoding:").is_some() && body.ends_with("0\r\n\r\n"),
@@ -102,12 +128,21 @@ fn complete(answer: &[u8]) -> bool {
 fn read(file: &Path, target: &Target) -> Vec<Attack> {
     let text = fs::read_to_string(file).unwrap();
     let mut attacks: Vec<Attack> = Vec::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
+    for (number, line) in text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+    {
         if let Some(name) = line.strip_prefix("== ") {
-            attacks.push(Attack { name: name.to_owned(), ..Attack::default() });
+            attacks.push(Attack {
+                name: name.to_owned(),
+                ..Attack::default()
+            });
             continue;
         }
-        let attack = attacks.last_mut().unwrap_or_else(|| panic!("{}:{}: no name above", file.display(), number + 1));
+        let attack = attacks
+            .last_mut()
+            .unwrap_or_else(|| panic!("{}:{}: no name above", file.display(), number + 1));
         match line.split_once(' ').unwrap_or((line, "")) {
             ("why:", _) => {}
             ("to:", listener) => listener.clone_into(&mut attack.listener),
@@ -118,17 +153,28 @@ fn read(file: &Path, target: &Target) -> Vec<Attack> {
             ("<", expected) => match expected.split_once(": ") {
                 Some(("contains", text)) => attack.contains.push(target.fill(text)),
                 Some(("lacks", text)) => attack.lacks.push(target.fill(text)),
-                _ => attack.statuses.extend(expected.split(' ').map(str::to_owned)),
+                _ => attack
+                    .statuses
+                    .extend(expected.split(' ').map(str::to_owned)),
             },
-            _ => panic!("{}:{}: {line:?} is no line of the format", file.display(), number + 1),
+            _ => panic!(
+                "{}:{}: {line:?} is no line of the format",
+                file.display(),
+                number + 1
+            ),
         }
     }
     for attack in &mut attacks {
         // After the empty line follows the body, whose last line has no end.
         if !attack.request.ends_with(b"\r\n\r\n") {
-            attack.request.truncate(attack.request.len().saturating_sub(2));
+            attack
+                .request
+                .truncate(attack.request.len().saturating_sub(2));
         }
-        assert!(["api", "edge"].contains(&attack.listener.as_str()) && !attack.statuses.is_empty(), "{attack:?}");
+        assert!(
+            ["api", "edge"].contains(&attack.listener.as_str()) && !attack.statuses.is_empty(),
+            "{attack:?}"
+        );
     }
     attacks
 }
@@ -161,13 +207,25 @@ fn judge(attack: &Attack, answer: &std::io::Result<Vec<u8>>) -> Option<String> {
         Ok(answer) => String::from_utf8_lossy(answer),
         Err(error) => return Some(format!("{error}")),
     };
-    let status = answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap_or("closed");
+    let status = answer
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3))
+        .unwrap_or("closed");
     if !attack.statuses.iter().any(|expected| expected == status) {
-        return Some(format!("answered {status}, not {}: {answer:?}", attack.statuses.join(" or ")));
+        return Some(format!(
+            "answered {status}, not {}: {answer:?}",
+            attack.statuses.join(" or ")
+        ));
     }
     let lower = answer.to_ascii_lowercase();
-    let missing = attack.contains.iter().find(|text| !lower.contains(&text.to_ascii_lowercase()));
-    let leaked = attack.lacks.iter().find(|text| lower.contains(&text.to_ascii_lowercase()));
+    let missing = attack
+        .contains
+        .iter()
+        .find(|text| !lower.contains(&text.to_ascii_lowercase()));
+    let leaked = attack
+        .lacks
+        .iter()
+        .find(|text| lower.contains(&text.to_ascii_lowercase()));
     match (missing, leaked) {
         (None, None) => None,
         (Some(text), _) => Some(format!("{text:?} is missing in {answer:?}")),
@@ -185,7 +243,10 @@ fn echo() -> SocketAddr {
                 let mut head = String::new();
                 let mut lines = BufReader::new(&stream);
                 while lines.read_line(&mut head).is_ok_and(|read| read > 2) {}
-                let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{head}", head.len());
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{head}",
+                    head.len()
+                );
                 let _ = (&stream).write_all(answer.as_bytes());
             });
         }
@@ -195,24 +256,44 @@ fn echo() -> SocketAddr {
 
 fn lists() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks");
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
     files.sort();
     files
 }
 
 fn target(gantry: &Gantry) -> Target {
-    let port = field(&gantry.greeting, "Services").strip_prefix("https://<ref>.localhost:").unwrap().split('/').next().unwrap();
+    let port = field(&gantry.greeting, "Services")
+        .strip_prefix("https://<ref>.localhost:")
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
     let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'');
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_file_iter(authority).unwrap().map(Result::unwrap));
+    roots.add_parsable_certificates(
+        CertificateDer::pem_file_iter(authority)
+            .unwrap()
+            .map(Result::unwrap),
+    );
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let edge = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
     let project = gantry.create("attacked");
     gantry.healthy(&project);
     let tls = Arc::new(tls.with_root_certificates(roots).with_no_client_auth());
-    Target { api: gantry.address, edge, token: gantry.token.clone(), project, tls }
+    Target {
+        api: gantry.address,
+        edge,
+        token: gantry.token.clone(),
+        project,
+        tls,
+    }
 }
 
 #[test]
@@ -226,13 +307,27 @@ fn every_listed_attack_is_answered_as_expected() {
             let answer = target.send(&attack);
             sent += 1;
             if let Some(problem) = judge(&attack, &answer) {
-                failures.push(format!("{}: {}: {problem}", file.file_name().unwrap().display(), attack.name));
+                failures.push(format!(
+                    "{}: {}: {problem}",
+                    file.file_name().unwrap().display(),
+                    attack.name
+                ));
             }
         }
     }
     assert!(sent > 0, "no list was found");
-    assert!(failures.is_empty(), "{} of {sent}:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {sent}:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     // The server and the project are unharmed.
     gantry.healthy(&target.project);
-    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+    assert_eq!(
+        gantry.stop(Signal::TERM).code(),
+        Some(0),
+        "{}",
+        gantry.log()
+    );
 }

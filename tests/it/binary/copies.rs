@@ -13,7 +13,9 @@ use super::{
 fn copy(machine: &Machine) -> Machine {
     let copy = Machine::unprepared();
     let paths: [&Path; 2] = [&machine.data(), &copy.data()];
-    let arguments: Vec<&OsStr> = std::iter::once(OsStr::new("-a")).chain(paths.map(Path::as_os_str)).collect();
+    let arguments: Vec<&OsStr> = std::iter::once(OsStr::new("-a"))
+        .chain(paths.map(Path::as_os_str))
+        .collect();
     // What vanishes while it is copied makes it complain, not stop.
     program("cp", &arguments);
     assert!(copy.data().join("projects").exists());
@@ -23,7 +25,10 @@ fn copy(machine: &Machine) -> Machine {
 /// Says that a copy is refused, and what to do.
 #[track_caller]
 fn assert_refused(said: &str, copy: &Machine) {
-    assert!(said.contains("was last used on") && said.contains("gantry node adopt --data-dir"), "{said}");
+    assert!(
+        said.contains("was last used on") && said.contains("gantry node adopt --data-dir"),
+        "{said}"
+    );
     assert_eq!(copy.servers(), [], "{said}");
 }
 
@@ -34,9 +39,11 @@ fn a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopt
     let project = first.create("copied");
     first.healthy(&project);
     let copy = copy(&machine);
-    for arguments in
-        [&["serve", "--listen", "127.0.0.1:0"][..], &["dev", "--listen", "127.0.0.1:0"], &["token", "list", "--email", "dev@localhost"]]
-    {
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0"][..],
+        &["dev", "--listen", "127.0.0.1:0"],
+        &["token", "list", "--email", "dev@localhost"],
+    ] {
         let output = copy.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert_refused(&String::from_utf8_lossy(&output.stderr), &copy);
@@ -45,7 +52,10 @@ fn a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopt
     assert_eq!(machine.json(&["node", "show"])["here"], true);
     assert_eq!(copy.json(&["node", "show"])["here"], false);
     let running = machine.run(&["node", "adopt"]);
-    assert!(String::from_utf8_lossy(&running.stderr).contains("in use by another gantry"), "{running:?}");
+    assert!(
+        String::from_utf8_lossy(&running.stderr).contains("in use by another gantry"),
+        "{running:?}"
+    );
 
     assert_eq!(first.stop(Signal::INT).code(), Some(0), "{}", first.log());
     let adopted = copy.run(&["node", "adopt"]);
@@ -70,20 +80,35 @@ fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is
     let before = generation();
 
     let copy = copy(&shared.machine);
-    let second = like(copy.begin("serve", &["--database-url", &shared.url]), &first);
+    let second = like(
+        copy.begin("serve", &["--database-url", &shared.url]),
+        &first,
+    );
     let said = || second.log();
-    until("the refusal", || said().contains("gantry node adopt").then_some(()));
+    until("the refusal", || {
+        said().contains("gantry node adopt").then_some(())
+    });
     assert_refused(&said(), &copy);
     let place = format!("projects/{project}");
     let pid = shared.machine.postmaster(&place).unwrap();
     first.healthy(&project);
-    assert_eq!((generation(), shared.machine.postmaster(&place)), (before, Some(pid)), "the original holds on to its lease");
+    assert_eq!(
+        (generation(), shared.machine.postmaster(&place)),
+        (before, Some(pid)),
+        "the original holds on to its lease"
+    );
 
     let options = ["--database-url", shared.url.as_str()];
-    assert_eq!(copy.json(&[&["node", "show"][..], &options].concat())["here"], false);
+    assert_eq!(
+        copy.json(&[&["node", "show"][..], &options].concat())["here"],
+        false
+    );
     let early = copy.run(&[&["node", "adopt"][..], &options].concat());
     assert_eq!(early.status.code(), Some(1), "{early:?}");
-    assert!(String::from_utf8_lossy(&early.stderr).contains("stop it there"), "{early:?}");
+    assert!(
+        String::from_utf8_lossy(&early.stderr).contains("stop it there"),
+        "{early:?}"
+    );
 
     // Its servers go on without it, so they are stopped as well: the machine is gone.
     assert_eq!(first.stop(Signal::TERM).code(), Some(0), "{}", first.log());
@@ -93,11 +118,17 @@ fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is
     assert_refused(&said(), &copy);
     let adopted = copy.run(&[&["node", "adopt"][..], &options].concat());
     assert!(adopted.status.success(), "{adopted:?}");
-    until("the copy's server to act", || said().contains("this process acts on the clusters").then_some(()));
+    until("the copy's server to act", || {
+        said()
+            .contains("this process acts on the clusters")
+            .then_some(())
+    });
     until("the project's server", || copy.postmaster(&place));
     // From now on the original is the copy.
     let third = shared.machine.begin("serve", &options);
-    until("the refusal of the original", || third.log().contains("gantry node adopt").then_some(()));
+    until("the refusal of the original", || {
+        third.log().contains("gantry node adopt").then_some(())
+    });
     assert_eq!(shared.machine.servers(), [], "{}", third.log());
     assert!(fs::metadata(copy.data().join(&place)).is_ok());
 }

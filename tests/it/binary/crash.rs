@@ -31,36 +31,77 @@ fn assert_inventory(machine: &Machine, gantry: &Gantry, projects: &[String], fol
     let mut wanted = [projects, folders].concat();
     wanted.sort();
     assert_eq!(machine.names("projects"), wanted, "{}", gantry.log());
-    until("an empty tmp", || machine.names("tmp").is_empty().then_some(()));
-    until("an empty trash", || machine.names("trash").is_empty().then_some(()));
+    until("an empty tmp", || {
+        machine.names("tmp").is_empty().then_some(())
+    });
+    until("an empty trash", || {
+        machine.names("trash").is_empty().then_some(())
+    });
     let mut wanted = [projects, &["control".to_owned()]].concat();
     wanted.sort();
     assert_eq!(machine.names("run"), wanted, "sockets of the living");
     // Every process belongs to one of the postmasters.
-    let places = projects.iter().map(|project| format!("projects/{project}")).chain(["control".to_owned()]);
-    let masters: Vec<_> = places.map(|place| machine.postmaster(&place).unwrap_or_else(|| panic!("{place} has no server"))).collect();
+    let places = projects
+        .iter()
+        .map(|project| format!("projects/{project}"))
+        .chain(["control".to_owned()]);
+    let masters: Vec<_> = places
+        .map(|place| {
+            machine
+                .postmaster(&place)
+                .unwrap_or_else(|| panic!("{place} has no server"))
+        })
+        .collect();
     until("no orphans", || {
-        machine.servers().iter().all(|pid| masters.contains(pid) || masters.iter().any(|master| is_child(*pid, *master))).then_some(())
+        machine
+            .servers()
+            .iter()
+            .all(|pid| {
+                masters.contains(pid) || masters.iter().any(|master| is_child(*pid, *master))
+            })
+            .then_some(())
     });
 }
 
 fn is_child(pid: rustix::process::Pid, of: rustix::process::Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-    let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)).map(str::to_owned);
+    let stat =
+        std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let parent = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.split(' ').nth(1))
+        .map(str::to_owned);
     parent.is_some_and(|parent| parent == of.as_raw_nonzero().to_string())
 }
 
 /// Rows of one of the machine's servers, asked as its superuser.
 pub(super) fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Vec<Row> {
-    rows_in(machine, server, role, if role == "gantry" { role } else { "postgres" }, sql)
+    rows_in(
+        machine,
+        server,
+        role,
+        if role == "gantry" { role } else { "postgres" },
+        sql,
+    )
 }
 
 /// The same in this database.
-pub(super) fn rows_in(machine: &Machine, server: &str, role: &str, database: &str, sql: &str) -> Vec<Row> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+pub(super) fn rows_in(
+    machine: &Machine,
+    server: &str,
+    role: &str,
+    database: &str,
+    sql: &str,
+) -> Vec<Row> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(machine.data().join("run").join(server)).user(role).dbname(database);
+        config
+            .host_path(machine.data().join("run").join(server))
+            .user(role)
+            .dbname(database);
         let (client, connection) = config.connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         client.query(sql, &[]).await.unwrap()
@@ -69,14 +110,25 @@ pub(super) fn rows_in(machine: &Machine, server: &str, role: &str, database: &st
 
 /// What the server keeps of the customer's password.
 fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
-    rows(machine, project, "supabase_admin", "select rolpassword from pg_authid where rolname = 'postgres'")[0].get(0)
+    rows(
+        machine,
+        project,
+        "supabase_admin",
+        "select rolpassword from pg_authid where rolname = 'postgres'",
+    )[0]
+    .get(0)
 }
 
 /// Waits until one server and two folders are prepared, and returns the refs of both kinds.
 #[track_caller]
 fn full_pool(machine: &Machine) -> (Vec<String>, Vec<String>) {
     until("a full pool", || {
-        let rows = rows(machine, "control", "gantry", "select ref, running from prepared_clusters order by ref");
+        let rows = rows(
+            machine,
+            "control",
+            "gantry",
+            "select ref, running from prepared_clusters order by ref",
+        );
         let (servers, folders): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.get(1));
         let names = |rows: Vec<&Row>| rows.iter().map(|row| row.get(0)).collect::<Vec<String>>();
         (servers.len() == 1 && folders.len() == 2).then(|| (names(servers), names(folders)))
@@ -105,17 +157,35 @@ fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
         let (mut servers, folders) = full_pool(&machine);
         servers.extend(projects.iter().cloned());
         assert_inventory(&machine, &gantry, &servers, &folders);
-        assert!(password_verifier(&machine, projects.last().unwrap()).is_some(), "after {moment} ms");
+        assert!(
+            password_verifier(&machine, projects.last().unwrap()).is_some(),
+            "after {moment} ms"
+        );
     }
     // Each has an identity and, as root, a user of its own.
     let identities: HashSet<String> = projects
         .iter()
-        .map(|project| rows(&machine, project, "supabase_admin", "select system_identifier::text from pg_control_system()")[0].get(0))
+        .map(|project| {
+            rows(
+                &machine,
+                project,
+                "supabase_admin",
+                "select system_identifier::text from pg_control_system()",
+            )[0]
+            .get(0)
+        })
         .collect();
     assert_eq!(identities.len(), projects.len());
-    let owner = |name: &String| fs::metadata(machine.data().join("projects").join(name).join("data")).unwrap().uid();
+    let owner = |name: &String| {
+        fs::metadata(machine.data().join("projects").join(name).join("data"))
+            .unwrap()
+            .uid()
+    };
     let owners: HashSet<u32> = machine.names("projects").iter().map(owner).collect();
-    assert!(owners.len() == projects.len() + 3 || !rustix::process::geteuid().is_root(), "{owners:?}");
+    assert!(
+        owners.len() == projects.len() + 3 || !rustix::process::geteuid().is_root(),
+        "{owners:?}"
+    );
     gantry.kill();
     // Whoever wants none any more is rid of them.
     let mut gantry = machine.dev(&[]);
@@ -139,7 +209,12 @@ fn killed_while_it_creates_a_project_it_finishes_at_the_next_start() {
         }
         assert_tidy(&machine, &gantry, &projects);
         let verifier = password_verifier(&machine, projects.last().unwrap());
-        assert!(verifier.as_deref().is_some_and(|text| text.starts_with("SCRAM-SHA-256$")), "after {moment} ms: {verifier:?}");
+        assert!(
+            verifier
+                .as_deref()
+                .is_some_and(|text| text.starts_with("SCRAM-SHA-256$")),
+            "after {moment} ms: {verifier:?}"
+        );
     }
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
     assert_eq!(machine.servers(), []);
@@ -150,20 +225,32 @@ fn killed_while_it_removes_a_project_it_finishes_at_the_next_start() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     let moments = [0, 5, 30, 120];
-    let mut projects: Vec<_> = moments.iter().map(|moment| gantry.create(&format!("cut after {moment} ms"))).collect();
+    let mut projects: Vec<_> = moments
+        .iter()
+        .map(|moment| gantry.create(&format!("cut after {moment} ms")))
+        .collect();
     for project in &projects {
         gantry.healthy(project);
     }
     for moment in moments {
         let project = projects.remove(0);
-        gantry.send("DELETE", &format!("/v1/projects/{project}"), None).expect(200);
+        gantry
+            .send("DELETE", &format!("/v1/projects/{project}"), None)
+            .expect(200);
         let_pass(moment);
         gantry.kill();
         gantry = machine.dev(&[]);
         let gone = gantry.get(&format!("/v1/projects/{project}"));
         assert_eq!(gone.expect(400)["message"], "Resource has been removed");
-        until("the end of its server", || machine.postmaster(&format!("projects/{project}")).is_none().then_some(()));
-        until("its folder gone", || (!machine.names("projects").contains(&project)).then_some(()));
+        until("the end of its server", || {
+            machine
+                .postmaster(&format!("projects/{project}"))
+                .is_none()
+                .then_some(())
+        });
+        until("its folder gone", || {
+            (!machine.names("projects").contains(&project)).then_some(())
+        });
         assert_tidy(&machine, &gantry, &projects);
         for project in &projects {
             gantry.healthy(project);
@@ -177,16 +264,40 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     // It is looked at more often than a person would.
-    machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+    machine.json(&[
+        "limits",
+        "set",
+        "--org",
+        &gantry.organization,
+        "--requests",
+        "100000",
+    ]);
     let project = gantry.create("sleeper");
     gantry.healthy(&project);
-    gantry.query(&project, "create table kept as select 42 as n").expect(201);
-    let (path, place) = (format!("/v1/projects/{project}"), format!("projects/{project}"));
+    gantry
+        .query(&project, "create table kept as select 42 as n")
+        .expect(201);
+    let (path, place) = (
+        format!("/v1/projects/{project}"),
+        format!("projects/{project}"),
+    );
     let victims = [(true, false), (false, true), (true, true)];
-    for (moment, (itself, server)) in [0, 20, 90].into_iter().flat_map(|moment| victims.map(|victim| (moment, victim))) {
-        for (command, end) in [("pause", "INACTIVE"), ("restore", "ACTIVE_HEALTHY"), ("restart", "ACTIVE_HEALTHY")] {
+    for (moment, (itself, server)) in [0, 20, 90]
+        .into_iter()
+        .flat_map(|moment| victims.map(|victim| (moment, victim)))
+    {
+        for (command, end) in [
+            ("pause", "INACTIVE"),
+            ("restore", "ACTIVE_HEALTHY"),
+            ("restart", "ACTIVE_HEALTHY"),
+        ] {
             let asked = gantry.send("POST", &format!("{path}/{command}"), None);
-            assert_eq!(asked.status, 200, "{command} after {moment} ms: {}", gantry.log());
+            assert_eq!(
+                asked.status,
+                200,
+                "{command} after {moment} ms: {}",
+                gantry.log()
+            );
             let_pass(moment);
             if server && let Some(pid) = machine.postmaster(&place) {
                 // It may end by itself at the same moment.
@@ -196,14 +307,21 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
                 gantry.kill();
                 gantry = machine.dev(&[]);
             }
-            until(end, || (gantry.get(&path).expect(200)["status"] == end).then_some(()));
+            until(end, || {
+                (gantry.get(&path).expect(200)["status"] == end).then_some(())
+            });
             if end == "INACTIVE" {
-                until("no process of it", || machine.postmaster(&place).is_none().then_some(()));
+                until("no process of it", || {
+                    machine.postmaster(&place).is_none().then_some(())
+                });
             } else {
                 gantry.healthy(&project);
             }
         }
-        assert_eq!(gantry.query(&project, "select n from kept").expect(201), json!([{"n": 42}]));
+        assert_eq!(
+            gantry.query(&project, "select n from kept").expect(201),
+            json!([{"n": 42}])
+        );
         assert_tidy(&machine, &gantry, std::slice::from_ref(&project));
     }
 }
@@ -213,20 +331,33 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
 fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
-    machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+    machine.json(&[
+        "limits",
+        "set",
+        "--org",
+        &gantry.organization,
+        "--requests",
+        "100000",
+    ]);
     let project = gantry.create("tuned");
     gantry.healthy(&project);
-    let (path, place) = (format!("/v1/projects/{project}"), format!("projects/{project}"));
+    let (path, place) = (
+        format!("/v1/projects/{project}"),
+        format!("projects/{project}"),
+    );
     let settings = format!("{path}/config/database/postgres");
     let victims = [(true, false), (false, true), (true, true)];
-    for (n, (moment, (itself, server))) in
-        [0, 10, 40, 150].into_iter().flat_map(|moment| victims.map(|victim| (moment, victim))).enumerate()
+    for (n, (moment, (itself, server))) in [0, 10, 40, 150]
+        .into_iter()
+        .flat_map(|moment| victims.map(|victim| (moment, victim)))
+        .enumerate()
     {
         // Each third does not start, so that the server goes back.
         let wanted = if n % 3 == 2 { 3 } else { 31 + n };
         let (address, token, at) = (gantry.address, gantry.token.clone(), settings.clone());
         let body = json!({"max_connections": wanted});
-        let asked = std::thread::spawn(move || wire::send(address, "PUT", &at, Some(&token), Some(&body)));
+        let asked =
+            std::thread::spawn(move || wire::send(address, "PUT", &at, Some(&token), Some(&body)));
         let_pass(moment);
         if server && let Some(pid) = machine.postmaster(&place) {
             // It may end by itself at the same moment.
@@ -239,8 +370,18 @@ fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
         let told = asked.join().unwrap().ok();
         gantry.healthy(&project);
         let kept = gantry.get(&settings).expect(200)["max_connections"].as_u64();
-        let runs = gantry.query(&project, "select current_setting('max_connections')::int as n").expect(201);
-        assert_eq!(runs, json!([{"n": kept.unwrap_or(30)}]), "{n}, after {moment} ms: {}", gantry.log());
+        let runs = gantry
+            .query(
+                &project,
+                "select current_setting('max_connections')::int as n",
+            )
+            .expect(201);
+        assert_eq!(
+            runs,
+            json!([{"n": kept.unwrap_or(30)}]),
+            "{n}, after {moment} ms: {}",
+            gantry.log()
+        );
         assert_ne!(kept, Some(3), "{n}, after {moment} ms");
         if told.is_some_and(|answer| answer.status == 200) {
             assert_eq!(kept, Some(wanted as u64), "{n}: answered, and not there");
@@ -257,14 +398,27 @@ fn killed_beside_running_clusters_it_adopts_them() {
     let project = gantry.create("kept");
     gantry.healthy(&project);
     let place = format!("projects/{project}");
-    let (control, server) = (machine.postmaster("control").unwrap(), machine.postmaster(&place).unwrap());
+    let (control, server) = (
+        machine.postmaster("control").unwrap(),
+        machine.postmaster(&place).unwrap(),
+    );
     gantry.kill();
     assert!(alive(control) && alive(server), "servers outlive gantry");
 
     let mut gantry = machine.serve(&[]);
-    assert_eq!((machine.postmaster("control"), machine.postmaster(&place)), (Some(control), Some(server)), "{}", gantry.log());
+    assert_eq!(
+        (machine.postmaster("control"), machine.postmaster(&place)),
+        (Some(control), Some(server)),
+        "{}",
+        gantry.log()
+    );
     // Production leaves customers' servers running over a restart, and stops only what is its own.
-    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+    assert_eq!(
+        gantry.stop(Signal::TERM).code(),
+        Some(0),
+        "{}",
+        gantry.log()
+    );
     assert!(alive(server) && !alive(control), "{}", gantry.log());
 
     let mut gantry = machine.dev(&[]);
@@ -284,11 +438,23 @@ fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
     let path = format!("/v1/projects/{project}/database/migrations");
     let applied = |gantry: &Gantry, n: usize| {
         let others = "select count(*) as n from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
-        until("nobody else at work", || (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(()));
+        until("nobody else at work", || {
+            (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(())
+        });
         let seen =
             gantry.query(&project, &format!("select to_regclass('a{n}') is not null as first, to_regclass('b{n}') is not null as last"));
-        let recorded = gantry.get(&path).expect(200).as_array().unwrap().iter().any(|row| row["name"] == format!("m{n}"));
-        assert_eq!(seen.expect(201), json!([{"first": recorded, "last": recorded}]), "{n}");
+        let recorded = gantry
+            .get(&path)
+            .expect(200)
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|row| row["name"] == format!("m{n}"));
+        assert_eq!(
+            seen.expect(201),
+            json!([{"first": recorded, "last": recorded}]),
+            "{n}"
+        );
         recorded
     };
     for (n, moment) in [0, 5, 10, 20, 40, 120].into_iter().enumerate() {
@@ -301,7 +467,10 @@ fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
         });
         let_pass(moment);
         gantry.kill();
-        let told = asked.join().unwrap().is_ok_and(|answer| answer.status == 200);
+        let told = asked
+            .join()
+            .unwrap()
+            .is_ok_and(|answer| answer.status == 200);
         gantry = machine.dev(&[]);
         gantry.healthy(&project);
         let done = applied(&gantry, n);
@@ -330,12 +499,19 @@ fn killed_during_the_first_start_it_starts_the_next_time() {
 
 #[test]
 fn asked_to_stop_while_it_starts_it_leaves_nothing_running() {
-    for (moment, signal) in [(100, Signal::INT), (300, Signal::TERM), (600, Signal::INT), (1000, Signal::TERM)] {
+    for (moment, signal) in [
+        (100, Signal::INT),
+        (300, Signal::TERM),
+        (600, Signal::INT),
+        (1000, Signal::TERM),
+    ] {
         let machine = Machine::unprepared();
         let mut cut = machine.begin("dev", &[]);
         let_pass(moment);
         cut.stop(signal);
-        until("nothing running", || machine.servers().is_empty().then_some(()));
+        until("nothing running", || {
+            machine.servers().is_empty().then_some(())
+        });
         assert!(!cut.log().contains("panicked"), "{}", cut.log());
     }
 }

@@ -19,11 +19,26 @@ use super::{
 /// Runs what stands in the greeting to be pasted, word for word. Only curl's own configuration file, which makes it show
 /// the headers, is ours.
 fn paste(machine: &Machine, gantry: &Gantry) -> Answer {
-    let begin = gantry.greeting.iter().position(|line| line.contains("curl ")).expect("a curl");
-    let lines = gantry.greeting[begin..].iter().take_while(|line| !line.is_empty());
+    let begin = gantry
+        .greeting
+        .iter()
+        .position(|line| line.contains("curl "))
+        .expect("a curl");
+    let lines = gantry.greeting[begin..]
+        .iter()
+        .take_while(|line| !line.is_empty());
     let text = lines.cloned().collect::<Vec<_>>().join("\n");
-    fs::write(machine.dir().join(".curlrc"), "include\nno-progress-meter\nshow-error\n").unwrap();
-    let output = Command::new("bash").args(["-c", &text]).current_dir("/").env("CURL_HOME", machine.dir()).output().unwrap();
+    fs::write(
+        machine.dir().join(".curlrc"),
+        "include\nno-progress-meter\nshow-error\n",
+    )
+    .unwrap();
+    let output = Command::new("bash")
+        .args(["-c", &text])
+        .current_dir("/")
+        .env("CURL_HOME", machine.dir())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{text}: {output:?}");
     Answer::parse(&String::from_utf8(output.stdout).unwrap())
 }
@@ -35,48 +50,107 @@ fn mode(file: &Path) -> u32 {
 #[test]
 fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
     let machine = Machine::new();
-    let (env, profile) = (machine.data().join("dev.env"), machine.data().join("profile.yaml"));
+    let (env, profile) = (
+        machine.data().join("dev.env"),
+        machine.data().join("profile.yaml"),
+    );
 
     let mut first = machine.dev(&[]);
     let url = format!("http://{}", first.address);
     assert_eq!(field(&first.greeting, "API"), url);
-    assert!(field(&first.greeting, "Token").starts_with(&first.token), "{:?}", first.greeting);
-    assert!(field(&first.greeting, "Pages").starts_with(&format!("{url}/sign-in/link/")), "{:?}", first.greeting);
-    assert!(field(&first.greeting, "CLI").contains(profile.to_str().unwrap()), "{:?}", first.greeting);
+    assert!(
+        field(&first.greeting, "Token").starts_with(&first.token),
+        "{:?}",
+        first.greeting
+    );
+    assert!(
+        field(&first.greeting, "Pages").starts_with(&format!("{url}/sign-in/link/")),
+        "{:?}",
+        first.greeting
+    );
+    assert!(
+        field(&first.greeting, "CLI").contains(profile.to_str().unwrap()),
+        "{:?}",
+        first.greeting
+    );
     let text = fs::read_to_string(&env).unwrap();
-    assert_eq!(text, format!("GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={}\n", first.token, first.organization));
+    assert_eq!(
+        text,
+        format!(
+            "GANTRY_URL={url}\nGANTRY_TOKEN={}\nGANTRY_ORG={}\n",
+            first.token, first.organization
+        )
+    );
     assert_eq!(mode(&env), 0o600, "it holds the token");
     assert_eq!(
         fs::read_to_string(&profile).unwrap(),
-        format!("name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: localhost\npooler_host: pooler.localhost\n")
+        format!(
+            "name: gantry\napi_url: {url}\ndashboard_url: {url}\nproject_host: localhost\npooler_host: pooler.localhost\n"
+        )
     );
 
     let created = paste(&machine, &first);
     let project = created.expect(201);
-    assert_eq!((created.header("x-ratelimit-limit"), created.header("x-ratelimit-remaining")), ("120", "119"));
+    assert_eq!(
+        (
+            created.header("x-ratelimit-limit"),
+            created.header("x-ratelimit-remaining")
+        ),
+        ("120", "119")
+    );
     assert_eq!(created.header("x-ratelimit-reset"), "60");
     assert_eq!(created.header("x-request-id").len(), 32);
     assert_eq!(created.header("x-gotrue-id").len(), 36);
-    assert_eq!((&project["status"], &project["name"]), (&json!("COMING_UP"), &json!("first")));
+    assert_eq!(
+        (&project["status"], &project["name"]),
+        (&json!("COMING_UP"), &json!("first"))
+    );
     let reference = project["ref"].as_str().unwrap();
     first.healthy(reference);
-    assert_eq!(first.query(reference, "create table kept (); select 1 as one").status, 201);
+    assert_eq!(
+        first
+            .query(reference, "create table kept (); select 1 as one")
+            .status,
+        201
+    );
     assert_eq!(first.stop(Signal::INT).code(), Some(0), "{}", first.log());
     assert_eq!(machine.servers(), [], "{}", first.log());
 
     let mut second = machine.dev(&[]);
-    assert_eq!((&second.token, &second.organization), (&first.token, &first.organization));
+    assert_eq!(
+        (&second.token, &second.organization),
+        (&first.token, &first.organization)
+    );
     assert!(!second.stdout.all().contains(&first.token), "shown once");
     // No word about when: what is asked right after the greeting is answered.
-    let kept = second.query(reference, "select count(*)::int as tables from pg_class where relname = 'kept'");
-    assert_eq!(kept.expect(201), json!([{ "tables": 1 }]), "{}", second.log());
+    let kept = second.query(
+        reference,
+        "select count(*)::int as tables from pg_class where relname = 'kept'",
+    );
+    assert_eq!(
+        kept.expect(201),
+        json!([{ "tables": 1 }]),
+        "{}",
+        second.log()
+    );
     second.healthy(reference);
     // The pasted token is right: what is refused is the name.
     let again = paste(&machine, &second);
-    assert!(again.expect(400)["message"].as_str().unwrap().contains("already exists"), "{again:?}");
+    assert!(
+        again.expect(400)["message"]
+            .as_str()
+            .unwrap()
+            .contains("already exists"),
+        "{again:?}"
+    );
     let organizations = second.get("/v1/organizations").expect(200);
     assert_eq!(organizations[0]["id"], second.organization.as_str());
-    assert_eq!(second.stop(Signal::TERM).code(), Some(0), "{}", second.log());
+    assert_eq!(
+        second.stop(Signal::TERM).code(),
+        Some(0),
+        "{}",
+        second.log()
+    );
     assert_eq!(machine.servers(), []);
 }
 
@@ -89,10 +163,17 @@ fn a_project_whose_server_died_while_nobody_looked_is_started_again() {
     gantry.kill();
     let postmaster = machine.postmaster(&format!("projects/{project}")).unwrap();
     rustix::process::kill_process(postmaster, Signal::KILL).unwrap();
-    super::machine::until("the end of the server", || (!super::machine::alive(postmaster)).then_some(()));
+    super::machine::until("the end of the server", || {
+        (!super::machine::alive(postmaster)).then_some(())
+    });
 
     let gantry = machine.dev(&[]);
-    assert_eq!(gantry.query(&project, "select 1 as one").expect(201), json!([{ "one": 1 }]), "{}", gantry.log());
+    assert_eq!(
+        gantry.query(&project, "select 1 as one").expect(201),
+        json!([{ "one": 1 }]),
+        "{}",
+        gantry.log()
+    );
     gantry.healthy(&project);
 }
 
@@ -104,22 +185,46 @@ fn databases_are_reached_where_the_greeting_says() {
     let _held = std::net::TcpListener::bind("127.0.0.1:5432");
     let mut gantry = machine.dev(&[]);
     let line = field(&gantry.greeting, "Databases");
-    assert!(line.contains("5432") && line.ends_with("in use by another program)"), "{line}");
+    assert!(
+        line.contains("5432") && line.ends_with("in use by another program)"),
+        "{line}"
+    );
     let address: std::net::SocketAddr = line.split(',').next().unwrap().parse().unwrap();
     let project = gantry.create("reached");
-    let pooler = gantry.get(&format!("/v1/projects/{project}/config/database/pooler")).expect(200);
-    assert_eq!((&pooler[0]["db_host"], &pooler[0]["db_port"]), (&json!("pooler.localhost"), &json!(address.port())));
+    let pooler = gantry
+        .get(&format!("/v1/projects/{project}/config/database/pooler"))
+        .expect(200);
+    assert_eq!(
+        (&pooler[0]["db_host"], &pooler[0]["db_port"]),
+        (&json!("pooler.localhost"), &json!(address.port()))
+    );
     let mut config = tokio_postgres::Config::new();
-    config.host("127.0.0.1").port(address.port()).user(format!("postgres.{project}")).password(PASSWORD).dbname("postgres");
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    config
+        .host("127.0.0.1")
+        .port(address.port())
+        .user(format!("postgres.{project}"))
+        .password(PASSWORD)
+        .dbname("postgres");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let client = runtime.block_on(async {
         let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         client.simple_query("select 1").await.unwrap();
         client
     });
-    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
-    assert!(runtime.block_on(client.simple_query("select 1")).is_err(), "the session outlives the router");
+    assert_eq!(
+        gantry.stop(Signal::TERM).code(),
+        Some(0),
+        "{}",
+        gantry.log()
+    );
+    assert!(
+        runtime.block_on(client.simple_query("select 1")).is_err(),
+        "the session outlives the router"
+    );
     assert_eq!(machine.servers(), [], "{}", gantry.log());
 }
 
@@ -132,7 +237,10 @@ pub(super) fn service() -> std::net::SocketAddr {
             let mut stream = stream.unwrap();
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
-            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{line}", line.len());
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{line}",
+                line.len()
+            );
             stream.write_all(answer.as_bytes()).unwrap();
         }
     });
@@ -142,10 +250,18 @@ pub(super) fn service() -> std::net::SocketAddr {
 /// What a project's service answers, as a stranger to the machine asks it.
 #[track_caller]
 pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
-    let port = field(&gantry.greeting, "Services").strip_prefix("https://<ref>.localhost:").unwrap().split('/').next().unwrap();
+    let port = field(&gantry.greeting, "Services")
+        .strip_prefix("https://<ref>.localhost:")
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
     let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'');
     let url = format!("https://{project}.localhost:{port}{path}");
-    let output = Command::new("curl").args(["-sS", "--cacert", authority, &url]).output().unwrap();
+    let output = Command::new("curl")
+        .args(["-sS", "--cacert", authority, &url])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{url}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -159,15 +275,38 @@ fn services_are_reached_under_the_projects_own_name() {
     let curl = |path: &str| reached(&gantry, &project, path);
     assert_eq!(curl("/rest/v1/todos?a=b"), "GET /todos?a=b HTTP/1.1\r\n");
     assert!(curl("/auth/v1/").contains("The auth service of this project is not configured."));
-    let set = machine.json(&["upstream", "set", &project, &format!("auth=http://{one}/own")]);
+    let set = machine.json(&[
+        "upstream",
+        "set",
+        &project,
+        &format!("auth=http://{one}/own"),
+    ]);
     assert_eq!(set["before"], json!(null));
     // It hears of the change as other nodes do.
-    super::machine::until("the other service", || (curl("/auth/v1/x") == "GET /own/x HTTP/1.1\r\n").then_some(()));
-    assert_eq!(machine.json(&["upstream", "list"]), json!([{ "project": project, "service": "auth", "url": format!("http://{one}/own") }]));
-    assert_eq!(machine.json(&["upstream", "unset", &project, "auth"])["before"], json!(format!("http://{one}/own")));
+    super::machine::until("the other service", || {
+        (curl("/auth/v1/x") == "GET /own/x HTTP/1.1\r\n").then_some(())
+    });
+    assert_eq!(
+        machine.json(&["upstream", "list"]),
+        json!([{ "project": project, "service": "auth", "url": format!("http://{one}/own") }])
+    );
+    assert_eq!(
+        machine.json(&["upstream", "unset", &project, "auth"])["before"],
+        json!(format!("http://{one}/own"))
+    );
     let refused = machine.run(&["upstream", "set", &project, "auth=https://elsewhere"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    let unknown = machine.run(&["upstream", "set", &"z".repeat(20), "auth=http://127.0.0.1:1"]);
+    let unknown = machine.run(&[
+        "upstream",
+        "set",
+        &"z".repeat(20),
+        "auth=http://127.0.0.1:1",
+    ]);
     assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
-    assert_eq!(gantry.stop(Signal::TERM).code(), Some(0), "{}", gantry.log());
+    assert_eq!(
+        gantry.stop(Signal::TERM).code(),
+        Some(0),
+        "{}",
+        gantry.log()
+    );
 }

@@ -4,9 +4,18 @@ use super::machine::Machine;
 
 /// What a command prints, and how it ended.
 fn said(arguments: &[&str]) -> String {
-    let output = Machine::unprepared().command(arguments).env_remove("COLUMNS").output().unwrap();
+    let output = Machine::unprepared()
+        .command(arguments)
+        .env_remove("COLUMNS")
+        .output()
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    format!("exit {}\n--- out\n{}--- err\n{}", output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    format!(
+        "exit {}\n--- out\n{}--- err\n{}",
+        output.status.code().unwrap(),
+        text(&output.stdout),
+        text(&output.stderr)
+    )
 }
 
 #[test]
@@ -53,29 +62,56 @@ fn every_command_explains_itself() {
     for command in commands {
         let name = [&["gantry"], *command].concat().join("-");
         let help = said(&[*command, &["--help"]].concat());
-        assert!(help.starts_with("exit 0\n") && help.ends_with("--- err\n"), "{help}");
-        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        assert!(
+            help.starts_with("exit 0\n") && help.ends_with("--- err\n"),
+            "{help}"
+        );
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 100),
+            "{help}"
+        );
         insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, { insta::assert_snapshot!(name, help) });
     }
 }
 
 #[test]
 fn mistakes_on_the_command_line_are_explained_with_exit_code_2() {
-    for arguments in [&["serv"][..], &["dev", "--port", "1"], &["token", "create", "--email", "a@example.com"], &["token", "revoke"], &[]] {
+    for arguments in [
+        &["serv"][..],
+        &["dev", "--port", "1"],
+        &["token", "create", "--email", "a@example.com"],
+        &["token", "revoke"],
+        &[],
+    ] {
         let text = said(arguments);
         assert!(text.starts_with("exit 2\n--- out\n--- err\n"), "{text}");
         assert!(text.contains("Usage: gantry"), "{text}");
     }
-    assert!(said(&["serv"]).contains("'serve'"), "the nearest command is proposed");
+    assert!(
+        said(&["serv"]).contains("'serve'"),
+        "the nearest command is proposed"
+    );
     let version = said(&["--version"]);
-    assert_eq!(version, format!("exit 0\n--- out\ngantry {}\n--- err\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        version,
+        format!(
+            "exit 0\n--- out\ngantry {}\n--- err\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    );
 }
 
 #[test]
 fn no_help_shows_a_secret_of_the_environment() {
     let machine = Machine::unprepared();
     let mut command = machine.command(&["dev", "--help"]);
-    let output = command.env("GANTRY_DATABASE_URL", "postgres://ada:hush@db/x").output().unwrap();
+    let output = command
+        .env("GANTRY_DATABASE_URL", "postgres://ada:hush@db/x")
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("GANTRY_DATABASE_URL") && !text.contains("hush"), "{text}");
+    assert!(
+        text.contains("GANTRY_DATABASE_URL") && !text.contains("hush"),
+        "{text}"
+    );
 }

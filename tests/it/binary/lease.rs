@@ -21,8 +21,19 @@ impl Shared {
         let elsewhere = Machine::new();
         let control = elsewhere.dev(&[]);
         rows(&elsewhere, "control", "gantry", "create database shared");
-        let socket = elsewhere.data().join("run/control").display().to_string().replace('/', "%2F").replace(' ', "%20");
-        Self { url: format!("postgres://gantry@{socket}/shared"), machine: Machine::new(), _control: control, elsewhere }
+        let socket = elsewhere
+            .data()
+            .join("run/control")
+            .display()
+            .to_string()
+            .replace('/', "%2F")
+            .replace(' ', "%20");
+        Self {
+            url: format!("postgres://gantry@{socket}/shared"),
+            machine: Machine::new(),
+            _control: control,
+            elsewhere,
+        }
     }
 
     pub(super) fn serve(&self) -> Gantry {
@@ -31,15 +42,44 @@ impl Shared {
 
     /// How often the lease of the folder was taken.
     pub(super) fn generation(&self) -> i64 {
-        rows_in(&self.elsewhere, "control", "gantry", "shared", "select generation from node_leases")[0].get(0)
+        rows_in(
+            &self.elsewhere,
+            "control",
+            "gantry",
+            "shared",
+            "select generation from node_leases",
+        )[0]
+        .get(0)
     }
 
     /// Answers as the owner of an organization.
     pub(super) fn with_owner(&self, mut gantry: Gantry) -> Gantry {
-        let run = |arguments: &[&str]| self.machine.json(&[arguments, &["--database-url", &self.url]].concat());
+        let run = |arguments: &[&str]| {
+            self.machine
+                .json(&[arguments, &["--database-url", &self.url]].concat())
+        };
         run(&["user", "create", "--email", "ops@example.com"]);
-        run(&["org", "create", "--name", "Ops", "--slug", "ops", "--owner", "ops@example.com"]);
-        gantry.token = run(&["token", "create", "--email", "ops@example.com", "--name", "test"])["token"].as_str().unwrap().to_owned();
+        run(&[
+            "org",
+            "create",
+            "--name",
+            "Ops",
+            "--slug",
+            "ops",
+            "--owner",
+            "ops@example.com",
+        ]);
+        gantry.token = run(&[
+            "token",
+            "create",
+            "--email",
+            "ops@example.com",
+            "--name",
+            "test",
+        ])["token"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         "ops".clone_into(&mut gantry.organization);
         gantry
     }
@@ -67,7 +107,9 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     let project = second.create("asked of the second");
     second.healthy(&project);
     first.healthy(&project);
-    first.query(&project, "create table kept as select 42 as n").expect(201);
+    first
+        .query(&project, "create table kept as select 42 as n")
+        .expect(201);
     assert!(!leads(&second), "{}", second.log());
     let holders = || shared.generation();
     assert_eq!(holders(), 1);
@@ -89,18 +131,31 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     third.healthy(&next);
     assert_eq!(holders(), 3);
     second.signal(Signal::CONT);
-    until("the second to notice", || second.log().contains("this process no longer acts").then_some(()));
+    until("the second to notice", || {
+        second
+            .log()
+            .contains("this process no longer acts")
+            .then_some(())
+    });
     for gantry in [&second, &third] {
         for project in [&project, &cut, &stuck, &next] {
             gantry.healthy(project);
         }
-        assert_eq!(gantry.query(&project, "select n from kept").expect(201), json!([{"n": 42}]));
+        assert_eq!(
+            gantry.query(&project, "select n from kept").expect(201),
+            json!([{"n": 42}])
+        );
     }
     let mut projects = vec![project, cut, stuck, next];
     projects.sort();
     assert_eq!(shared.machine.names("projects"), projects);
     for project in &projects {
-        assert!(shared.machine.postmaster(&format!("projects/{project}")).is_some());
+        assert!(
+            shared
+                .machine
+                .postmaster(&format!("projects/{project}"))
+                .is_some()
+        );
     }
 }
 
@@ -114,6 +169,9 @@ fn a_folder_of_another_control_database_is_refused() {
     first.kill();
     let output = shared.machine.run(&["serve", "--listen", "127.0.0.1:0"]);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("belong to another control database"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("belong to another control database"),
+        "{said}"
+    );
     assert_eq!(shared.machine.names("projects"), [project]);
 }

@@ -33,7 +33,10 @@ pub(super) const PASSWORD: &str = "correct horse battery staple";
 
 /// Looks again and again until there is something to see.
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "the processes watched here live in real time")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the processes watched here live in real time"
+)]
 pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
@@ -58,7 +61,12 @@ impl Machine {
             fs::create_dir(machine.data()).unwrap();
             fs::set_permissions(machine.data(), Permissions::from_mode(0o711)).unwrap();
             // Owners and modes are part of a template.
-            let copied = Command::new("cp").arg("-a").arg(templates).arg(machine.data().join("templates")).status().unwrap();
+            let copied = Command::new("cp")
+                .arg("-a")
+                .arg(templates)
+                .arg(machine.data().join("templates"))
+                .status()
+                .unwrap();
             assert!(copied.success());
         }
         machine
@@ -84,16 +92,25 @@ impl Machine {
     /// The executable with these arguments, and nothing of this test's own environment that could steer it.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
-        for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GANTRY_")) {
+        for (name, _) in
+            env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GANTRY_"))
+        {
             command.env_remove(name);
         }
-        command.current_dir(self.dir()).args(arguments).stdin(Stdio::null());
+        command
+            .current_dir(self.dir())
+            .args(arguments)
+            .stdin(Stdio::null());
         command
     }
 
     /// A command on this data folder, to its end.
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).env("GANTRY_DATA_DIR", self.data()).env("GANTRY_POSTGRES_BIN", engine().bin_dir()).output().unwrap()
+        self.command(arguments)
+            .env("GANTRY_DATA_DIR", self.data())
+            .env("GANTRY_POSTGRES_BIN", engine().bin_dir())
+            .output()
+            .unwrap()
     }
 
     /// The JSON a command answers.
@@ -107,14 +124,26 @@ impl Machine {
     /// `gantry dev`, ready.
     pub(super) fn dev(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("dev", arguments);
-        gantry.greeting = gantry.stdout.lines_until("Ctrl-C stops everything").unwrap_or_else(|problem| {
-            let _ = gantry.child.kill();
-            gantry.stderr.finish();
-            panic!("{problem}\n{}", gantry.stderr.all())
-        });
-        gantry.address = field(&gantry.greeting, "API").trim_start_matches("http://").parse().unwrap();
+        gantry.greeting = gantry
+            .stdout
+            .lines_until("Ctrl-C stops everything")
+            .unwrap_or_else(|problem| {
+                let _ = gantry.child.kill();
+                gantry.stderr.finish();
+                panic!("{problem}\n{}", gantry.stderr.all())
+            });
+        gantry.address = field(&gantry.greeting, "API")
+            .trim_start_matches("http://")
+            .parse()
+            .unwrap();
         let variables = fs::read_to_string(self.data().join("dev.env")).unwrap();
-        let value = |name: &str| variables.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        let value = |name: &str| {
+            variables
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap()
+                .to_owned()
+        };
         (gantry.token, gantry.organization) = (value("GANTRY_TOKEN="), value("GANTRY_ORG="));
         gantry
     }
@@ -123,7 +152,13 @@ impl Machine {
     pub(super) fn serve(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("serve", arguments);
         let line = gantry.stderr.until_line("listening").pop().unwrap();
-        gantry.address = line.rsplit_once("address=").unwrap().1.trim().parse().unwrap();
+        gantry.address = line
+            .rsplit_once("address=")
+            .unwrap()
+            .1
+            .trim()
+            .parse()
+            .unwrap();
         gantry
     }
 
@@ -133,8 +168,14 @@ impl Machine {
         // Without it `gantry dev` would install one.
         command.env("GANTRY_POSTGRES_BIN", engine().bin_dir());
         // Nothing is prepared unless a test asks for it: most count what is there.
-        command.env("GANTRY_WARM_CLUSTERS", "0").env("GANTRY_SPARE_CLUSTERS", "0");
-        command.env("GANTRY_LISTEN", "127.0.0.1:0").env("GANTRY_DATA_DIR", self.data()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("GANTRY_WARM_CLUSTERS", "0")
+            .env("GANTRY_SPARE_CLUSTERS", "0");
+        command
+            .env("GANTRY_LISTEN", "127.0.0.1:0")
+            .env("GANTRY_DATA_DIR", self.data())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         Gantry {
             stdout: Lines::of(child.stdout.take().unwrap()),
@@ -153,14 +194,20 @@ impl Machine {
         let ours = |entry: fs::DirEntry| {
             let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
             let program = fs::read_to_string(entry.path().join("comm")).ok()?;
-            let inside = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&data));
+            let inside =
+                fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&data));
             let named = || {
                 let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-                matches!(program.trim(), "initdb" | "postgres") && String::from_utf8_lossy(&line).contains(&*data.to_string_lossy())
+                matches!(program.trim(), "initdb" | "postgres")
+                    && String::from_utf8_lossy(&line).contains(&*data.to_string_lossy())
             };
             (inside || named()).then_some(pid)
         };
-        fs::read_dir("/proc").unwrap().flatten().filter_map(ours).collect()
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(ours)
+            .collect()
     }
 
     /// The postmaster whose data is `<data folder>/<place>/data`.
@@ -174,8 +221,13 @@ impl Machine {
 
     /// Names in a folder of the data folder. One that is not there is empty.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.data().join(folder)).into_iter().flatten().flatten();
-        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let entries = fs::read_dir(self.data().join(folder))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -193,8 +245,11 @@ impl Drop for Machine {
 /// The text after a label of the greeting.
 #[track_caller]
 pub(super) fn field<'a>(greeting: &'a [String], label: &str) -> &'a str {
-    let line = greeting.iter().find_map(|line| line.trim_start().strip_prefix(label));
-    line.unwrap_or_else(|| panic!("no {label} in {greeting:?}")).trim()
+    let line = greeting
+        .iter()
+        .find_map(|line| line.trim_start().strip_prefix(label));
+    line.unwrap_or_else(|| panic!("no {label} in {greeting:?}"))
+        .trim()
 }
 
 /// Whether a server runs under this pid.
@@ -226,21 +281,33 @@ impl Gantry {
 
     /// Asks for a project, and returns its ref.
     pub(super) fn create(&self, name: &str) -> String {
-        let body = json!({ "name": name, "organization_slug": self.organization, "db_pass": PASSWORD });
+        let body =
+            json!({ "name": name, "organization_slug": self.organization, "db_pass": PASSWORD });
         let created = self.send("POST", "/v1/projects", Some(&body)).expect(201);
         created["ref"].as_str().unwrap().to_owned()
     }
 
     pub(super) fn query(&self, project: &str, sql: &str) -> Answer {
-        self.send("POST", &format!("/v1/projects/{project}/database/query"), Some(&json!({ "query": sql })))
+        self.send(
+            "POST",
+            &format!("/v1/projects/{project}/database/query"),
+            Some(&json!({ "query": sql })),
+        )
     }
 
     /// Waits until the project answers SQL, which the operation itself waits for, and is shown as healthy.
     #[track_caller]
     pub(super) fn healthy(&self, project: &str) {
-        let answer = until("a project that answers", || Some(self.query(project, "select 1 as one")).filter(|answer| answer.status != 544));
+        let answer = until("a project that answers", || {
+            Some(self.query(project, "select 1 as one")).filter(|answer| answer.status != 544)
+        });
         assert_eq!(answer.expect(201), json!([{ "one": 1 }]), "{}", self.log());
-        assert_eq!(self.get(&format!("/v1/projects/{project}")).expect(200)["status"], "ACTIVE_HEALTHY", "{}", self.log());
+        assert_eq!(
+            self.get(&format!("/v1/projects/{project}")).expect(200)["status"],
+            "ACTIVE_HEALTHY",
+            "{}",
+            self.log()
+        );
     }
 
     pub(super) fn signal(&self, signal: Signal) {
@@ -303,13 +370,18 @@ impl Lines {
                 let _ = sender.send(line);
             }
         });
-        Self { seen, coming, reader: Some(reader) }
+        Self {
+            seen,
+            coming,
+            reader: Some(reader),
+        }
     }
 
     /// The lines up to and including the first with this text in it.
     #[track_caller]
     pub(super) fn until_line(&mut self, text: &str) -> Vec<String> {
-        self.lines_until(text).unwrap_or_else(|problem| panic!("{problem}"))
+        self.lines_until(text)
+            .unwrap_or_else(|problem| panic!("{problem}"))
     }
 
     fn lines_until(&mut self, text: &str) -> Result<Vec<String>, String> {
@@ -317,8 +389,12 @@ impl Lines {
         loop {
             match self.coming.recv_timeout(PATIENCE) {
                 Ok(line) => lines.push(line),
-                Err(RecvTimeoutError::Timeout) => return Err(format!("no {text:?} within {PATIENCE:?}: {lines:?}")),
-                Err(RecvTimeoutError::Disconnected) => return Err(format!("it ended before it said {text:?}: {lines:?}")),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(format!("no {text:?} within {PATIENCE:?}: {lines:?}"));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(format!("it ended before it said {text:?}: {lines:?}"));
+                }
             }
             if lines.last().is_some_and(|line| line.contains(text)) {
                 return Ok(lines);
@@ -340,5 +416,8 @@ impl Lines {
 /// Runs another program to its end.
 #[track_caller]
 pub(super) fn program(name: &str, arguments: &[&OsStr]) -> Output {
-    Command::new(name).args(arguments).output().unwrap_or_else(|error| panic!("{name}: {error}"))
+    Command::new(name)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
 }

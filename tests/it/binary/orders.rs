@@ -27,7 +27,8 @@ enum Step {
 const ORDER: &str = "select from acme_orders";
 const ANSWER: &str = "select from acme_orders where token is not null";
 
-const DUE: &str = "update custom_hostnames set state = 'verified', refusal = null, not_before = now()";
+const DUE: &str =
+    "update custom_hostnames set state = 'verified', refusal = null, not_before = now()";
 
 /// While the account is made, the order begun, the answer written, the authority looks, the certificate is fetched.
 const STEPS: [Step; 8] = [
@@ -43,12 +44,20 @@ const STEPS: [Step; 8] = [
 
 #[test]
 fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let machine = Machine::new();
     let names = runtime.block_on(NameServer::start());
     let (https, http) = (free(), free());
     let pebble = runtime.block_on(Pebble::start(machine.dir(), http, https, names.address));
-    let (https, http, root) = (format!("127.0.0.1:{https}"), format!("127.0.0.1:{http}"), machine.dir().join("pebble-ca.pem"));
+    let (https, http, root) = (
+        format!("127.0.0.1:{https}"),
+        format!("127.0.0.1:{http}"),
+        machine.dir().join("pebble-ca.pem"),
+    );
     let resolver = names.address.to_string();
     let arguments = [
         ["--edge-https-listen", &https],
@@ -65,18 +74,28 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
     for (n, step) in STEPS.into_iter().enumerate() {
         let host = format!("a{n}.customer.test");
         names.remember(&host, RecordType::A, RData::A(A::from(Ipv4Addr::LOCALHOST)));
-        gantry.send("POST", &format!("{path}/initialize"), Some(&json!({ "custom_hostname": host }))).expect(201);
+        gantry
+            .send(
+                "POST",
+                &format!("{path}/initialize"),
+                Some(&json!({ "custom_hostname": host })),
+            )
+            .expect(201);
         let issued = pebble.said("Issued certificate");
         // Budgets are another subject.
         rows(&machine, "control", "gantry", "delete from acme_begun");
         // The zone's own name servers would have to be on port 53: that they were asked is taken for granted.
         rows(&machine, "control", "gantry", DUE);
-        gantry.send("POST", &format!("{path}/reverify"), None).expect(201);
+        gantry
+            .send("POST", &format!("{path}/reverify"), None)
+            .expect(201);
         let more = match step {
             Step::After(millis) => millis,
             Step::Found(sql, millis) => {
                 // It may be over before it is seen: then it is killed after all.
-                until(sql, || (count(sql) > 0 || count("select from hostname_certificates") > 0).then_some(()));
+                until(sql, || {
+                    (count(sql) > 0 || count("select from hostname_certificates") > 0).then_some(())
+                });
                 millis
             }
         };
@@ -84,7 +103,12 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
         gantry.kill();
         let known = count(ORDER) + count("select from hostname_certificates") > 0;
         // Who was killed looked at it: nobody else does for two minutes.
-        rows(&machine, "control", "gantry", "update custom_hostnames set not_before = now()");
+        rows(
+            &machine,
+            "control",
+            "gantry",
+            "update custom_hostnames set not_before = now()",
+        );
         gantry = machine.dev(&arguments);
         let mut refused = 0;
         until("a certificate", || {
@@ -92,18 +116,31 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
                 // The authority looked while nobody was there, and will not look again: the name is proven, and ordered, anew.
                 refused += 1;
                 rows(&machine, "control", "gantry", DUE);
-                gantry.send("POST", &format!("{path}/reverify"), None).expect(201);
+                gantry
+                    .send("POST", &format!("{path}/reverify"), None)
+                    .expect(201);
             }
             (count("select from custom_hostnames where state = 'certified'") == 1).then_some(())
         });
-        assert_eq!(gantry.get(&path).expect(200)["status"], "4_origin_setup_completed");
-        assert_eq!(pebble.said("Issued certificate") - issued, 1, "{step:?}: {}", gantry.log());
+        assert_eq!(
+            gantry.get(&path).expect(200)["status"],
+            "4_origin_setup_completed"
+        );
+        assert_eq!(
+            pebble.said("Issued certificate") - issued,
+            1,
+            "{step:?}: {}",
+            gantry.log()
+        );
         assert_eq!(count("select from hostname_certificates"), 1, "{step:?}");
         let begun = count("select from acme_begun");
         // Only what the authority was told and nobody wrote down can be asked for again.
         let lost = usize::from(begun == refused + 2 && !known);
         assert_eq!(begun, 1 + refused + lost, "{step:?}: {}", gantry.log());
-        assert!(refused <= 1 && pebble.said("set INVALID") >= refused, "{step:?}: {refused} orders were refused");
+        assert!(
+            refused <= 1 && pebble.said("set INVALID") >= refused,
+            "{step:?}: {refused} orders were refused"
+        );
         assert_eq!(gantry.send("DELETE", &path, None).status, 200);
     }
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());

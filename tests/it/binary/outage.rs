@@ -31,12 +31,32 @@ impl Used {
     fn new() -> Self {
         let machine = Machine::new();
         // Free a moment ago, which is all that can be known.
-        let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let gantry = machine.dev(&["--upstream", &format!("rest=http://{}", service()), "--admin-listen", &admin.to_string()]);
-        machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+        let admin = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let gantry = machine.dev(&[
+            "--upstream",
+            &format!("rest=http://{}", service()),
+            "--admin-listen",
+            &admin.to_string(),
+        ]);
+        machine.json(&[
+            "limits",
+            "set",
+            "--org",
+            &gantry.organization,
+            "--requests",
+            "100000",
+        ]);
         let project = gantry.create("used");
         gantry.healthy(&project);
-        let used = Self { machine, gantry, project, admin };
+        let used = Self {
+            machine,
+            gantry,
+            project,
+            admin,
+        };
         used.assert_reached();
         used
     }
@@ -47,25 +67,50 @@ impl Used {
         let line = field(&self.gantry.greeting, "Databases");
         let address: SocketAddr = line.split([',', ' ']).next().unwrap().parse().unwrap();
         let mut config = tokio_postgres::Config::new();
-        config.host("127.0.0.1").port(address.port()).user(format!("postgres.{}", self.project)).password(PASSWORD).dbname("postgres");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        config
+            .host("127.0.0.1")
+            .port(address.port())
+            .user(format!("postgres.{}", self.project))
+            .password(PASSWORD)
+            .dbname("postgres");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let answer = runtime.block_on(async {
             let (client, connection) = config.connect(tokio_postgres::NoTls).await?;
             tokio::spawn(connection);
-            client.query_one("select 1", &[]).await.map(|row| row.get::<_, i32>(0))
+            client
+                .query_one("select 1", &[])
+                .await
+                .map(|row| row.get::<_, i32>(0))
         });
-        assert_eq!(answer.unwrap_or_else(|error| panic!("{error:?}\n{}", self.gantry.log())), 1);
-        assert_eq!(reached(&self.gantry, &self.project, "/rest/v1/todos"), "GET /todos HTTP/1.1\r\n");
+        assert_eq!(
+            answer.unwrap_or_else(|error| panic!("{error:?}\n{}", self.gantry.log())),
+            1
+        );
+        assert_eq!(
+            reached(&self.gantry, &self.project, "/rest/v1/todos"),
+            "GET /todos HTTP/1.1\r\n"
+        );
     }
 
     /// The answer to a question that needs the control database, which must come soon.
     #[track_caller]
-    #[expect(clippy::disallowed_methods, reason = "the server watched here lives in real time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server watched here lives in real time"
+    )]
     fn soon(&self, method: &str, path: &str) -> Answer {
         let begun = Instant::now();
         let body = (method == "POST").then(|| json!({ "name": "x", "organization_slug": self.gantry.organization, "db_pass": PASSWORD }));
         let answer = self.gantry.send(method, path, body.as_ref());
-        assert!(begun.elapsed() < SOON, "{method} {path} took {:?}: {answer:?}\n{}", begun.elapsed(), self.gantry.log());
+        assert!(
+            begun.elapsed() < SOON,
+            "{method} {path} took {:?}: {answer:?}\n{}",
+            begun.elapsed(),
+            self.gantry.log()
+        );
         answer
     }
 
@@ -74,14 +119,26 @@ impl Used {
     }
 
     fn ready(&self) -> u16 {
-        wire::send(self.admin, "GET", "/readyz", None, None).unwrap().status
+        wire::send(self.admin, "GET", "/readyz", None, None)
+            .unwrap()
+            .status
     }
 
     /// The processes of the control cluster, its postmaster first.
     fn control(&self) -> Vec<Pid> {
-        let (data, master) = (self.machine.data().join("control/data"), self.machine.postmaster("control").unwrap());
-        let there = |pid: &Pid| fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| cwd == data);
-        let others = self.machine.servers().into_iter().filter(|pid| *pid != master && there(pid));
+        let (data, master) = (
+            self.machine.data().join("control/data"),
+            self.machine.postmaster("control").unwrap(),
+        );
+        let there = |pid: &Pid| {
+            fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()))
+                .is_ok_and(|cwd| cwd == data)
+        };
+        let others = self
+            .machine
+            .servers()
+            .into_iter()
+            .filter(|pid| *pid != master && there(pid));
         std::iter::once(master).chain(others).collect()
     }
 
@@ -105,7 +162,10 @@ fn assert_refused(answer: &Answer) {
     assert_eq!(answer.status, 503, "{answer:?}");
     assert_eq!(answer.header("retry-after"), "1");
     let text = answer.json()["message"].as_str().unwrap().to_owned();
-    assert!(text.contains("database") && text.ends_with("; try again shortly"), "{text}");
+    assert!(
+        text.contains("database") && text.ends_with("; try again shortly"),
+        "{text}"
+    );
     answer.header("x-ratelimit-limit");
     answer.header("x-request-id");
 }
@@ -115,15 +175,34 @@ fn a_control_cluster_that_is_killed_is_started_again_and_the_server_goes_on() {
     let mut used = Used::new();
     let killed = used.machine.postmaster("control").unwrap();
     kill_process(killed, Signal::KILL).unwrap();
-    until("another server", || used.machine.postmaster("control").filter(|pid| *pid != killed));
+    until("another server", || {
+        used.machine
+            .postmaster("control")
+            .filter(|pid| *pid != killed)
+    });
     used.until_answered();
-    assert!(used.gantry.log().contains("the control cluster's server runs again"), "{}", used.gantry.log());
+    assert!(
+        used.gantry
+            .log()
+            .contains("the control cluster's server runs again"),
+        "{}",
+        used.gantry.log()
+    );
     used.assert_reached();
     until("readiness", || (used.ready() == 200).then_some(()));
     let next = used.gantry.create("made afterwards");
     used.gantry.healthy(&next);
-    assert_eq!(used.gantry.stop(Signal::INT).code(), Some(0), "{}", used.gantry.log());
-    assert_eq!(used.machine.servers(), [], "what is stopped is not started again");
+    assert_eq!(
+        used.gantry.stop(Signal::INT).code(),
+        Some(0),
+        "{}",
+        used.gantry.log()
+    );
+    assert_eq!(
+        used.machine.servers(),
+        [],
+        "what is stopped is not started again"
+    );
 }
 
 #[test]
@@ -147,6 +226,11 @@ fn a_control_cluster_that_hangs_delays_no_request_and_known_projects_are_served(
     used.assert_reached();
     let next = used.gantry.create("made afterwards");
     used.gantry.healthy(&next);
-    assert_eq!(used.gantry.stop(Signal::INT).code(), Some(0), "{}", used.gantry.log());
+    assert_eq!(
+        used.gantry.stop(Signal::INT).code(),
+        Some(0),
+        "{}",
+        used.gantry.log()
+    );
     assert_eq!(used.machine.servers(), []);
 }

@@ -11,7 +11,10 @@ const PASSAGES: [&str; 4] = ["control", "projects", "run", "tmp"];
 
 /// Whether other accounts may have this mode at this place in the data folder.
 fn is_listed(place: &Path, mode: u32) -> bool {
-    let parts: Vec<_> = place.components().map(|part| part.as_os_str().to_str().unwrap()).collect();
+    let parts: Vec<_> = place
+        .components()
+        .map(|part| part.as_os_str().to_str().unwrap())
+        .collect();
     let allowed = match parts.as_slice() {
         // The folder itself, one that servers pass through, and a project's own in it.
         [] | ["projects" | "tmp", _] => 0o711,
@@ -47,24 +50,64 @@ fn another_account_reads_nothing_of_a_used_data_folder() {
     // As an earlier version left it.
     fs::create_dir_all(machine.data().join("logs")).unwrap();
     fs::set_permissions(machine.data(), fs::Permissions::from_mode(0o711)).unwrap();
-    fs::set_permissions(machine.data().join("logs"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(
+        machine.data().join("logs"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
 
     let mut gantry = machine.dev(&[]);
     let project = gantry.create("used");
     gantry.healthy(&project);
-    gantry.query(&project, "create table notes as select 1 n").expect(201);
-    gantry.get(&format!("/v1/projects/{project}/analytics/endpoints/logs.all")).expect(200);
+    gantry
+        .query(&project, "create table notes as select 1 n")
+        .expect(201);
+    gantry
+        .get(&format!(
+            "/v1/projects/{project}/analytics/endpoints/logs.all"
+        ))
+        .expect(200);
     gantry.stop(Signal::INT);
 
     let mut open = Vec::new();
     walk(&machine.data(), Path::new(""), &mut open);
     assert!(open.is_empty(), "{open:?}");
-    assert!(machine.data().join("logs").read_dir().unwrap().count() > 0, "there are logs to be private");
+    assert!(
+        machine.data().join("logs").read_dir().unwrap().count() > 0,
+        "there are logs to be private"
+    );
     if rustix::process::geteuid().is_root() {
-        let find = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "find"];
-        let readable = ["(", "-readable", "-o", "-writable", ")", "-not", "-type", "l", "-not", "-path", "*/engines*"];
-        let output = Command::new("setpriv").args(find).arg(machine.data()).args(readable).output().unwrap();
+        let find = [
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "find",
+        ];
+        let readable = [
+            "(",
+            "-readable",
+            "-o",
+            "-writable",
+            ")",
+            "-not",
+            "-type",
+            "l",
+            "-not",
+            "-path",
+            "*/engines*",
+        ];
+        let output = Command::new("setpriv")
+            .args(find)
+            .arg(machine.data())
+            .args(readable)
+            .output()
+            .unwrap();
         let seen = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(seen.lines().all(|line| line.ends_with("/db-ca.pem")), "{seen}");
+        assert!(
+            seen.lines().all(|line| line.ends_with("/db-ca.pem")),
+            "{seen}"
+        );
     }
 }

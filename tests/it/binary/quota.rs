@@ -29,7 +29,10 @@ fn remaining(gantry: &Gantry) -> u32 {
 fn a_restart_gives_no_quota_back() {
     let machine = Machine::new();
     let mut first = machine.dev(&[]);
-    assert_eq!([remaining(&first), remaining(&first), remaining(&first)], [119, 118, 117]);
+    assert_eq!(
+        [remaining(&first), remaining(&first), remaining(&first)],
+        [119, 118, 117]
+    );
     assert_eq!(first.stop(Signal::INT).code(), Some(0), "{}", first.log());
 
     let mut second = machine.dev(&[]);
@@ -44,7 +47,13 @@ fn admitted_in_burst(gantry: &Gantry, kill_after: Option<usize>) -> usize {
     let (address, token) = (gantry.address, &gantry.token);
     thread::scope(|scope| {
         let client = || {
-            while let Ok(answer) = wire::send(address, "GET", "/v1/projects/aaaaaaaaaaaaaaaaaaaa/vanity-subdomain", Some(token), None) {
+            while let Ok(answer) = wire::send(
+                address,
+                "GET",
+                "/v1/projects/aaaaaaaaaaaaaaaaaaaa/vanity-subdomain",
+                Some(token),
+                None,
+            ) {
                 match answer.status {
                     404 => drop(admitted.fetch_add(1, Ordering::SeqCst)),
                     429 => return,
@@ -54,7 +63,9 @@ fn admitted_in_burst(gantry: &Gantry, kill_after: Option<usize>) -> usize {
         };
         let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
         if let Some(after) = kill_after {
-            while admitted.load(Ordering::SeqCst) < after && !clients.iter().all(thread::ScopedJoinHandle::is_finished) {
+            while admitted.load(Ordering::SeqCst) < after
+                && !clients.iter().all(thread::ScopedJoinHandle::is_finished)
+            {
                 thread::yield_now();
             }
             gantry.signal(Signal::KILL);
@@ -75,11 +86,20 @@ fn a_kill_in_the_middle_of_a_burst_gives_no_quota_back() {
         first.kill();
         let mut second = machine.dev(&[]);
         let after = admitted_in_burst(&second, None);
-        assert!(began.elapsed() < Duration::from_secs(55), "the window is over: this machine is too slow for the test");
+        assert!(
+            began.elapsed() < Duration::from_secs(55),
+            "the window is over: this machine is too slow for the test"
+        );
         assert!(before >= kill_after, "{before} before the kill");
-        assert!(before + after <= 10, "{before} before the kill and {after} after it, of 10");
+        assert!(
+            before + after <= 10,
+            "{before} before the kill and {after} after it, of 10"
+        );
         // Four clients may have been admitted without hearing of it; steps are single requests up to eight, and then two.
-        assert!(before + after >= 5, "{before} before the kill and {after} after it, of 10");
+        assert!(
+            before + after >= 5,
+            "{before} before the kill and {after} after it, of 10"
+        );
         assert_eq!(second.stop(Signal::INT).code(), Some(0), "{}", second.log());
         fs::remove_file(machine.data().join("limits")).unwrap();
     }
@@ -93,13 +113,26 @@ fn a_clean_stop_in_the_middle_of_a_window_keeps_the_exact_count() {
         assert_eq!(remaining(&first), remaining_after);
     }
     assert_eq!(first.stop(Signal::INT).code(), Some(0), "{}", first.log());
-    assert_eq!(machine.names("").iter().filter(|name| name.starts_with("limits.log")).count(), 0, "no log is left");
+    assert_eq!(
+        machine
+            .names("")
+            .iter()
+            .filter(|name| name.starts_with("limits.log"))
+            .count(),
+        0,
+        "no log is left"
+    );
     // Twelve were used; the step of the twelfth ends there, that of the next at fourteen.
     let mut second = machine.dev(&[]);
     assert_eq!(remaining(&second), 107, "{}", second.log());
     second.signal(Signal::KILL);
     second.ended();
     let mut third = machine.dev(&[]);
-    assert_eq!(remaining(&third), 105, "the allotment of two counts as used\n{}", third.log());
+    assert_eq!(
+        remaining(&third),
+        105,
+        "the allotment of two counts as used\n{}",
+        third.log()
+    );
     assert_eq!(third.stop(Signal::INT).code(), Some(0), "{}", third.log());
 }

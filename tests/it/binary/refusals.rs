@@ -18,7 +18,10 @@ fn refusal(machine: &Machine, output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    assert!(said.starts_with("gantry: ") && said.ends_with('\n') && said.lines().count() == 1, "{said:?}");
+    assert!(
+        said.starts_with("gantry: ") && said.ends_with('\n') && said.lines().count() == 1,
+        "{said:?}"
+    );
     assert_eq!(machine.servers(), [], "{said}");
     said.trim().to_owned()
 }
@@ -27,7 +30,11 @@ fn refusal(machine: &Machine, output: &Output) -> String {
 fn fake_engine(dir: &Path, version: &str) {
     fs::create_dir(dir).unwrap();
     for name in ["postgres", "initdb"] {
-        fs::write(dir.join(name), format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")).unwrap();
+        fs::write(
+            dir.join(name),
+            format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n"),
+        )
+        .unwrap();
         fs::set_permissions(dir.join(name), Permissions::from_mode(0o755)).unwrap();
     }
 }
@@ -35,8 +42,24 @@ fn fake_engine(dir: &Path, version: &str) {
 #[test]
 fn a_control_group_that_does_not_exist() {
     let machine = Machine::new();
-    let line = refusal(&machine, &machine.run(&["serve", "--listen", "127.0.0.1:0", "--log", "off", "--cgroup-parent", "/no-such-group"]));
-    assert!(line.starts_with("gantry: no control groups can be made under /no-such-group: it must exist"), "{line}");
+    let line = refusal(
+        &machine,
+        &machine.run(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log",
+            "off",
+            "--cgroup-parent",
+            "/no-such-group",
+        ]),
+    );
+    assert!(
+        line.starts_with(
+            "gantry: no control groups can be made under /no-such-group: it must exist"
+        ),
+        "{line}"
+    );
 }
 
 #[test]
@@ -46,10 +69,30 @@ fn a_port_in_use() {
     let address = taken.local_addr().unwrap().to_string();
     for command in ["dev", "serve"] {
         let line = refusal(&machine, &machine.run(&[command, "--listen", &address]));
-        assert_eq!(line, format!("gantry: {address} is in use by another program; stop it, or choose another address with --listen"));
-        let line = refusal(&machine, &machine.run(&[command, "--listen", "127.0.0.1:0", "--admin-listen", &address]));
-        assert!(line.starts_with(&format!("gantry: {address} is in use by another program")), "{line}");
-        assert!(line.ends_with("--admin-listen"), "the flag that is wrong: {line}");
+        assert_eq!(
+            line,
+            format!(
+                "gantry: {address} is in use by another program; stop it, or choose another address with --listen"
+            )
+        );
+        let line = refusal(
+            &machine,
+            &machine.run(&[
+                command,
+                "--listen",
+                "127.0.0.1:0",
+                "--admin-listen",
+                &address,
+            ]),
+        );
+        assert!(
+            line.starts_with(&format!("gantry: {address} is in use by another program")),
+            "{line}"
+        );
+        assert!(
+            line.ends_with("--admin-listen"),
+            "the flag that is wrong: {line}"
+        );
     }
     assert!(!machine.data().exists(), "nothing was begun");
 }
@@ -58,7 +101,16 @@ fn a_port_in_use() {
 fn a_folder_that_cannot_be_written() {
     let machine = Machine::unprepared();
     // Not even root can make a folder there.
-    let output = machine.command(&["dev", "--listen", "127.0.0.1:0", "--data-dir", "/proc/gantry/data"]).output().unwrap();
+    let output = machine
+        .command(&[
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            "/proc/gantry/data",
+        ])
+        .output()
+        .unwrap();
     let line = refusal(&machine, &output);
     assert!(line.contains("/proc/gantry"), "{line}");
     fs::write(machine.data(), "a file").unwrap();
@@ -74,7 +126,10 @@ fn a_folder_that_servers_cannot_enter() {
     let machine = Machine::unprepared();
     fs::set_permissions(machine.dir(), Permissions::from_mode(0o700)).unwrap();
     let line = refusal(&machine, &machine.run(&["dev", "--listen", "127.0.0.1:0"]));
-    assert!(line.contains("cannot enter") && line.contains("has mode 0700"), "{line}");
+    assert!(
+        line.contains("cannot enter") && line.contains("has mode 0700"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -84,8 +139,15 @@ fn a_folder_that_another_gantry_uses() {
     let output = machine.run(&["dev", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("is in use by another gantry (pid ") && said.lines().count() == 1, "{said}");
-    assert_eq!(gantry.get("/v1/organizations").status, 200, "the first is not disturbed");
+    assert!(
+        said.contains("is in use by another gantry (pid ") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(
+        gantry.get("/v1/organizations").status,
+        200,
+        "the first is not disturbed"
+    );
 }
 
 #[test]
@@ -96,8 +158,21 @@ fn no_postgresql_or_one_that_is_too_old_or_broken() {
     fake_engine(&bin("old"), "13.4");
     fake_engine(&bin("broken"), "of some kind");
     let run = |name: &str| {
-        let mut command = machine.command(&["dev", "--listen", "127.0.0.1:0", "--postgres-bin", bin(name).to_str().unwrap()]);
-        refusal(&machine, &command.env("GANTRY_DATA_DIR", machine.data()).env("PATH", bin("empty")).output().unwrap())
+        let mut command = machine.command(&[
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--postgres-bin",
+            bin(name).to_str().unwrap(),
+        ]);
+        refusal(
+            &machine,
+            &command
+                .env("GANTRY_DATA_DIR", machine.data())
+                .env("PATH", bin("empty"))
+                .output()
+                .unwrap(),
+        )
     };
     assert_eq!(
         run("empty"),
@@ -113,7 +188,11 @@ fn no_postgresql_or_one_that_is_too_old_or_broken() {
             bin("old").display()
         )
     );
-    assert!(run("broken").contains("broken/postgres --version failed"), "{}", run("broken"));
+    assert!(
+        run("broken").contains("broken/postgres --version failed"),
+        "{}",
+        run("broken")
+    );
     assert!(!machine.data().exists(), "nothing was begun");
 }
 
@@ -133,7 +212,15 @@ fn plain_http_for_other_machines() {
 fn a_certificate_that_is_not_there_or_is_none() {
     let machine = Machine::unprepared();
     let file = machine.dir().join("cert.pem");
-    let arguments = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", file.to_str().unwrap(), "--tls-key", file.to_str().unwrap()];
+    let arguments = [
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--tls-cert",
+        file.to_str().unwrap(),
+        "--tls-key",
+        file.to_str().unwrap(),
+    ];
     for text in [None, Some("not PEM")] {
         if let Some(text) = text {
             fs::write(&file, text).unwrap();
@@ -148,15 +235,36 @@ fn a_certificate_that_is_not_there_or_is_none() {
 fn a_control_database_that_does_not_answer() {
     let machine = Machine::unprepared();
     // Bound and never accepting: a port that nobody else takes meanwhile. Its backlog is never read.
-    let closed = { TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
+    let closed = {
+        TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+    };
     let url = format!("postgres://someone:hush@{closed}/control");
     for command in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"]] {
-        let line = refusal(&machine, &machine.run(&[command, &["--database-url", &url]].concat()));
-        assert!(!line.contains("hush"), "the password is nobody's business: {line}");
+        let line = refusal(
+            &machine,
+            &machine.run(&[command, &["--database-url", &url]].concat()),
+        );
+        assert!(
+            !line.contains("hush"),
+            "the password is nobody's business: {line}"
+        );
         assert!(line.contains("refused"), "the reason: {line}");
     }
-    let line = refusal(&machine, &machine.run(&["migrate", "--database-url", "postgres://someone:hush@host:nan/x"]));
-    assert!(!line.contains("hush") && line.contains("--database-url"), "{line}");
+    let line = refusal(
+        &machine,
+        &machine.run(&[
+            "migrate",
+            "--database-url",
+            "postgres://someone:hush@host:nan/x",
+        ]),
+    );
+    assert!(
+        !line.contains("hush") && line.contains("--database-url"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -167,10 +275,26 @@ fn another_sealing_key() {
     let started = |content: &str| {
         fs::write(&file, content).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        refusal(&machine, &machine.run(&["serve", "--listen", "127.0.0.1:0", "--sealing-key", file.to_str().unwrap()]))
+        refusal(
+            &machine,
+            &machine.run(&[
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--sealing-key",
+                file.to_str().unwrap(),
+            ]),
+        )
     };
-    assert!(started(&"ab".repeat(32)).contains("encrypted with another key than this server's: start it with --sealing-key"));
-    assert!(started("hush").ends_with("does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)"));
+    assert!(
+        started(&"ab".repeat(32))
+            .contains("encrypted with another key than this server's: start it with --sealing-key")
+    );
+    assert!(
+        started("hush").ends_with(
+            "does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)"
+        )
+    );
 }
 
 #[test]
@@ -178,14 +302,24 @@ fn a_place_for_logs_that_cannot_be_used() {
     let machine = Machine::new();
     let secret = machine.dir().join("secret");
     let begin = |endpoint: &str| {
-        let place = ["--logs-url", "s3://lines/of", "--logs-s3-endpoint", endpoint, "--logs-s3-access-key-id", "KEY"];
+        let place = [
+            "--logs-url",
+            "s3://lines/of",
+            "--logs-s3-endpoint",
+            endpoint,
+            "--logs-s3-access-key-id",
+            "KEY",
+        ];
         let secret = ["--logs-s3-secret-access-key", secret.to_str().unwrap()];
         machine.run(&[&["dev", "--listen", "127.0.0.1:0"][..], &place, &secret].concat())
     };
     let run = |endpoint: &str| refusal(&machine, &begin(endpoint));
     let there = || fs::read_dir(machine.data()).map_or(0, Iterator::count);
     let before = there();
-    assert!(run("http://127.0.0.1:9").starts_with(&format!("gantry: cannot read {}: ", secret.display())));
+    assert!(
+        run("http://127.0.0.1:9")
+            .starts_with(&format!("gantry: cannot read {}: ", secret.display()))
+    );
     fs::write(&secret, "hush").unwrap();
     let line = run("http://10.0.0.1:9000");
     assert!(
@@ -198,6 +332,13 @@ fn a_place_for_logs_that_cannot_be_used() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let line = said.lines().last().unwrap();
     let says = "gantry: opening the logs: files of log lines cannot be kept in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
-    assert!(line.starts_with(says) && line.contains("refused") && !said.contains("hush"), "{said}");
-    assert_eq!((output.status.code(), machine.servers()), (Some(1), vec![]), "{said}");
+    assert!(
+        line.starts_with(says) && line.contains("refused") && !said.contains("hush"),
+        "{said}"
+    );
+    assert_eq!(
+        (output.status.code(), machine.servers()),
+        (Some(1), vec![]),
+        "{said}"
+    );
 }

@@ -13,8 +13,24 @@ use super::{
 /// A user, an organization and a token, made the way an operator makes them.
 fn with_owner(machine: &Machine, mut gantry: Gantry) -> Gantry {
     machine.json(&["user", "create", "--email", "ops@example.com"]);
-    machine.json(&["org", "create", "--name", "Ops", "--slug", "ops", "--owner", "ops@example.com"]);
-    let token = machine.json(&["token", "create", "--email", "ops@example.com", "--name", "test"]);
+    machine.json(&[
+        "org",
+        "create",
+        "--name",
+        "Ops",
+        "--slug",
+        "ops",
+        "--owner",
+        "ops@example.com",
+    ]);
+    let token = machine.json(&[
+        "token",
+        "create",
+        "--email",
+        "ops@example.com",
+        "--name",
+        "test",
+    ]);
     gantry.token = token["token"].as_str().unwrap().to_owned();
     "ops".clone_into(&mut gantry.organization);
     gantry
@@ -23,7 +39,10 @@ fn with_owner(machine: &Machine, mut gantry: Gantry) -> Gantry {
 #[test]
 fn https_with_a_certificate_of_the_operators_own() {
     let machine = Machine::new();
-    let (cert, key) = (machine.dir().join("cert.pem"), machine.dir().join("key.pem"));
+    let (cert, key) = (
+        machine.dir().join("cert.pem"),
+        machine.dir().join("key.pem"),
+    );
     let made = program(
         "openssl",
         &[
@@ -49,18 +68,48 @@ fn https_with_a_certificate_of_the_operators_own() {
     assert!(made.status.success(), "{made:?}");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
 
-    let gantry = machine.serve(&["--listen", "0.0.0.0:0", "--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()]);
+    let gantry = machine.serve(&[
+        "--listen",
+        "0.0.0.0:0",
+        "--tls-cert",
+        cert.to_str().unwrap(),
+        "--tls-key",
+        key.to_str().unwrap(),
+    ]);
     let gantry = with_owner(&machine, gantry);
-    let url = format!("https://127.0.0.1:{}/v1/organizations", gantry.address.port());
+    let url = format!(
+        "https://127.0.0.1:{}/v1/organizations",
+        gantry.address.port()
+    );
     let bearer = format!("Authorization: Bearer {}", gantry.token);
     for version in ["--http1.1", "--http2"] {
-        let arguments: [&OsStr; 8] = ["-q", "-sS", "--fail", version, "--cacert", cert.to_str().unwrap(), "-H", &bearer].map(OsStr::new);
+        let arguments: [&OsStr; 8] = [
+            "-q",
+            "-sS",
+            "--fail",
+            version,
+            "--cacert",
+            cert.to_str().unwrap(),
+            "-H",
+            &bearer,
+        ]
+        .map(OsStr::new);
         let answer = program("curl", &[&arguments[..], &[url.as_ref()]].concat());
-        assert!(answer.status.success(), "{version}: {answer:?}\n{}", gantry.log());
+        assert!(
+            answer.status.success(),
+            "{version}: {answer:?}\n{}",
+            gantry.log()
+        );
         let body: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
         assert_eq!(body[0]["slug"], "ops", "{version}");
     }
-    let plain = wire::send(([127, 0, 0, 1], gantry.address.port()).into(), "GET", "/v1/organizations", Some(&gantry.token), None);
+    let plain = wire::send(
+        ([127, 0, 0, 1], gantry.address.port()).into(),
+        "GET",
+        "/v1/organizations",
+        Some(&gantry.token),
+        None,
+    );
     assert!(plain.is_err(), "plain HTTP on the same port: {plain:?}");
 }
 
@@ -68,30 +117,63 @@ fn https_with_a_certificate_of_the_operators_own() {
 fn the_operators_listener_is_apart_from_the_api() {
     let machine = Machine::new();
     // Found free, and taken by gantry a moment later.
-    let admin = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
+    let admin = {
+        std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+    };
     let gantry = machine.serve(&["--admin-listen", &admin.to_string(), "--unsafe-no-sandbox"]);
     let gantry = with_owner(&machine, gantry);
     let look = |path| wire::send(admin, "GET", path, None, None).unwrap();
     let health = look("/healthz");
-    assert_eq!((health.status, health.text.lines().next()), (200, Some("ok")));
-    let warned = |what| health.text.lines().any(|line| line.starts_with("warning: ") && line.contains(what));
-    assert_eq!((warned("Landlock"), warned("share one user id")), (true, !rustix::process::geteuid().is_root()), "{}", health.text);
-    assert_eq!((look("/readyz").status, look("/readyz").text.as_str()), (200, "ready\n"));
+    assert_eq!(
+        (health.status, health.text.lines().next()),
+        (200, Some("ok"))
+    );
+    let warned = |what| {
+        health
+            .text
+            .lines()
+            .any(|line| line.starts_with("warning: ") && line.contains(what))
+    };
+    assert_eq!(
+        (warned("Landlock"), warned("share one user id")),
+        (true, !rustix::process::geteuid().is_root()),
+        "{}",
+        health.text
+    );
+    assert_eq!(
+        (look("/readyz").status, look("/readyz").text.as_str()),
+        (200, "ready\n")
+    );
     assert_eq!(gantry.get("/v1/organizations").status, 200);
     let metrics = look("/metrics").text;
     let line = r#"gantry_requests_total{operation="v1-list-all-organizations",status="2xx"} 1"#;
     assert!(metrics.lines().any(|found| found == line), "{metrics}");
-    assert!(metrics.contains("gantry_request_seconds_bucket{operation=\"v1-list-all-organizations\""), "{metrics}");
+    assert!(
+        metrics.contains("gantry_request_seconds_bucket{operation=\"v1-list-all-organizations\""),
+        "{metrics}"
+    );
 
     for path in ["/healthz", "/readyz", "/metrics"] {
-        assert_eq!(gantry.get(path).expect(404)["message"], format!("Cannot GET {path}"));
+        assert_eq!(
+            gantry.get(path).expect(404)["message"],
+            format!("Cannot GET {path}")
+        );
     }
     assert_eq!(look("/v1/organizations").status, 404, "and no API there");
 
     let control = machine.postmaster("control").unwrap();
     rustix::process::kill_process(control, Signal::KILL).unwrap();
-    until("the end of the control cluster", || (!super::machine::alive(control)).then_some(()));
-    assert_eq!(look("/readyz").status, 503, "no control database, no service");
+    until("the end of the control cluster", || {
+        (!super::machine::alive(control)).then_some(())
+    });
+    assert_eq!(
+        look("/readyz").status,
+        503,
+        "no control database, no service"
+    );
     assert_eq!(look("/healthz").status, 200, "but the process is well");
 }
 
@@ -101,15 +183,32 @@ fn a_request_in_flight_is_finished_before_the_end() {
     let mut gantry = with_owner(&machine, machine.serve(&[]));
     let project = gantry.create("slow");
     gantry.healthy(&project);
-    let (address, token, path) = (gantry.address, gantry.token.clone(), format!("/v1/projects/{project}/database/query"));
+    let (address, token, path) = (
+        gantry.address,
+        gantry.token.clone(),
+        format!("/v1/projects/{project}/database/query"),
+    );
     let body = json!({ "query": "select pg_sleep(2)::text as slept, 7 as lucky" });
-    let slow = std::thread::spawn(move || wire::send(address, "POST", &path, Some(&token), Some(&body)).unwrap());
+    let slow = std::thread::spawn(move || {
+        wire::send(address, "POST", &path, Some(&token), Some(&body)).unwrap()
+    });
     let running = "select count(*)::int as n from pg_stat_activity where query like 'select pg_sleep%' and state = 'active'";
-    until("the slow query in the server", || (gantry.query(&project, running).expect(201)[0]["n"] == 1).then_some(()));
+    until("the slow query in the server", || {
+        (gantry.query(&project, running).expect(201)[0]["n"] == 1).then_some(())
+    });
     gantry.signal(Signal::TERM);
-    until("no new connections", || std::net::TcpStream::connect(gantry.address).is_err().then_some(()));
+    until("no new connections", || {
+        std::net::TcpStream::connect(gantry.address)
+            .is_err()
+            .then_some(())
+    });
     assert!(!slow.is_finished(), "the query was to outlast that");
-    assert_eq!(slow.join().unwrap().expect(201), json!([{ "slept": "", "lucky": 7 }]), "{}", gantry.log());
+    assert_eq!(
+        slow.join().unwrap().expect(201),
+        json!([{ "slept": "", "lucky": 7 }]),
+        "{}",
+        gantry.log()
+    );
     assert_eq!(gantry.ended().code(), Some(0), "{}", gantry.log());
     assert!(machine.postmaster("control").is_none());
 }

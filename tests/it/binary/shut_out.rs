@@ -10,16 +10,46 @@ use super::{
 
 /// Statements that shut the platform out, and words that health must have.
 const HARM: &[(&[&str], &str)] = &[
-    (&["alter role gantry_owner nologin"], "not permitted to log in"),
-    (&["revoke postgres from gantry_owner", "drop role gantry_owner"], "gantry_owner"),
-    (&["alter role gantry_owner rename to somebody"], "gantry_owner"),
-    (&["alter role gantry_owner connection limit 0"], "too many connections for role"),
-    (&["revoke postgres from gantry_owner"], "permission denied to set role"),
-    (&["alter database postgres allow_connections false"], "not currently accepting connections"),
-    (&["revoke connect on database postgres from public, postgres"], "permission denied for database"),
-    (&["alter database postgres connection limit 0"], "too many connections for database"),
     (
-        &["select pg_terminate_backend(pid) from pg_stat_activity where datname = 'postgres'", "alter database postgres rename to other"],
+        &["alter role gantry_owner nologin"],
+        "not permitted to log in",
+    ),
+    (
+        &[
+            "revoke postgres from gantry_owner",
+            "drop role gantry_owner",
+        ],
+        "gantry_owner",
+    ),
+    (
+        &["alter role gantry_owner rename to somebody"],
+        "gantry_owner",
+    ),
+    (
+        &["alter role gantry_owner connection limit 0"],
+        "too many connections for role",
+    ),
+    (
+        &["revoke postgres from gantry_owner"],
+        "permission denied to set role",
+    ),
+    (
+        &["alter database postgres allow_connections false"],
+        "not currently accepting connections",
+    ),
+    (
+        &["revoke connect on database postgres from public, postgres"],
+        "permission denied for database",
+    ),
+    (
+        &["alter database postgres connection limit 0"],
+        "too many connections for database",
+    ),
+    (
+        &[
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = 'postgres'",
+            "alter database postgres rename to other",
+        ],
         "does not exist",
     ),
 ];
@@ -28,45 +58,88 @@ const HARM: &[(&[&str], &str)] = &[
 /// change the same rows, and is waited for.
 fn harm(machine: &Machine, project: &str, statements: &[&str]) {
     let rows = |sql: &str| rows_in(machine, project, "supabase_admin", "template1", sql);
-    let others =
-        "select from pg_stat_activity where usename = 'supabase_admin' and backend_type = 'client backend' and pid <> pg_backend_pid()";
-    until("the end of repairs", || rows(others).is_empty().then_some(()));
+    let others = "select from pg_stat_activity where usename = 'supabase_admin' and backend_type = 'client backend' and pid <> pg_backend_pid()";
+    until("the end of repairs", || {
+        rows(others).is_empty().then_some(())
+    });
     for statement in statements {
         rows(statement);
     }
 }
 
 fn health(gantry: &Gantry, project: &str) -> Value {
-    gantry.get(&format!("/v1/projects/{project}/health?services=db")).expect(200)[0].clone()
+    gantry
+        .get(&format!("/v1/projects/{project}/health?services=db"))
+        .expect(200)[0]
+        .clone()
 }
 
 #[test]
 fn an_owner_who_shuts_the_platform_out_is_told_how_and_it_gets_in_again() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
-    machine.json(&["limits", "set", "--org", &gantry.organization, "--requests", "100000"]);
+    machine.json(&[
+        "limits",
+        "set",
+        "--org",
+        &gantry.organization,
+        "--requests",
+        "100000",
+    ]);
     let project = gantry.create("shut");
     gantry.healthy(&project);
-    gantry.query(&project, "create table kept as select 42 as n").expect(201);
+    gantry
+        .query(&project, "create table kept as select 42 as n")
+        .expect(201);
     let path = format!("/v1/projects/{project}");
     for (statements, words) in HARM {
         harm(&machine, &project, statements);
         let told = health(&gantry, &project);
         assert_eq!(told["status"], "UNHEALTHY", "{statements:?}: {told}");
-        assert!(told["error"].as_str().unwrap().contains(words), "{statements:?}: {told}");
-        until("a healthy database", || (health(&gantry, &project)["status"] == "ACTIVE_HEALTHY").then_some(()));
+        assert!(
+            told["error"].as_str().unwrap().contains(words),
+            "{statements:?}: {told}"
+        );
+        until("a healthy database", || {
+            (health(&gantry, &project)["status"] == "ACTIVE_HEALTHY").then_some(())
+        });
 
         // The next one who uses it notices nothing.
-        let again: Vec<_> = statements.iter().map(|statement| statement.replace("somebody", "another")).collect();
-        harm(&machine, &project, &again.iter().map(String::as_str).collect::<Vec<_>>());
+        let again: Vec<_> = statements
+            .iter()
+            .map(|statement| statement.replace("somebody", "another"))
+            .collect();
+        harm(
+            &machine,
+            &project,
+            &again.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
         let rows = gantry.query(&project, "select n, current_user::text as role from kept");
-        assert_eq!(rows.expect(201), json!([{ "n": 42, "role": "postgres" }]), "{statements:?}\n{}", gantry.log());
+        assert_eq!(
+            rows.expect(201),
+            json!([{ "n": 42, "role": "postgres" }]),
+            "{statements:?}\n{}",
+            gantry.log()
+        );
     }
-    for statements in [&["alter role gantry_owner nologin"][..], &["alter database postgres allow_connections false"]] {
+    for statements in [
+        &["alter role gantry_owner nologin"][..],
+        &["alter database postgres allow_connections false"],
+    ] {
         harm(&machine, &project, statements);
-        assert_eq!(gantry.send("POST", &format!("{path}/restart"), None).status, 200);
-        until("the end of the restart", || (gantry.get(&path).expect(200)["status"] == "ACTIVE_HEALTHY").then_some(()));
-        assert_eq!(health(&gantry, &project)["status"], "ACTIVE_HEALTHY", "{statements:?}\n{}", gantry.log());
+        assert_eq!(
+            gantry.send("POST", &format!("{path}/restart"), None).status,
+            200
+        );
+        until("the end of the restart", || {
+            (gantry.get(&path).expect(200)["status"] == "ACTIVE_HEALTHY").then_some(())
+        });
+        assert_eq!(
+            health(&gantry, &project)["status"],
+            "ACTIVE_HEALTHY",
+            "{statements:?}\n{}",
+            gantry.log()
+        );
         gantry.healthy(&project);
     }
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
@@ -90,13 +163,30 @@ fn settings_that_an_owner_attached_to_the_platforms_roles_are_taken_back_at_the_
         ],
     );
     let path = format!("/v1/projects/{project}");
-    assert_eq!(gantry.send("POST", &format!("{path}/restart"), None).status, 200);
-    until("the end of the restart", || (gantry.get(&path).expect(200)["status"] == "ACTIVE_HEALTHY").then_some(()));
+    assert_eq!(
+        gantry.send("POST", &format!("{path}/restart"), None).status,
+        200
+    );
+    until("the end of the restart", || {
+        (gantry.get(&path).expect(200)["status"] == "ACTIVE_HEALTHY").then_some(())
+    });
     let sql = "select r.rolname::text, rolpassword is null and rolvaliduntil = 'infinity' and not rolcreaterole and rolcanlogin, \
                coalesce((select array_agg(unnested) from pg_db_role_setting s, unnest(setconfig) unnested where setrole = r.oid), '{}') \
                from pg_authid r where rolname in ('gantry_owner', 'supabase_read_only_user') order by 1";
     let found: Vec<(String, bool, Vec<String>)> =
-        rows_in(&machine, &project, "supabase_admin", "postgres", sql).iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
-    let expected = [("gantry_owner", vec![]), ("supabase_read_only_user", vec!["default_transaction_read_only=on".to_owned()])];
-    assert_eq!(found, expected.map(|(name, settings)| (name.to_owned(), true, settings)));
+        rows_in(&machine, &project, "supabase_admin", "postgres", sql)
+            .iter()
+            .map(|row| (row.get(0), row.get(1), row.get(2)))
+            .collect();
+    let expected = [
+        ("gantry_owner", vec![]),
+        (
+            "supabase_read_only_user",
+            vec!["default_transaction_read_only=on".to_owned()],
+        ),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(name, settings)| (name.to_owned(), true, settings))
+    );
 }

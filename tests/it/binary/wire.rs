@@ -23,11 +23,22 @@ pub(super) struct Answer {
 impl Answer {
     /// Reads a whole response, as a connection or `curl --include` gives it.
     pub(super) fn parse(raw: &str) -> Self {
-        let (head, text) = raw.split_once("\r\n\r\n").unwrap_or_else(|| panic!("not a response: {raw:?}"));
+        let (head, text) = raw
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("not a response: {raw:?}"));
         let mut lines = head.lines();
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_else(|| panic!("no status: {head:?}"));
-        let headers = lines.filter_map(|line| line.split_once(':')).map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()));
-        Self { status, headers: headers.collect(), text: text.to_owned() }
+        let status = lines
+            .next()
+            .and_then(|line| line.split(' ').nth(1)?.parse().ok())
+            .unwrap_or_else(|| panic!("no status: {head:?}"));
+        let headers = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()));
+        Self {
+            status,
+            headers: headers.collect(),
+            text: text.to_owned(),
+        }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -44,16 +55,26 @@ impl Answer {
     /// A header that must be there.
     #[track_caller]
     pub(super) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).unwrap_or_else(|| panic!("no {name} in {self:?}"))
+        self.headers
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} in {self:?}"))
     }
 }
 
 /// Sends a request and reads the whole answer.
-pub(super) fn send(address: SocketAddr, method: &str, path: &str, token: Option<&str>, body: Option<&Value>) -> std::io::Result<Answer> {
+pub(super) fn send(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: Option<&Value>,
+) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = body.map(Value::to_string).unwrap_or_default();
-    let credential = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let credential = token
+        .map(|token| format!("authorization: Bearer {token}\r\n"))
+        .unwrap_or_default();
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{credential}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",

@@ -6,37 +6,63 @@ use crate::support::{TestApp, client::Call, document::DOCUMENT};
 /// Whether the document says that the operation reads JSON.
 fn reads_json(endpoint: &gantry::http::Endpoint) -> bool {
     let method = endpoint.method.name().to_lowercase();
-    !DOCUMENT["paths"][endpoint.path][method]["requestBody"]["content"]["application/json"].is_null()
+    !DOCUMENT["paths"][endpoint.path][method]["requestBody"]["content"]["application/json"]
+        .is_null()
 }
 
 /// The request with its body as something else.
 fn as_media(call: Call, media: Option<&str>) -> Call {
     let call = call.without("content-type");
-    if let Some(media) = media { call.header("content-type", media) } else { call }
+    if let Some(media) = media {
+        call.header("content-type", media)
+    } else {
+        call
+    }
 }
 
 #[tokio::test]
 async fn a_body_that_says_it_is_not_json_is_refused_by_every_operation_that_reads_json() {
     let app = TestApp::new().await;
     let (mut found, mut checked) = (Findings::default(), 0);
-    for endpoint in callable().into_iter().filter(|endpoint| built(endpoint) && reads_json(endpoint)) {
+    for endpoint in callable()
+        .into_iter()
+        .filter(|endpoint| built(endpoint) && reads_json(endpoint))
+    {
         // One reads forms as well, and is of a protocol of its own.
         if endpoint.id == "v1-revoke-token" {
             continue;
         }
-        let request = || call(&app, endpoint, endpoint.path, &app.home).json(&serde_json::json!({"organization_slug": app.home.slug}));
+        let request = || {
+            call(&app, endpoint, endpoint.path, &app.home)
+                .json(&serde_json::json!({"organization_slug": app.home.slug}))
+        };
         let sent = async |media| as_media(request(), media).as_(&app.owner).send().await;
-        for media in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-16"] {
+        for media in [
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "application/json; charset=utf-16",
+        ] {
             let answer = sent(Some(media)).await;
             // What the path names is looked at first, and this one is no id.
-            if answer.status == 400 && ["id: ", "user_id: ", "version: "].iter().any(|field| answer.message().starts_with(field)) {
+            if answer.status == 400
+                && ["id: ", "user_id: ", "version: "]
+                    .iter()
+                    .any(|field| answer.message().starts_with(field))
+            {
                 continue;
             }
-            if answer.status != 415 || answer.message() != "Unsupported Media Type: send the body as application/json" {
+            if answer.status != 415
+                || answer.message() != "Unsupported Media Type: send the body as application/json"
+            {
                 found.add(endpoint, format_args!("{media}: {answer:?}"));
             }
         }
-        for media in [None, Some("application/json"), Some("Application/JSON; charset=UTF-8"), Some("application/merge-patch+json")] {
+        for media in [
+            None,
+            Some("application/json"),
+            Some("Application/JSON; charset=UTF-8"),
+            Some("application/merge-patch+json"),
+        ] {
             let answer = sent(media).await;
             if answer.status == 415 {
                 found.add(endpoint, format_args!("{media:?}: {answer:?}"));
@@ -51,7 +77,12 @@ async fn a_body_that_says_it_is_not_json_is_refused_by_every_operation_that_read
 #[tokio::test]
 async fn strangers_and_nobody_do_not_learn_what_an_operation_reads() {
     let app = TestApp::new().await;
-    let request = || as_media(app.post(&app.at("/database/migrations")).body("x"), Some("text/plain"));
+    let request = || {
+        as_media(
+            app.post(&app.at("/database/migrations")).body("x"),
+            Some("text/plain"),
+        )
+    };
     request().as_(&app.stranger).send().await.expect(404);
     request().send().await.expect(401);
     request().as_(&app.owner).send().await.expect(415);
@@ -65,8 +96,15 @@ async fn two_authorization_fields_are_refused_by_every_operation() {
         for spelling in spellings(endpoint) {
             let request = call(&app, endpoint, spelling, &app.home);
             let (first, second) = (format!("Bearer {}", app.owner.token), "Basic eDp5");
-            let answer = request.header("authorization", &first).header("authorization", second).send().await;
-            let told = endpoint.method.name() == "HEAD" || answer.message().starts_with("Authorization: was sent more than once");
+            let answer = request
+                .header("authorization", &first)
+                .header("authorization", second)
+                .send()
+                .await;
+            let told = endpoint.method.name() == "HEAD"
+                || answer
+                    .message()
+                    .starts_with("Authorization: was sent more than once");
             if answer.status != 400 || !told || answer.header("x-gotrue-id").is_some() {
                 found.add(endpoint, format_args!("{spelling}: {answer:?}"));
             }
@@ -76,7 +114,14 @@ async fn two_authorization_fields_are_refused_by_every_operation() {
     // Counted by address, like everything that names no caller.
     let twice = async || {
         let request = app.get("/v1/profile").from("127.0.0.9");
-        request.as_(&app.owner).as_(&app.owner).send().await.expect(400).quota.remaining
+        request
+            .as_(&app.owner)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(400)
+            .quota
+            .remaining
     };
     assert_eq!((twice().await, twice().await), (119, 118));
 }

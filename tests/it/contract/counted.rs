@@ -21,28 +21,57 @@ impl Counted<'_> {
     async fn call(&self, n: u32, tenant: &Tenant) -> Answer {
         let n = n as usize;
         let spellings: Vec<_> = spellings(self.endpoint).collect();
-        call(&self.app.node, self.endpoint, spellings[n % spellings.len()], tenant).as_(self.hands[n % 2]).send().await
+        call(
+            &self.app.node,
+            self.endpoint,
+            spellings[n % spellings.len()],
+            tenant,
+        )
+        .as_(self.hands[n % 2])
+        .send()
+        .await
     }
 
     /// What is wrong with how the operation is counted, if anything.
     async fn check(&self, elsewhere: &Tenant) -> Result<(), String> {
         let (app, window) = (self.app, self.endpoint.limit.windows[0]);
-        let quota = |remaining, reset| Quota { limit: window.requests, remaining, reset };
+        let quota = |remaining, reset| Quota {
+            limit: window.requests,
+            remaining,
+            reset,
+        };
         let expect = |what: &str, answer: &Answer, refused: bool, quota: Quota| {
             let right = (answer.status == 429) == refused && answer.quota == quota;
-            if right { Ok(()) } else { Err(format!("{what}: expected {quota:?}, refused: {refused}, got {answer:?}")) }
+            if right {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{what}: expected {quota:?}, refused: {refused}, got {answer:?}"
+                ))
+            }
         };
-        expect("first", &self.call(0, &app.home).await, false, quota(window.requests - 1, window.secs))?;
+        expect(
+            "first",
+            &self.call(0, &app.home).await,
+            false,
+            quota(window.requests - 1, window.secs),
+        )?;
         app.advance(1);
         for n in 1..window.requests {
-            expect("then", &self.call(n, &app.home).await, false, quota(window.requests - 1 - n, window.secs - 1))?;
+            expect(
+                "then",
+                &self.call(n, &app.home).await,
+                false,
+                quota(window.requests - 1 - n, window.secs - 1),
+            )?;
         }
 
         let refusal = self.call(0, &app.home).await;
         expect("over", &refusal, true, quota(0, window.secs - 1))?;
         let head = self.endpoint.method.name() == "HEAD";
         if !head
-            && refusal.json() != serde_json::json!({"message": "ThrottlerException: Too Many Requests"})
+            && refusal.json()
+                != serde_json::json!({"message": "ThrottlerException: Too Many Requests"})
             && !self.endpoint.path.starts_with("/v2/")
         {
             return Err(format!("over: {refusal:?}"));
@@ -52,34 +81,77 @@ impl Counted<'_> {
         }
 
         // Somebody else, and something else of the same caller, are not affected.
-        let other = call(&app.node, self.endpoint, self.endpoint.path, &app.home).as_(&app.administrator).send().await;
-        expect("another user", &other, false, quota(window.requests - 1, window.secs))?;
+        let other = call(&app.node, self.endpoint, self.endpoint.path, &app.home)
+            .as_(&app.administrator)
+            .send()
+            .await;
+        expect(
+            "another user",
+            &other,
+            false,
+            quota(window.requests - 1, window.secs),
+        )?;
         if names_subject(self.endpoint) {
-            expect("another subject", &self.call(0, elsewhere).await, false, quota(window.requests - 1, window.secs))?;
+            expect(
+                "another subject",
+                &self.call(0, elsewhere).await,
+                false,
+                quota(window.requests - 1, window.secs),
+            )?;
         }
         if names_subject(self.endpoint) && self.endpoint.path.contains("{ref}") {
-            let sibling = Tenant { project: app.stub(app.home.id, self.endpoint.id).await, ..app.home.clone() };
-            expect("another project of it", &self.call(0, &sibling).await, false, quota(window.requests - 1, window.secs))?;
+            let sibling = Tenant {
+                project: app.stub(app.home.id, self.endpoint.id).await,
+                ..app.home.clone()
+            };
+            expect(
+                "another project of it",
+                &self.call(0, &sibling).await,
+                false,
+                quota(window.requests - 1, window.secs),
+            )?;
         }
 
         app.advance(window.secs - 2);
-        expect("still over", &self.call(1, &app.home).await, true, quota(0, 1))?;
+        expect(
+            "still over",
+            &self.call(1, &app.home).await,
+            true,
+            quota(0, 1),
+        )?;
         app.advance(1);
-        expect("after the reset", &self.call(0, &app.home).await, false, quota(window.requests - 1, window.secs))
+        expect(
+            "after the reset",
+            &self.call(0, &app.home).await,
+            false,
+            quota(window.requests - 1, window.secs),
+        )
     }
 }
 
 /// Runs the check on every `of`th operation. They are many calls, so two tests share them.
 async fn count(part: usize, of: usize) {
     let app = TestApp::new().await;
-    let second = Actor { token: app.token(&app.owner, None).await.0, ..app.owner.clone() };
+    let second = Actor {
+        token: app.token(&app.owner, None).await.0,
+        ..app.owner.clone()
+    };
     let mut found = Findings::default();
-    for endpoint in callable().into_iter().skip(part).step_by(of).filter(|endpoint| !is_public(endpoint)) {
+    for endpoint in callable()
+        .into_iter()
+        .skip(part)
+        .step_by(of)
+        .filter(|endpoint| !is_public(endpoint))
+    {
         if endpoint.limit.windows.len() > 1 {
             continue; // Two windows at once have a test of their own.
         }
         let elsewhere = app.tenant(endpoint.id, &app.owner).await;
-        let counted = Counted { app: &app, endpoint, hands: [&app.owner, &second] };
+        let counted = Counted {
+            app: &app,
+            endpoint,
+            hands: [&app.owner, &second],
+        };
         if let Err(problem) = counted.check(&elsewhere).await {
             found.add(endpoint, problem);
         }

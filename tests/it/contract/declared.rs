@@ -21,17 +21,40 @@ fn every_operation_of_the_contract_is_declared_as_it_is() {
             found.add(endpoint, "is not in the contract");
             continue;
         };
-        assert!(missing.remove(endpoint.id), "{} is declared twice", endpoint.id);
+        assert!(
+            missing.remove(endpoint.id),
+            "{} is declared twice",
+            endpoint.id
+        );
         let scope = endpoint.access.oauth().map_or("-", |scope| scope.name());
-        let permissions = Some(endpoint.access.permissions().to_string()).filter(|text| !text.is_empty()).unwrap_or("-".into());
-        if endpoint.method.name() != fact.method || spellings(endpoint).collect::<BTreeSet<_>>() != fact.paths {
-            found.add(endpoint, format_args!("{} {:?} instead of {} {:?}", endpoint.method.name(), endpoint.path, fact.method, fact.paths));
+        let permissions = Some(endpoint.access.permissions().to_string())
+            .filter(|text| !text.is_empty())
+            .unwrap_or("-".into());
+        if endpoint.method.name() != fact.method
+            || spellings(endpoint).collect::<BTreeSet<_>>() != fact.paths
+        {
+            found.add(
+                endpoint,
+                format_args!(
+                    "{} {:?} instead of {} {:?}",
+                    endpoint.method.name(),
+                    endpoint.path,
+                    fact.method,
+                    fact.paths
+                ),
+            );
         }
         if permissions != fact.permissions {
-            found.add(endpoint, format_args!("needs {permissions} instead of {}", fact.permissions));
+            found.add(
+                endpoint,
+                format_args!("needs {permissions} instead of {}", fact.permissions),
+            );
         }
         if scope != fact.scope {
-            found.add(endpoint, format_args!("has scope {scope} instead of {}", fact.scope));
+            found.add(
+                endpoint,
+                format_args!("has scope {scope} instead of {}", fact.scope),
+            );
         }
     }
     assert_eq!(missing, BTreeSet::new(), "not declared");
@@ -42,9 +65,18 @@ fn every_operation_of_the_contract_is_declared_as_it_is() {
 fn what_is_built_answers_the_status_of_the_contract() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
-        let documented: Vec<_> = responses(endpoint).keys().filter(|status| status.starts_with('2')).collect();
+        let documented: Vec<_> = responses(endpoint)
+            .keys()
+            .filter(|status| status.starts_with('2'))
+            .collect();
         if FACTS[endpoint.id].status != "?" && documented != [FACTS[endpoint.id].status] {
-            found.add(endpoint, format_args!("documents {documented:?} instead of {}", FACTS[endpoint.id].status));
+            found.add(
+                endpoint,
+                format_args!(
+                    "documents {documented:?} instead of {}",
+                    FACTS[endpoint.id].status
+                ),
+            );
         }
     }
     found.verdict("status");
@@ -52,8 +84,10 @@ fn what_is_built_answers_the_status_of_the_contract() {
 
 #[test]
 fn the_ladder_is_the_contracts() {
-    let ours: BTreeMap<_, _> =
-        gantry::access::Permission::ALL.iter().map(|permission| (permission.name(), permission.minimum_role())).collect();
+    let ours: BTreeMap<_, _> = gantry::access::Permission::ALL
+        .iter()
+        .map(|permission| (permission.name(), permission.minimum_role()))
+        .collect();
     assert_eq!(ours, *LADDER);
 }
 
@@ -85,8 +119,18 @@ fn limits_are_the_specifications() {
     ]
     .into();
     for endpoint in endpoints::all() {
-        let windows: Vec<_> = endpoint.limit.windows.iter().map(|Window { requests, secs }| (*requests, *secs)).collect();
-        assert_eq!(windows, *stricter.get(endpoint.id).unwrap_or(&MINUTE), "{}", endpoint.id);
+        let windows: Vec<_> = endpoint
+            .limit
+            .windows
+            .iter()
+            .map(|Window { requests, secs }| (*requests, *secs))
+            .collect();
+        assert_eq!(
+            windows,
+            *stricter.get(endpoint.id).unwrap_or(&MINUTE),
+            "{}",
+            endpoint.id
+        );
         let key = match endpoint.id {
             "v1-create-a-project" => "body",
             "gantry-rate-limits" => "uncounted",
@@ -110,13 +154,22 @@ fn a_handler_asks_for_what_its_path_names() {
         if endpoint.limit.key == LimitKey::Caller {
             continue; // The guard looks nothing up.
         }
-        let named: BTreeSet<_> = placeholders(endpoint.path).filter(|name| ["ref", "slug"].contains(name)).collect();
+        let named: BTreeSet<_> = placeholders(endpoint.path)
+            .filter(|name| ["ref", "slug"].contains(name))
+            .collect();
         let mut asked: BTreeSet<_> = asked_for(endpoint).into_iter().collect();
         if endpoint.limit.key != LimitKey::Path {
-            assert!(asked.remove("slug"), "{}: the body names an organization that the handler does not take", endpoint.id);
+            assert!(
+                asked.remove("slug"),
+                "{}: the body names an organization that the handler does not take",
+                endpoint.id
+            );
         }
         if named != asked {
-            found.add(endpoint, format_args!("the path names {named:?}, the handler asks for {asked:?}"));
+            found.add(
+                endpoint,
+                format_args!("the path names {named:?}, the handler asks for {asked:?}"),
+            );
         }
     }
     found.verdict("placeholders");
@@ -130,7 +183,13 @@ fn all_spellings_have_their_placeholders_in_the_same_places() {
         for name in ["{ref}", "{slug}"] {
             let place = |path: &str| path.split('/').position(|segment| segment == name);
             if spellings(endpoint).any(|spelling| place(spelling) != place(endpoint.path)) {
-                found.add(endpoint, format_args!("{name} moves: {:?}", spellings(endpoint).collect::<Vec<_>>()));
+                found.add(
+                    endpoint,
+                    format_args!(
+                        "{name} moves: {:?}",
+                        spellings(endpoint).collect::<Vec<_>>()
+                    ),
+                );
             }
         }
     }
@@ -142,10 +201,19 @@ fn all_spellings_have_their_placeholders_in_the_same_places() {
 fn what_needs_a_role_says_where() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
-        let Access::Needs { permissions, .. } = endpoint.access else { continue };
-        let about_the_account = permissions.0.iter().flat_map(|group| group.iter()).all(|p| p.level() == gantry::access::Level::Account);
+        let Access::Needs { permissions, .. } = endpoint.access else {
+            continue;
+        };
+        let about_the_account = permissions
+            .0
+            .iter()
+            .flat_map(|group| group.iter())
+            .all(|p| p.level() == gantry::access::Level::Account);
         if !about_the_account && !names_subject(endpoint) {
-            found.add(endpoint, format_args!("needs {permissions} and names neither a project nor an organization"));
+            found.add(
+                endpoint,
+                format_args!("needs {permissions} and names neither a project nor an organization"),
+            );
         }
     }
     found.verdict("subject");
@@ -160,19 +228,28 @@ fn what_takes_a_body_has_a_sample_that_fits() {
         let schema = &described["requestBody"]["content"]["application/json"]["schema"];
         let sample = (endpoint.handler)().sample;
         // As whoever sends it fills it in.
-        let filled_in = sample.body.map(|body| body.replace("{{GANTRY_ORG}}", "acme"));
+        let filled_in = sample
+            .body
+            .map(|body| body.replace("{{GANTRY_ORG}}", "acme"));
         match filled_in.as_deref().map(serde_json::from_str::<Value>) {
             None if schema.is_null() => {}
             None => found.add(endpoint, "takes a body and has no sample"),
             Some(_) if schema.is_null() => found.add(endpoint, "has a sample and takes no body"),
             Some(body) => {
-                let errors: Vec<_> = validator(schema).iter_errors(&body.unwrap()).map(|error| error.to_string()).collect();
+                let errors: Vec<_> = validator(schema)
+                    .iter_errors(&body.unwrap())
+                    .map(|error| error.to_string())
+                    .collect();
                 if !errors.is_empty() {
                     found.add(endpoint, format_args!("{errors:?}"));
                 }
             }
         }
-        let needed = described["parameters"].as_array().unwrap().iter().filter(|p| p["in"] == "query" && p["required"] == true);
+        let needed = described["parameters"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|p| p["in"] == "query" && p["required"] == true);
         for parameter in needed.map(|parameter| parameter["name"].as_str().unwrap()) {
             if !sample.query.contains(&format!("{parameter}=")) {
                 found.add(endpoint, format_args!("its sample lacks {parameter}"));
@@ -184,7 +261,10 @@ fn what_takes_a_body_has_a_sample_that_fits() {
 
 #[test]
 fn the_committed_document_is_the_generated_one() {
-    assert!(*DOCUMENT == document(endpoints::all(), &Links::default()), "openapi.json is stale: run `gantry generate`");
+    assert!(
+        *DOCUMENT == document(endpoints::all(), &Links::default()),
+        "openapi.json is stale: run `gantry generate`"
+    );
 }
 
 #[test]
@@ -192,10 +272,20 @@ fn the_document_holds_together() {
     let (mut ids, mut schemas) = (BTreeSet::new(), BTreeSet::new());
     for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
-            assert!(ids.insert(operation["operationId"].as_str().unwrap()), "{method} {path}: its id is another's too");
+            assert!(
+                ids.insert(operation["operationId"].as_str().unwrap()),
+                "{method} {path}: its id is another's too"
+            );
             let parameters = operation["parameters"].as_array().unwrap();
-            let in_path: BTreeSet<_> = parameters.iter().filter(|p| p["in"] == "path").map(|p| p["name"].as_str().unwrap()).collect();
-            let named: BTreeSet<_> = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}')).collect();
+            let in_path: BTreeSet<_> = parameters
+                .iter()
+                .filter(|p| p["in"] == "path")
+                .map(|p| p["name"].as_str().unwrap())
+                .collect();
+            let named: BTreeSet<_> = path
+                .split('/')
+                .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
+                .collect();
             assert_eq!(in_path, named, "{method} {path}");
             for response in operation["responses"].as_object().unwrap().values() {
                 assert!(response["description"].is_string(), "{method} {path}");
@@ -210,8 +300,13 @@ fn the_document_holds_together() {
     references(&DOCUMENT, &mut refs);
     assert!(refs.len() > 20, "{refs:?}");
     for reference in refs {
-        let pointer = reference.strip_prefix('#').unwrap_or_else(|| panic!("{reference} leads out of the document"));
-        assert!(DOCUMENT.pointer(pointer).is_some(), "{reference} leads nowhere");
+        let pointer = reference
+            .strip_prefix('#')
+            .unwrap_or_else(|| panic!("{reference} leads out of the document"));
+        assert!(
+            DOCUMENT.pointer(pointer).is_some(),
+            "{reference} leads nowhere"
+        );
     }
 }
 
@@ -230,7 +325,10 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 #[test]
 fn gantrys_own_operations_stay_out_of_the_way() {
     let published: BTreeSet<_> = published().flat_map(spellings).collect();
-    let own: Vec<_> = endpoints::all().iter().filter(|endpoint| endpoint.tag == Tag::Gantry).collect();
+    let own: Vec<_> = endpoints::all()
+        .iter()
+        .filter(|endpoint| endpoint.tag == Tag::Gantry)
+        .collect();
     assert!(!own.is_empty());
     for endpoint in own {
         let not_public = endpoint.id == "gantry-rate-limits"
@@ -239,11 +337,21 @@ fn gantrys_own_operations_stay_out_of_the_way() {
             || endpoint.path.ends_with("/invitations")
             || endpoint.path.contains("/audit")
             || endpoint.path.contains("/custom-hostname/")
-            || endpoint.path.contains("/oauth/apps") && endpoint.id != "gantry-register-oauth-application"
+            || endpoint.path.contains("/oauth/apps")
+                && endpoint.id != "gantry-register-oauth-application"
             || endpoint.path.contains("/oauth/authorizations")
             || endpoint.path.contains("/ingest-keys");
-        assert_eq!(endpoint.access == Access::Public, !not_public, "{}", endpoint.id);
+        assert_eq!(
+            endpoint.access == Access::Public,
+            !not_public,
+            "{}",
+            endpoint.id
+        );
         assert!(endpoint.id.starts_with("gantry-"), "{}", endpoint.id);
-        assert!(spellings(endpoint).all(|path| !published.contains(path)), "{}", endpoint.id);
+        assert!(
+            spellings(endpoint).all(|path| !published.contains(path)),
+            "{}",
+            endpoint.id
+        );
     }
 }

@@ -15,24 +15,44 @@ const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges 
 const CREDENTIALS: [(Option<&str>, &str); 5] = [
     (None, "Unauthorized"),
     (Some("sbp_0123"), "JWT could not be decoded"),
-    (Some("sbp_0000000000000000000000000000000000000000x"), "JWT could not be decoded"),
-    (Some("eyJhbGciOiJIUzI1NiJ9.eyJyb2xlIjoiYW5vbiJ9.c2ln"), "JWT failed verification"),
-    (Some("sbp_0000000000000000000000000000000000000000"), "Unauthorized"),
+    (
+        Some("sbp_0000000000000000000000000000000000000000x"),
+        "JWT could not be decoded",
+    ),
+    (
+        Some("eyJhbGciOiJIUzI1NiJ9.eyJyb2xlIjoiYW5vbiJ9.c2ln"),
+        "JWT failed verification",
+    ),
+    (
+        Some("sbp_0000000000000000000000000000000000000000"),
+        "Unauthorized",
+    ),
 ];
 
 #[tokio::test]
 async fn nobody_is_asked_for_a_token() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
-    for endpoint in callable().into_iter().filter(|endpoint| !is_public(endpoint)) {
+    for endpoint in callable()
+        .into_iter()
+        .filter(|endpoint| !is_public(endpoint))
+    {
         for spelling in spellings(endpoint) {
             for (n, (token, message)) in CREDENTIALS.into_iter().enumerate() {
                 // Nobody is counted by address: one each, so that none uses up another's quota.
-                let request = call(&app, endpoint, spelling, &app.home).from(&format!("127.0.0.{}", n + 1));
+                let request =
+                    call(&app, endpoint, spelling, &app.home).from(&format!("127.0.0.{}", n + 1));
                 let answer = token.into_iter().fold(request, Call::token).send().await;
                 let told = endpoint.method.name() != "HEAD" && answer.message() != message;
-                if answer.status != 401 || told || !told_where(&answer, token) || answer.header("x-gotrue-id").is_some() {
-                    found.add(endpoint, format_args!("{spelling} with {token:?}: {answer:?}"));
+                if answer.status != 401
+                    || told
+                    || !told_where(&answer, token)
+                    || answer.header("x-gotrue-id").is_some()
+                {
+                    found.add(
+                        endpoint,
+                        format_args!("{spelling} with {token:?}: {answer:?}"),
+                    );
                 }
             }
         }
@@ -44,9 +64,15 @@ async fn nobody_is_asked_for_a_token() {
 async fn a_stranger_learns_nothing() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
-    for endpoint in callable().into_iter().filter(|endpoint| names_subject(endpoint) && !is_public(endpoint)) {
+    for endpoint in callable()
+        .into_iter()
+        .filter(|endpoint| names_subject(endpoint) && !is_public(endpoint))
+    {
         for spelling in spellings(endpoint) {
-            let answer = call(&app, endpoint, spelling, &app.home).as_(&app.stranger).send().await;
+            let answer = call(&app, endpoint, spelling, &app.home)
+                .as_(&app.stranger)
+                .send()
+                .await;
             let told = endpoint.method.name() != "HEAD" && answer.message() != "Not Found";
             if answer.status != 404 || told || !knows(&answer, &app.stranger) {
                 found.add(endpoint, format_args!("{spelling}: {answer:?}"));
@@ -64,7 +90,10 @@ async fn each_role_may_do_what_the_contract_says_and_no_more() {
     for endpoint in callable() {
         // The least first: an owner may remove what the others would then not find.
         for (actor, role) in app.members().into_iter().rev() {
-            let answer = call(&app, endpoint, endpoint.path, &app.home).as_(actor).send().await;
+            let answer = call(&app, endpoint, endpoint.path, &app.home)
+                .as_(actor)
+                .send()
+                .await;
             let problem = if names_subject(endpoint) && !may(endpoint, role) {
                 refused += 1;
                 refusal(&answer, endpoint.method.name())
@@ -72,16 +101,29 @@ async fn each_role_may_do_what_the_contract_says_and_no_more() {
                 admitted += 1;
                 admission(&answer, endpoint.method.name(), built(endpoint))
             };
-            if let Some(problem) = problem.or_else(|| (!knows(&answer, actor)).then_some("headers")) {
+            if let Some(problem) = problem.or_else(|| (!knows(&answer, actor)).then_some("headers"))
+            {
                 found.add(endpoint, format_args!("{role}: {problem}: {answer:?}"));
             }
             let windows = endpoint.limit.windows;
-            if !windows.iter().any(|window| window.requests == answer.quota.limit) {
-                found.add(endpoint, format_args!("{role}: the limit is {} and not of {windows:?}", answer.quota.limit));
+            if !windows
+                .iter()
+                .any(|window| window.requests == answer.quota.limit)
+            {
+                found.add(
+                    endpoint,
+                    format_args!(
+                        "{role}: the limit is {} and not of {windows:?}",
+                        answer.quota.limit
+                    ),
+                );
             }
         }
     }
-    assert!(refused > 100 && admitted > 500, "{refused} were refused, {admitted} let in");
+    assert!(
+        refused > 100 && admitted > 500,
+        "{refused} were refused, {admitted} let in"
+    );
     found.verdict("roles");
 }
 
@@ -92,7 +134,9 @@ fn refusal(answer: &Answer, method: &str) -> Option<&'static str> {
 
 fn admission(answer: &Answer, method: &str, built: bool) -> Option<&'static str> {
     if built {
-        return [401, 403, 404, 429, 501].contains(&answer.status.as_u16()).then_some("should be let in");
+        return [401, 403, 404, 429, 501]
+            .contains(&answer.status.as_u16())
+            .then_some("should be let in");
     }
     let told = method == "HEAD" || answer.message().ends_with(" is not built yet");
     (answer.status != 501 || !told).then_some("should say that it is not built")
@@ -102,7 +146,9 @@ fn admission(answer: &Answer, method: &str, built: bool) -> Option<&'static str>
 fn told_where(answer: &Answer, token: Option<&str>) -> bool {
     let challenge = answer.header("www-authenticate").unwrap_or_default();
     let wrong = challenge.starts_with("Bearer error=\"invalid_token\", ");
-    challenge.starts_with("Bearer ") && challenge.contains("resource_metadata=\"http://") && wrong == token.is_some()
+    challenge.starts_with("Bearer ")
+        && challenge.contains("resource_metadata=\"http://")
+        && wrong == token.is_some()
 }
 
 /// That the caller was recognised shows in the headers, whatever came of the request.
@@ -112,7 +158,18 @@ fn knows(answer: &Answer, actor: &Actor) -> bool {
 
 #[test]
 fn the_facts_tell_roles_apart() {
-    let held = |role| callable().into_iter().filter(|endpoint| FACTS.contains_key(endpoint.id) && may(endpoint, role)).count();
-    let counts = [Role::ReadOnly, Role::Developer, Role::Administrator, Role::Owner].map(held);
+    let held = |role| {
+        callable()
+            .into_iter()
+            .filter(|endpoint| FACTS.contains_key(endpoint.id) && may(endpoint, role))
+            .count()
+    };
+    let counts = [
+        Role::ReadOnly,
+        Role::Developer,
+        Role::Administrator,
+        Role::Owner,
+    ]
+    .map(held);
     assert!(counts.is_sorted_by(|a, b| a < b), "{counts:?}");
 }

@@ -31,12 +31,18 @@ fn request(app: &TestApp, endpoint: &Endpoint, odd_segment: bool, query: &str) -
         literal => literal.to_owned(),
     };
     let path: Vec<_> = endpoint.path.split('/').map(segment).collect();
-    app.request(endpoint.method.name(), &format!("{}{query}", path.join("/"))).as_(&app.owner)
+    app.request(
+        endpoint.method.name(),
+        &format!("{}{query}", path.join("/")),
+    )
+    .as_(&app.owner)
 }
 
 fn resolved(schema: &'static Value) -> &'static Value {
     match schema["$ref"].as_str() {
-        Some(reference) => &DOCUMENT["components"]["schemas"][reference.rsplit('/').next().unwrap()],
+        Some(reference) => {
+            &DOCUMENT["components"]["schemas"][reference.rsplit('/').next().unwrap()]
+        }
         None => schema,
     }
 }
@@ -58,9 +64,17 @@ fn strings(schema: &'static Value, path: &[String], depth: usize, found: &mut Ve
         strings(&schema["items"], &below("0"), depth + 1, found);
     }
     if schema["additionalProperties"].is_object() {
-        strings(&schema["additionalProperties"], &below("field"), depth + 1, found);
+        strings(
+            &schema["additionalProperties"],
+            &below("field"),
+            depth + 1,
+            found,
+        );
     }
-    for one in ["anyOf", "oneOf", "allOf"].iter().flat_map(|kind| schema[kind].as_array().into_iter().flatten()) {
+    for one in ["anyOf", "oneOf", "allOf"]
+        .iter()
+        .flat_map(|kind| schema[kind].as_array().into_iter().flatten())
+    {
         strings(one, path, depth + 1, found);
     }
 }
@@ -89,7 +103,16 @@ fn with(body: &mut Value, path: &[String]) {
 
 /// Counters are not what is tried.
 fn rest(app: &TestApp, endpoint: &Endpoint) {
-    app.advance(endpoint.limit.windows.iter().filter(|window| window.requests < 120).map(|window| window.secs).max().unwrap_or(1));
+    app.advance(
+        endpoint
+            .limit
+            .windows
+            .iter()
+            .filter(|window| window.requests < 120)
+            .map(|window| window.secs)
+            .max()
+            .unwrap_or(1),
+    );
 }
 
 fn names_it(answer: &Answer) -> bool {
@@ -100,12 +123,23 @@ fn names_it(answer: &Answer) -> bool {
 async fn no_operation_fails_on_a_query_or_a_path_with_a_nul() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
-    for endpoint in endpoints::all().iter().copied().filter(|endpoint| endpoint.method.name() != "HEAD") {
-        let documented = described(endpoint)["parameters"].as_array().into_iter().flatten();
-        let names = documented.filter(|it| it["in"] == "query").map(|it| it["name"].as_str().unwrap());
+    for endpoint in endpoints::all()
+        .iter()
+        .copied()
+        .filter(|endpoint| endpoint.method.name() != "HEAD")
+    {
+        let documented = described(endpoint)["parameters"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let names = documented
+            .filter(|it| it["in"] == "query")
+            .map(|it| it["name"].as_str().unwrap());
         for name in names.chain(["undocumented"]) {
             let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
-            let answer = request(&app, endpoint, false, &format!("?{name}=a%00b")).send().await;
+            let answer = request(&app, endpoint, false, &format!("?{name}=a%00b"))
+                .send()
+                .await;
             // The one operation whose query names its subject looks for it first.
             let nowhere = answer.status == 404 && ["ref", "slug"].contains(&&*name);
             if !names_it(&answer) && !nowhere {
@@ -129,14 +163,24 @@ async fn no_operation_fails_on_a_body_with_a_nul() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     let (mut tried, mut named) = (0, 0);
-    for endpoint in endpoints::all().iter().copied().filter(|endpoint| built(endpoint)) {
+    for endpoint in endpoints::all()
+        .iter()
+        .copied()
+        .filter(|endpoint| built(endpoint))
+    {
         let content = &described(endpoint)["requestBody"]["content"];
-        let (json, form) = (&content["application/json"]["schema"], &content["application/x-www-form-urlencoded"]["schema"]);
+        let (json, form) = (
+            &content["application/json"]["schema"],
+            &content["application/x-www-form-urlencoded"]["schema"],
+        );
         let (mut fields, mut form_fields) = (Vec::new(), Vec::new());
         strings(json, &[], 0, &mut fields);
         strings(form, &[], 0, &mut form_fields);
         let sample = (endpoint.handler)().sample;
-        let filled = sample.body.unwrap_or("{}").replace("{{GANTRY_ORG}}", app.home.slug.as_str());
+        let filled = sample
+            .body
+            .unwrap_or("{}")
+            .replace("{{GANTRY_ORG}}", app.home.slug.as_str());
         let sample: Value = serde_json::from_str(&filled).unwrap();
         for path in fields {
             let mut body = sample.clone();
@@ -149,14 +193,20 @@ async fn no_operation_fails_on_a_body_with_a_nul() {
             rest(&app, endpoint);
         }
         for path in form_fields {
-            let answer = request(&app, endpoint, false, "").form(&[(path[0].as_str(), NUL)]).send().await;
+            let answer = request(&app, endpoint, false, "")
+                .form(&[(path[0].as_str(), NUL)])
+                .send()
+                .await;
             (tried, named) = (tried + 1, named + usize::from(names_it(&answer)));
             if answer.status != 400 {
                 found.add(endpoint, format_args!("{}: {answer:?}", path.join(".")));
             }
         }
     }
-    assert!(tried > 150 && named > tried / 2, "{named} of {tried} named the field");
+    assert!(
+        tried > 150 && named > tried / 2,
+        "{named} of {tried} named the field"
+    );
     found.verdict("nul");
 }
 
@@ -165,8 +215,15 @@ async fn no_operation_fails_on_a_body_with_a_nul() {
 async fn a_sign_in_with_a_nul_is_refused() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
-    for fields in [[("email", NUL), ("password", "x")], [("email", "olga@example.com"), ("password", NUL)]] {
-        browser.post("/sign-in", &fields).await.expect(400).says("U+0000");
+    for fields in [
+        [("email", NUL), ("password", "x")],
+        [("email", "olga@example.com"), ("password", NUL)],
+    ] {
+        browser
+            .post("/sign-in", &fields)
+            .await
+            .expect(400)
+            .says("U+0000");
     }
     browser.get("/sign-in?next=%00").await.expect(400);
 }
@@ -175,18 +232,59 @@ async fn a_sign_in_with_a_nul_is_refused() {
 #[tokio::test]
 async fn a_name_is_refused_for_what_cannot_be_seen_and_for_nothing_else() {
     let app = TestApp::new().await;
-    for hidden in ["a\u{1b}[31mb", "a\u{202e}b", "a\nb", "a\u{7f}b", "\u{3164}", "a\u{e0041}b"] {
-        let organization = app.post("/v1/organizations").as_(&app.owner).json(&json!({"name": hidden})).send().await.expect(400);
-        let project = app.post("/v1/projects").as_(&app.owner).json(&app.new_project(hidden)).send().await.expect(400);
-        let renamed = app.patch(&app.at("")).as_(&app.owner).json(&json!({"name": hidden})).send().await.expect(400);
+    for hidden in [
+        "a\u{1b}[31mb",
+        "a\u{202e}b",
+        "a\nb",
+        "a\u{7f}b",
+        "\u{3164}",
+        "a\u{e0041}b",
+    ] {
+        let organization = app
+            .post("/v1/organizations")
+            .as_(&app.owner)
+            .json(&json!({"name": hidden}))
+            .send()
+            .await
+            .expect(400);
+        let project = app
+            .post("/v1/projects")
+            .as_(&app.owner)
+            .json(&app.new_project(hidden))
+            .send()
+            .await
+            .expect(400);
+        let renamed = app
+            .patch(&app.at(""))
+            .as_(&app.owner)
+            .json(&json!({"name": hidden}))
+            .send()
+            .await
+            .expect(400);
         let token = json!({
             "name": hidden, "expires_in_days": 7, "organization_slugs": [app.home.slug], "permissions": ["database_read"],
         });
-        let token = app.post("/v1/tokens").as_(&app.owner).json(&token).send().await.expect(400);
+        let token = app
+            .post("/v1/tokens")
+            .as_(&app.owner)
+            .json(&token)
+            .send()
+            .await
+            .expect(400);
         for answer in [organization, project, renamed, token] {
-            assert!(answer.message().starts_with("name: expected 1 to 256 visible characters"), "{hidden:?}: {answer:?}");
+            assert!(
+                answer
+                    .message()
+                    .starts_with("name: expected 1 to 256 visible characters"),
+                "{hidden:?}: {answer:?}"
+            );
         }
     }
     let escaped = r"a\u0000b";
-    app.patch(&app.at("")).as_(&app.owner).json(&json!({"name": escaped})).send().await.expect(200);
+    app.patch(&app.at(""))
+        .as_(&app.owner)
+        .json(&json!({"name": escaped}))
+        .send()
+        .await
+        .expect(200);
 }

@@ -40,42 +40,83 @@ impl NameServer {
             let mut buffer = [0; 4096];
             while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
                 let asked = Message::from_vec(&buffer[..length]).unwrap();
-                let records = if asked.metadata.recursion_desired { &remembers } else { &says };
+                let records = if asked.metadata.recursion_desired {
+                    &remembers
+                } else {
+                    &says
+                };
                 // More than a datagram holds is not sent.
                 let _ = socket.send_to(&answer(&asked, records), client).await;
             }
         });
-        let server = Self { address, zone, remembered, _tasks: tasks };
-        server.remember("customer.test", RecordType::NS, RData::NS(NS(name("ns.customer.test"))));
-        server.remember("ns.customer.test", RecordType::A, RData::A(A::new(127, 0, 0, 1)));
+        let server = Self {
+            address,
+            zone,
+            remembered,
+            _tasks: tasks,
+        };
+        server.remember(
+            "customer.test",
+            RecordType::NS,
+            RData::NS(NS(name("ns.customer.test"))),
+        );
+        server.remember(
+            "ns.customer.test",
+            RecordType::A,
+            RData::A(A::new(127, 0, 0, 1)),
+        );
         server
     }
 
     fn say(&self, at: &str, kind: RecordType, data: RData) {
-        self.zone.lock().entry((at.to_owned(), kind)).or_default().push(data);
+        self.zone
+            .lock()
+            .entry((at.to_owned(), kind))
+            .or_default()
+            .push(data);
     }
 
     pub(crate) fn remember(&self, at: &str, kind: RecordType, data: RData) {
-        self.remembered.lock().entry((at.to_owned(), kind)).or_default().push(data);
+        self.remembered
+            .lock()
+            .entry((at.to_owned(), kind))
+            .or_default()
+            .push(data);
     }
 
     async fn look(&self, host: &str) -> Result<Seen, String> {
         let host = Host::parse(host, "projects.test").unwrap();
-        Resolver::with_port(&[self.address], self.address.port()).unwrap().look(&host, &format!("_proof.{host}")).await
+        Resolver::with_port(&[self.address], self.address.port())
+            .unwrap()
+            .look(&host, &format!("_proof.{host}"))
+            .await
     }
 }
 
 fn answer(asked: &Message, records: &Records) -> Vec<u8> {
     let query = &asked.queries[0];
-    let at = query.name().to_lowercase().to_ascii().trim_end_matches('.').to_owned();
+    let at = query
+        .name()
+        .to_lowercase()
+        .to_ascii()
+        .trim_end_matches('.')
+        .to_owned();
     let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
     answer.metadata.authoritative = true;
     answer.add_query(query.clone());
     let known = records.lock();
     if let Some(found) = known.get(&(at.clone(), query.query_type())) {
-        answer.add_answers(found.iter().map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())));
+        answer.add_answers(
+            found
+                .iter()
+                .map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())),
+        );
     } else if let Some(found) = known.get(&(at.clone(), RecordType::CNAME)) {
-        answer.add_answers(found.iter().map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())));
+        answer.add_answers(
+            found
+                .iter()
+                .map(|data| Record::from_rdata(query.name().clone(), 3600, data.clone())),
+        );
     } else if at.starts_with("broken") {
         answer.metadata.response_code = ResponseCode::ServFail;
     } else if !known.keys().any(|(name, _)| *name == at) {
@@ -101,13 +142,23 @@ async fn the_zone_itself_is_asked_and_no_memory_of_it() {
     let server = NameServer::start().await;
     server.remember("api.customer.test", RecordType::CNAME, alias("old.test"));
     server.remember("_proof.api.customer.test", RecordType::TXT, text("old"));
-    server.say("api.customer.test", RecordType::CNAME, alias("New.Projects.test"));
+    server.say(
+        "api.customer.test",
+        RecordType::CNAME,
+        alias("New.Projects.test"),
+    );
     server.say("_proof.api.customer.test", RecordType::TXT, text("other"));
     server.say("_proof.api.customer.test", RecordType::TXT, text("new"));
     let seen = server.look("api.customer.test").await.unwrap();
-    assert_eq!(seen.alias.as_deref().map(str::to_lowercase), Some("new.projects.test".to_owned()));
+    assert_eq!(
+        seen.alias.as_deref().map(str::to_lowercase),
+        Some("new.projects.test".to_owned())
+    );
     assert_eq!(seen.texts, ["other", "new"]);
-    assert_eq!((seen.servers, seen.issuers), (vec!["ns.customer.test".to_owned()], vec![]));
+    assert_eq!(
+        (seen.servers, seen.issuers),
+        (vec!["ns.customer.test".to_owned()], vec![])
+    );
 }
 
 #[tokio::test]
@@ -116,7 +167,10 @@ async fn nothing_is_an_answer_and_no_answer_is_told() {
     let seen = server.look("api.customer.test").await.unwrap();
     assert_eq!((seen.alias, seen.texts.len()), (None, 0));
     let unknown = server.look("api.nobody.test").await.unwrap_err();
-    assert!(unknown.starts_with("nobody answers for api.nobody.test"), "{unknown}");
+    assert!(
+        unknown.starts_with("nobody answers for api.nobody.test"),
+        "{unknown}"
+    );
     let broken = server.look("broken.customer.test").await.unwrap_err();
     assert!(broken.contains("broken.customer.test"), "{broken}");
 }
@@ -124,19 +178,37 @@ async fn nothing_is_an_answer_and_no_answer_is_told() {
 #[tokio::test]
 async fn who_may_certify_a_name_stands_at_it_or_above() {
     let server = NameServer::start().await;
-    server.say("api.customer.test", RecordType::CNAME, alias("x.projects.test"));
+    server.say(
+        "api.customer.test",
+        RecordType::CNAME,
+        alias("x.projects.test"),
+    );
     let issue = |ca: &str| RData::CAA(CAA::new_issue(false, Some(name(ca)), Vec::new()));
     server.remember("customer.test", RecordType::CAA, issue("ca.test"));
-    assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["ca.test"]);
-    server.remember("api.customer.test", RecordType::CAA, RData::CAA(CAA::new_issue(false, None, Vec::new())));
-    assert_eq!(server.look("api.customer.test").await.unwrap().issuers, ["nobody"]);
+    assert_eq!(
+        server.look("api.customer.test").await.unwrap().issuers,
+        ["ca.test"]
+    );
+    server.remember(
+        "api.customer.test",
+        RecordType::CAA,
+        RData::CAA(CAA::new_issue(false, None, Vec::new())),
+    );
+    assert_eq!(
+        server.look("api.customer.test").await.unwrap().issuers,
+        ["nobody"]
+    );
 }
 
 #[tokio::test]
 async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
     let server = NameServer::start().await;
     for n in 0..40 {
-        server.say("_proof.many.customer.test", RecordType::TXT, text(&format!("text {n}")));
+        server.say(
+            "_proof.many.customer.test",
+            RecordType::TXT,
+            text(&format!("text {n}")),
+        );
     }
     let long = || RData::TXT(TXT::new(vec!["x".repeat(255); 3]));
     server.say("_proof.long.customer.test", RecordType::TXT, long());
@@ -144,16 +216,30 @@ async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
         server.say("_proof.huge.customer.test", RecordType::TXT, long());
     }
     for n in 0..40 {
-        server.remember(&format!("chain{n}.customer.test"), RecordType::CNAME, alias(&format!("chain{}.customer.test", n + 1)));
+        server.remember(
+            &format!("chain{n}.customer.test"),
+            RecordType::CNAME,
+            alias(&format!("chain{}.customer.test", n + 1)),
+        );
     }
-    for (from, to) in [("_proof.loop.customer.test", "back.customer.test"), ("back.customer.test", "_proof.loop.customer.test")] {
+    for (from, to) in [
+        ("_proof.loop.customer.test", "back.customer.test"),
+        ("back.customer.test", "_proof.loop.customer.test"),
+    ] {
         server.say(from, RecordType::CNAME, alias(to));
         server.remember(from, RecordType::CNAME, alias(to));
     }
     let patience = std::time::Duration::from_secs(30);
-    let look = async |host| timeout(patience, server.look(host)).await.expect("it took too long");
+    let look = async |host| {
+        timeout(patience, server.look(host))
+            .await
+            .expect("it took too long")
+    };
     assert_eq!(look("many.customer.test").await.unwrap().texts.len(), 20);
-    assert_eq!(look("long.customer.test").await.unwrap().texts, ["x".repeat(200)]);
+    assert_eq!(
+        look("long.customer.test").await.unwrap().texts,
+        ["x".repeat(200)]
+    );
     if let Ok(seen) = look("huge.customer.test").await {
         assert!(seen.texts.len() <= 20, "{}", seen.texts.len());
     }
@@ -162,7 +248,9 @@ async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
     }
     let resolver = Resolver::with_port(&[server.address], server.address.port()).unwrap();
     for name in ["back.customer.test", "chain0.customer.test"] {
-        let found = timeout(patience, resolver.addresses(name)).await.expect("it took too long");
+        let found = timeout(patience, resolver.addresses(name))
+            .await
+            .expect("it took too long");
         assert!(found.is_err() || found.unwrap().is_empty(), "{name}");
     }
 }

@@ -27,14 +27,21 @@ impl Zone {
         let (app, said) = (TestApp::new().await, Said::default());
         said.0.lock().insert(HOST.to_owned(), Seen::default());
         let node = app.another_with(
-            Settings { dns: Arc::new(said.clone()), ..settings(Transport::default(), Uuid::from_u128(7)) },
+            Settings {
+                dns: Arc::new(said.clone()),
+                ..settings(Transport::default(), Uuid::from_u128(7))
+            },
             app.machine.clone(),
         );
         Self { app, node, said }
     }
 
     fn say(&self, alias: &str, text: &str) {
-        let seen = Seen { alias: Some(alias.to_owned()), texts: vec![text.to_owned()], ..Seen::default() };
+        let seen = Seen {
+            alias: Some(alias.to_owned()),
+            texts: vec![text.to_owned()],
+            ..Seen::default()
+        };
         self.said.0.lock().insert(HOST.to_owned(), seen);
     }
 
@@ -42,17 +49,29 @@ impl Zone {
         let path = format!("/v1/projects/{project}/custom-hostname{what}");
         match what {
             "" | "/checks" => self.node.get(&path).as_(who).send().await,
-            "/initialize" => self.node.post(&path).as_(who).json(&json!({ "custom_hostname": HOST })).send().await,
+            "/initialize" => {
+                self.node
+                    .post(&path)
+                    .as_(who)
+                    .json(&json!({ "custom_hostname": HOST }))
+                    .send()
+                    .await
+            }
             _ => self.node.post(&path).as_(who).send().await,
         }
     }
 
     async fn mine(&self, what: &str) -> Answer {
-        self.ask(&self.app.owner, &self.app.home.project, what).await
+        self.ask(&self.app.owner, &self.app.home.project, what)
+            .await
     }
 
     async fn delete(&self) -> Answer {
-        self.node.delete(&self.app.at("/custom-hostname?remove_addon=true")).as_(&self.app.owner).send().await
+        self.node
+            .delete(&self.app.at("/custom-hostname?remove_addon=true"))
+            .as_(&self.app.owner)
+            .send()
+            .await
     }
 
     /// Asks for the hostname, and says in DNS what the answer wants.
@@ -64,7 +83,10 @@ impl Zone {
 
     fn prove(&self, told: &Value) {
         let result = &told["data"]["result"];
-        self.say(result["custom_origin_server"].as_str().unwrap(), result["ownership_verification"]["value"].as_str().unwrap());
+        self.say(
+            result["custom_origin_server"].as_str().unwrap(),
+            result["ownership_verification"]["value"].as_str().unwrap(),
+        );
     }
 
     /// As the authority does that there is not.
@@ -77,7 +99,10 @@ impl Zone {
 /// With what changes from test to test left out.
 fn stable(mut told: Value) -> Value {
     let result = &mut told["data"]["result"];
-    for field in [&mut result["id"].take(), &mut result["ownership_verification"]["value"].take()] {
+    for field in [
+        &mut result["id"].take(),
+        &mut result["ownership_verification"]["value"].take(),
+    ] {
         assert!(field.is_string());
     }
     if let Some(record) = result["ssl"]["validation_records"].get_mut(0) {
@@ -92,13 +117,19 @@ async fn each_stage_answers_as_the_contract_says() {
     let server = format!("{}.example.test", zone.app.home.project);
     let refused = [
         ("", "No custom hostname configuration found."),
-        ("/reverify", "Project is not pending custom hostname verification."),
+        (
+            "/reverify",
+            "Project is not pending custom hostname verification.",
+        ),
         ("/activate", "Verification has not been completed."),
     ];
     for (what, message) in refused {
         assert_eq!(zone.mine(what).await.expect(400).message(), message);
     }
-    assert_eq!(zone.delete().await.expect(400).message(), "Custom hostname not configured for project");
+    assert_eq!(
+        zone.delete().await.expect(400).message(),
+        "Custom hostname not configured for project"
+    );
 
     let initiated = zone.mine("/initialize").await.expect(201).json();
     let name = format!("_gantry-challenge.{HOST}");
@@ -112,35 +143,72 @@ async fn each_stage_answers_as_the_contract_says() {
     });
     assert_eq!(stable(initiated.clone()), expected);
     assert_eq!(zone.mine("").await.expect(200).json(), initiated);
-    let spelled = zone.node.get(&zone.app.at("/config/custom-hostname")).as_(&zone.app.owner).send().await.expect(200);
-    assert_eq!((spelled.json(), spelled.quota.remaining), (initiated.clone(), 117), "both spellings have one counter");
+    let spelled = zone
+        .node
+        .get(&zone.app.at("/config/custom-hostname"))
+        .as_(&zone.app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        (spelled.json(), spelled.quota.remaining),
+        (initiated.clone(), 117),
+        "both spellings have one counter"
+    );
     let again = zone.mine("/initialize").await.expect(544).message();
-    assert_eq!(again, "Delete the custom hostname associated with your project before attempting to create a new one.");
-    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Verification has not been completed.");
+    assert_eq!(
+        again,
+        "Delete the custom hostname associated with your project before attempting to create a new one."
+    );
+    assert_eq!(
+        zone.mine("/activate").await.expect(400).message(),
+        "Verification has not been completed."
+    );
 
     let pending = zone.mine("/reverify").await.expect(201).json();
     let errors = &pending["data"]["result"]["verification_errors"];
-    assert_eq!(errors[0], format!("custom hostname does not CNAME to this project: found no CNAME record, expected {server}"));
+    assert_eq!(
+        errors[0],
+        format!(
+            "custom hostname does not CNAME to this project: found no CNAME record, expected {server}"
+        )
+    );
     assert!(errors[1].as_str().unwrap().contains("found no TXT record") && errors[2].is_null());
 
     zone.prove(&initiated);
     expected["status"] = "3_challenge_verified".into();
     expected["data"]["result"]["ssl"] = json!({"status": "initializing", "validation_records": []});
-    assert_eq!(stable(zone.mine("/reverify").await.expect(201).json()), expected);
-    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Verification has not been completed.");
+    assert_eq!(
+        stable(zone.mine("/reverify").await.expect(201).json()),
+        expected
+    );
+    assert_eq!(
+        zone.mine("/activate").await.expect(400).message(),
+        "Verification has not been completed."
+    );
 
     zone.certify().await;
-    assert_eq!(zone.mine("/reverify").await.expect(400).message(), "Verification has been completed, please proceed to activation.");
+    assert_eq!(
+        zone.mine("/reverify").await.expect(400).message(),
+        "Verification has been completed, please proceed to activation."
+    );
     expected["status"] = "4_origin_setup_completed".into();
     expected["data"]["result"]["status"] = "active".into();
     expected["data"]["result"]["ssl"]["status"] = "active".into();
-    expected["data"]["result"]["ownership_verification"] = json!({"type": "", "name": "", "value": ""});
+    expected["data"]["result"]["ownership_verification"] =
+        json!({"type": "", "name": "", "value": ""});
     expected["data"]["result"]["id"] = initiated["data"]["result"]["id"].clone();
     assert_eq!(zone.mine("").await.expect(200).json(), expected);
     expected["status"] = "5_services_reconfigured".into();
     assert_eq!(zone.mine("/activate").await.expect(201).json(), expected);
-    assert_eq!(zone.mine("/activate").await.expect(400).message(), "Custom hostname has already been activated.");
-    assert_eq!(zone.mine("/reverify").await.expect(400).message(), "Verification has been completed, please proceed to activation.");
+    assert_eq!(
+        zone.mine("/activate").await.expect(400).message(),
+        "Custom hostname has already been activated."
+    );
+    assert_eq!(
+        zone.mine("/reverify").await.expect(400).message(),
+        "Verification has been completed, please proceed to activation."
+    );
     let gone = zone.delete().await.expect(200);
     assert!(gone.body.is_empty() && gone.header("content-type").is_none());
     zone.mine("").await.expect(400);
@@ -150,18 +218,53 @@ async fn each_stage_answers_as_the_contract_says() {
 async fn names_that_nobody_can_own_are_refused() {
     let zone = Zone::new().await;
     let cases = [
-        ("customer.test", "custom_hostname: expected a subdomain: a CNAME record cannot stand at the top of a domain"),
-        ("shop.example.test", "custom_hostname: names below this server's own domain are vanity subdomains"),
-        ("127.0.0.1", "custom_hostname: expected a hostname, not an address"),
-        ("https://api.customer.test", "custom_hostname: expected a hostname such as api.customer.com, without scheme, port or path"),
+        (
+            "customer.test",
+            "custom_hostname: expected a subdomain: a CNAME record cannot stand at the top of a domain",
+        ),
+        (
+            "shop.example.test",
+            "custom_hostname: names below this server's own domain are vanity subdomains",
+        ),
+        (
+            "127.0.0.1",
+            "custom_hostname: expected a hostname, not an address",
+        ),
+        (
+            "https://api.customer.test",
+            "custom_hostname: expected a hostname such as api.customer.com, without scheme, port or path",
+        ),
     ];
     for (name, message) in cases {
-        let call = zone.node.post(&zone.app.at("/custom-hostname/initialize")).as_(&zone.app.owner);
-        assert_eq!(call.json(&json!({ "custom_hostname": name })).send().await.expect(400).message(), message, "{name}");
+        let call = zone
+            .node
+            .post(&zone.app.at("/custom-hostname/initialize"))
+            .as_(&zone.app.owner);
+        assert_eq!(
+            call.json(&json!({ "custom_hostname": name }))
+                .send()
+                .await
+                .expect(400)
+                .message(),
+            message,
+            "{name}"
+        );
     }
-    let call = zone.node.post(&zone.app.at("/vanity-subdomain/activate")).as_(&zone.app.owner);
-    call.json(&json!({"vanity_subdomain": "shop"})).send().await.expect(201);
-    assert!(zone.mine("/initialize").await.expect(400).message().starts_with("The project uses the vanity subdomain shop."));
+    let call = zone
+        .node
+        .post(&zone.app.at("/vanity-subdomain/activate"))
+        .as_(&zone.app.owner);
+    call.json(&json!({"vanity_subdomain": "shop"}))
+        .send()
+        .await
+        .expect(201);
+    assert!(
+        zone.mine("/initialize")
+            .await
+            .expect(400)
+            .message()
+            .starts_with("The project uses the vanity subdomain shop.")
+    );
 }
 
 #[tokio::test]
@@ -169,19 +272,52 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
     let zone = Zone::new().await;
     let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
     // Asking for a name keeps nobody else from it.
-    let theirs = zone.ask(stranger, foreign, "/initialize").await.expect(201).json();
+    let theirs = zone
+        .ask(stranger, foreign, "/initialize")
+        .await
+        .expect(201)
+        .json();
     zone.proven().await;
-    assert_eq!(zone.mine("").await.expect(200).json()["status"], "3_challenge_verified");
+    assert_eq!(
+        zone.mine("").await.expect(200).json()["status"],
+        "3_challenge_verified"
+    );
     let proof = |told: &Value| told["data"]["result"]["ownership_verification"]["value"].clone();
-    assert_ne!(proof(&theirs), proof(&zone.mine("").await.json()), "a proof is bound to its project");
-    let pending = zone.ask(stranger, foreign, "/reverify").await.expect(201).json();
-    assert_eq!(pending["data"]["result"]["verification_errors"].as_array().unwrap().len(), 2, "what is left there proves nothing");
+    assert_ne!(
+        proof(&theirs),
+        proof(&zone.mine("").await.json()),
+        "a proof is bound to its project"
+    );
+    let pending = zone
+        .ask(stranger, foreign, "/reverify")
+        .await
+        .expect(201)
+        .json();
+    assert_eq!(
+        pending["data"]["result"]["verification_errors"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2,
+        "what is left there proves nothing"
+    );
     // Even with both records theirs, it stays the first one's until that lets it go.
     zone.prove(&theirs);
-    let taken = zone.ask(stranger, foreign, "/reverify").await.expect(409).message();
-    assert_eq!(taken, "api.customer.test is the custom hostname of another project");
+    let taken = zone
+        .ask(stranger, foreign, "/reverify")
+        .await
+        .expect(409)
+        .message();
+    assert_eq!(
+        taken,
+        "api.customer.test is the custom hostname of another project"
+    );
     zone.delete().await.expect(200);
-    let won = zone.ask(stranger, foreign, "/reverify").await.expect(201).json();
+    let won = zone
+        .ask(stranger, foreign, "/reverify")
+        .await
+        .expect(201)
+        .json();
     assert_eq!(won["status"], "3_challenge_verified");
 }
 
@@ -191,7 +327,10 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
     zone.proven().await;
     let refused = zone.ask(stranger, foreign, "/initialize").await.expect(409);
-    assert_eq!(refused.message(), "api.customer.test is the custom hostname of another project");
+    assert_eq!(
+        refused.message(),
+        "api.customer.test is the custom hostname of another project"
+    );
     zone.certify().await;
     zone.ask(stranger, foreign, "/initialize").await.expect(409);
     zone.mine("/activate").await.expect(201);
@@ -200,8 +339,18 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
     keeper::pass(&zone.node.app).await.unwrap();
-    assert_eq!(zone.ask(stranger, foreign, "/initialize").await.expect(201).json()["status"], "2_initiated");
-    assert_eq!(zone.mine("").await.expect(200).json()["status"], "5_services_reconfigured", "it is served until it is removed");
+    assert_eq!(
+        zone.ask(stranger, foreign, "/initialize")
+            .await
+            .expect(201)
+            .json()["status"],
+        "2_initiated"
+    );
+    assert_eq!(
+        zone.mine("").await.expect(200).json()["status"],
+        "5_services_reconfigured",
+        "it is served until it is removed"
+    );
 }
 
 #[tokio::test]
@@ -213,8 +362,14 @@ async fn records_that_keep_authorities_away_stand_among_the_certificates_errors(
     let sql = "update custom_hostnames set problems = array['custom hostname is not proven', $1]";
     zone.app.app.db.query(sql, &[&problem]).await.unwrap();
     let result = zone.mine("").await.expect(200).json()["data"]["result"].clone();
-    assert_eq!(result["ssl"]["validation_errors"], json!([{ "message": problem }]));
-    assert_eq!(result["verification_errors"], json!(["custom hostname is not proven"]));
+    assert_eq!(
+        result["ssl"]["validation_errors"],
+        json!([{ "message": problem }])
+    );
+    assert_eq!(
+        result["verification_errors"],
+        json!(["custom hostname is not proven"])
+    );
 }
 
 #[tokio::test]
@@ -226,7 +381,11 @@ async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     assert_eq!(errors.as_array().unwrap().len(), 2);
     zone.prove(&wanted);
     keeper::pass(&zone.node.app).await.unwrap();
-    assert_eq!(zone.mine("").await.json()["status"], "2_initiated", "its time has not come");
+    assert_eq!(
+        zone.mine("").await.json()["status"],
+        "2_initiated",
+        "its time has not come"
+    );
     zone.app.advance(2 * 60);
     keeper::pass(&zone.node.app).await.unwrap();
     assert_eq!(zone.mine("").await.json()["status"], "3_challenge_verified");
@@ -237,7 +396,10 @@ async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     for (days, status) in [(6, "pending"), (2, "moved")] {
         zone.app.advance(days * 24 * 3600);
         keeper::pass(&zone.node.app).await.unwrap();
-        assert_eq!(zone.mine("").await.expect(200).json()["data"]["result"]["status"], status);
+        assert_eq!(
+            zone.mine("").await.expect(200).json()["data"]["result"]["status"],
+            status
+        );
     }
     zone.app.advance(7 * 24 * 3600);
     keeper::pass(&zone.node.app).await.unwrap();
@@ -250,7 +412,8 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
     zone.proven().await;
     zone.certify().await;
     zone.mine("/activate").await.expect(201);
-    let status = async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
+    let status =
+        async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
     let day = async || {
         zone.app.advance(24 * 3600);
         keeper::pass(&zone.node.app).await.unwrap();
@@ -284,32 +447,74 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
 #[tokio::test]
 async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
     let zone = Zone::new().await;
-    assert_eq!(zone.mine("/checks").await.expect(400).message(), "No custom hostname configuration found.");
+    assert_eq!(
+        zone.mine("/checks").await.expect(400).message(),
+        "No custom hostname configuration found."
+    );
     let wanted = zone.mine("/initialize").await.expect(201).json();
     let server = format!("{}.example.test", zone.app.home.project);
     let checks = async || zone.mine("/checks").await.expect(200).json()["checks"].clone();
     let told = checks().await;
-    let of = |checks: &Value, name: &str| checks.as_array().unwrap().iter().find(|check| check["name"] == name).unwrap().clone();
+    let of = |checks: &Value, name: &str| {
+        checks
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|check| check["name"] == name)
+            .unwrap()
+            .clone()
+    };
     let cname = json!({
         "name": "cname", "status": "failed", "expected": format!("CNAME {server}"), "observed": "no CNAME record",
         "next_action": format!("Where the DNS of {HOST} is kept, make it a CNAME of {server} and remove its other records."),
     });
     assert_eq!(of(&told, "cname"), cname);
-    assert!(of(&told, "txt")["next_action"].as_str().unwrap().contains(&format!("_gantry-challenge.{HOST} with the text")));
+    assert!(
+        of(&told, "txt")["next_action"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("_gantry-challenge.{HOST} with the text"))
+    );
     let statuses = |checks: &Value| -> Vec<String> {
-        checks.as_array().unwrap().iter().map(|check| check["status"].as_str().unwrap().to_owned()).collect()
+        checks
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|check| check["status"].as_str().unwrap().to_owned())
+            .collect()
     };
-    assert_eq!(statuses(&told), ["failed", "failed", "passed", "skipped", "skipped", "waiting", "skipped"]);
+    assert_eq!(
+        statuses(&told),
+        [
+            "failed", "failed", "passed", "skipped", "skipped", "waiting", "skipped"
+        ]
+    );
 
     zone.prove(&wanted);
     let told = checks().await;
-    assert_eq!(statuses(&told), ["passed", "passed", "passed", "failed", "failed", "waiting", "skipped"]);
-    assert_eq!(of(&told, "http")["observed"], format!("{server} has no address"));
+    assert_eq!(
+        statuses(&told),
+        [
+            "passed", "passed", "passed", "failed", "failed", "waiting", "skipped"
+        ]
+    );
+    assert_eq!(
+        of(&told, "http")["observed"],
+        format!("{server} has no address")
+    );
 
     zone.said.0.lock().clear();
     let told = checks().await;
-    assert_eq!(statuses(&told), ["failed", "failed", "failed", "skipped", "skipped", "waiting", "skipped"]);
-    assert_eq!(of(&told, "caa")["observed"], "DNS could not be asked: no server answers");
+    assert_eq!(
+        statuses(&told),
+        [
+            "failed", "failed", "failed", "skipped", "skipped", "waiting", "skipped"
+        ]
+    );
+    assert_eq!(
+        of(&told, "caa")["observed"],
+        "DNS could not be asked: no server answers"
+    );
 
     // Proven, its text is not needed any more; and nobody certifies it here.
     zone.prove(&wanted);
@@ -319,19 +524,48 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
     keeper::pass(&zone.node.app).await.unwrap();
     zone.say(&server, "other");
     let told = checks().await;
-    assert_eq!((of(&told, "txt")["status"].as_str(), of(&told, "certificate")["status"].as_str()), (Some("skipped"), Some("failed")));
-    assert!(of(&told, "certificate")["observed"].as_str().unwrap().contains("--acme-directory"));
+    assert_eq!(
+        (
+            of(&told, "txt")["status"].as_str(),
+            of(&told, "certificate")["status"].as_str()
+        ),
+        (Some("skipped"), Some("failed"))
+    );
+    assert!(
+        of(&told, "certificate")["observed"]
+            .as_str()
+            .unwrap()
+            .contains("--acme-directory")
+    );
 
-    let spelled = zone.node.get(&zone.app.at("/config/custom-hostname/checks")).as_(&zone.app.owner).send().await.expect(200);
-    assert_eq!((spelled.quota.limit, spelled.quota.remaining), (10, 8), "both spellings have one counter");
-    zone.ask(&zone.app.stranger, &zone.app.home.project, "/checks").await.expect(404);
+    let spelled = zone
+        .node
+        .get(&zone.app.at("/config/custom-hostname/checks"))
+        .as_(&zone.app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        (spelled.quota.limit, spelled.quota.remaining),
+        (10, 8),
+        "both spellings have one counter"
+    );
+    zone.ask(&zone.app.stranger, &zone.app.home.project, "/checks")
+        .await
+        .expect(404);
 }
 
 impl Zone {
     /// As the operator does by command.
     async fn block(&self, name: &str, block: bool) {
-        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry hostname block");
-        let (_, changed) = blocked::set(&self.app.app.db, name, block, &self.app.clock, audit).await.unwrap();
+        let audit = gantry::audit::Recorder::operator(
+            "test",
+            &self.app.app.entropy,
+            "gantry hostname block",
+        );
+        let (_, changed) = blocked::set(&self.app.app.db, name, block, &self.app.clock, audit)
+            .await
+            .unwrap();
         assert!(changed);
     }
 }
@@ -340,9 +574,15 @@ impl Zone {
 async fn what_the_operator_blocks_nobody_is_served_under() {
     let zone = Zone::new().await;
     zone.block("Customer.test.", true).await;
-    assert_eq!(blocked::list(&zone.app.app.db).await.unwrap(), ["customer.test"]);
+    assert_eq!(
+        blocked::list(&zone.app.app.db).await.unwrap(),
+        ["customer.test"]
+    );
     let refused = zone.mine("/initialize").await.expect(400).message();
-    assert_eq!(refused, "The operator of this server does not serve api.customer.test.");
+    assert_eq!(
+        refused,
+        "The operator of this server does not serve api.customer.test."
+    );
     zone.block("customer.test", false).await;
     zone.block("other-customer.test", true).await;
     zone.block("i.customer.test", true).await;
@@ -351,9 +591,14 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
     zone.mine("/activate").await.expect(201);
     let served = async || {
         let published = gantry::domains::published(&zone.node.app).await.unwrap();
-        published.iter().any(|one| one.hostname.as_ref().is_some_and(|hostname| hostname.host == HOST))
+        published.iter().any(|one| {
+            one.hostname
+                .as_ref()
+                .is_some_and(|hostname| hostname.host == HOST)
+        })
     };
-    let status = async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
+    let status =
+        async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
     assert!(served().await);
     zone.block(HOST, true).await;
     assert_eq!((served().await, status().await), (false, json!("blocked")));
@@ -370,14 +615,26 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
 async fn an_organization_has_so_many_hostnames_and_no_more() {
     let zone = Zone::new().await;
     for n in 0..100 {
-        zone.app.stub(zone.app.home.id, &format!("sibling {n}")).await;
+        zone.app
+            .stub(zone.app.home.id, &format!("sibling {n}"))
+            .await;
     }
     let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
                select id, gen_random_uuid(), ref || '.customer.test', 'initiated', now(), now() from projects where organization_id = $1 and ref <> $2";
-    zone.app.app.db.query(sql, &[&zone.app.home.id.0, &zone.app.home.project.as_str()]).await.unwrap();
+    zone.app
+        .app
+        .db
+        .query(sql, &[&zone.app.home.id.0, &zone.app.home.project.as_str()])
+        .await
+        .unwrap();
     let refused = zone.mine("/initialize").await.expect(400).message();
-    assert!(refused.starts_with("The projects of an organization can have 100 custom hostnames."), "{refused}");
-    zone.ask(&zone.app.stranger, &zone.app.foreign.project, "/initialize").await.expect(201);
+    assert!(
+        refused.starts_with("The projects of an organization can have 100 custom hostnames."),
+        "{refused}"
+    );
+    zone.ask(&zone.app.stranger, &zone.app.foreign.project, "/initialize")
+        .await
+        .expect(201);
     let sql = "delete from custom_hostnames where project_id = (select max(project_id) from custom_hostnames where host like '%.customer.test' and host <> $1)";
     zone.app.app.db.query(sql, &[&HOST]).await.unwrap();
     zone.mine("/initialize").await.expect(201);

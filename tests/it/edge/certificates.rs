@@ -10,9 +10,15 @@ use super::{Client, Gate, connect, trusting};
 /// A certificate of its own authority for the projects, in two files.
 fn write(dir: &Path) {
     let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new(vec!["*.example.test".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let cert = CertificateParams::new(vec!["*.example.test".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     // The key first: a pair that does not fit is not taken, and read again when the other file changes.
-    for (name, text) in [("edge-key.pem", key.serialize_pem()), ("edge.pem", cert.pem())] {
+    for (name, text) in [
+        ("edge-key.pem", key.serialize_pem()),
+        ("edge.pem", cert.pem()),
+    ] {
         fs::write(dir.join("new"), text).unwrap();
         fs::rename(dir.join("new"), dir.join(name)).unwrap();
     }
@@ -33,17 +39,32 @@ async fn a_certificate_is_exchanged_without_dropping_a_connection() {
     assert_eq!(first.answer().await.status, 200);
 
     write(&dir);
-    assert!(connect(gate.https, &host, trusting_only(&before)).await.is_err(), "the old one is not shown any more");
-    let mut second = Client(connect(gate.https, &host, trusting(&dir.join("edge.pem"))).await.unwrap());
+    assert!(
+        connect(gate.https, &host, trusting_only(&before))
+            .await
+            .is_err(),
+        "the old one is not shown any more"
+    );
+    let mut second = Client(
+        connect(gate.https, &host, trusting(&dir.join("edge.pem")))
+            .await
+            .unwrap(),
+    );
     for client in [&mut first, &mut second] {
         client.send(&request).await;
         assert_eq!(client.answer().await.status, 200);
     }
     fs::write(dir.join("edge.pem"), "nonsense").unwrap();
-    connect(gate.https, &host, gate.trusting()).await.expect_err("it is not the authority's");
+    connect(gate.https, &host, gate.trusting())
+        .await
+        .expect_err("it is not the authority's");
     let mut third = second;
     third.send(&request).await;
-    assert_eq!(third.answer().await.status, 200, "what is of no use is not taken");
+    assert_eq!(
+        third.answer().await.status,
+        200,
+        "what is of no use is not taken"
+    );
 }
 
 /// The same trust, without sessions to resume.

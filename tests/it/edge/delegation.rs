@@ -67,14 +67,18 @@ async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Tow
     })
     .await;
     let knot = knot.unwrap();
-    *town.said.zone.lock() = Some(Arc::new(Resolver::with_port(&[knot.address], knot.address.port()).unwrap()));
+    *town.said.zone.lock() = Some(Arc::new(
+        Resolver::with_port(&[knot.address], knot.address.port()).unwrap(),
+    ));
     (town, knot)
 }
 
 /// Where the hostname's answers stand.
 fn place(sealing: &SealingKey, project: &str) -> String {
     let writer = Writer::Update(([127, 0, 0, 1], 1).into(), zone::Key::parse(KEY).unwrap());
-    Zone::new(ZONE, writer).unwrap().place(sealing, HOST, project)
+    Zone::new(ZONE, writer)
+        .unwrap()
+        .place(sealing, HOST, project)
 }
 
 fn delegated(place: &str) -> String {
@@ -85,7 +89,12 @@ fn delegated(place: &str) -> String {
 async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..10 {
         for sql in DUE {
-            town.app.app.db.query(sql, &[&town.app.clock.now()]).await.unwrap();
+            town.app
+                .app
+                .db
+                .query(sql, &[&town.app.clock.now()])
+                .await
+                .unwrap();
         }
         keeper::pass(&node.app).await.unwrap();
         town.node.app.believe(true);
@@ -96,15 +105,27 @@ async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bo
     panic!("not {what}: {}", town.ask("").await);
 }
 
-const DUE: [&str; 3] =
-    ["update custom_hostnames set not_before = $1", "update wildcards set not_before = $1", "update acme_answers set not_before = $1"];
+const DUE: [&str; 3] = [
+    "update custom_hostnames set not_before = $1",
+    "update wildcards set not_before = $1",
+    "update acme_answers set not_before = $1",
+];
 
 async fn certified(town: &Town, node: &Node) {
-    until(town, node, "certified", async || town.ask("").await["status"] == "4_origin_setup_completed").await;
+    until(town, node, "certified", async || {
+        town.ask("").await["status"] == "4_origin_setup_completed"
+    })
+    .await;
 }
 
 async fn answers(town: &Town) -> i64 {
-    town.app.app.db.query("select count(*) from acme_answers", &[]).await.unwrap()[0].get(0)
+    town.app
+        .app
+        .db
+        .query("select count(*) from acme_answers", &[])
+        .await
+        .unwrap()[0]
+        .get(0)
 }
 
 #[tokio::test]
@@ -116,16 +137,32 @@ async fn who_leads_the_authority_to_the_zone_needs_no_port() {
         assert_eq!(check["status"], "passed", "{check}");
         certified(&town, &town.node).await;
         assert_eq!(town.pebble.said("set VALID by completed challenge"), 1);
-        connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
+        connect(town.https, HOST, trusting(&town.roots))
+            .await
+            .unwrap();
         keeper::pass(&town.node.app).await.unwrap();
         let place = place(&town.settings.sealing, town.app.home.project.as_str());
-        assert_eq!((answers(&town).await, knot.texts(&place).await.unwrap()), (0, vec![]), "nothing is left there");
+        assert_eq!(
+            (answers(&town).await, knot.texts(&place).await.unwrap()),
+            (0, vec![]),
+            "nothing is left there"
+        );
         if by == By::Hook {
             let said = |file| fs::read_to_string(town.app.machine.dir().join(file)).unwrap();
-            assert_eq!(said("hooked"), format!("present {place} 3\ncleanup {place} 3\n"));
-            let names = said("environment").lines().filter(|line| !line.starts_with("PATH=") && !line.starts_with("LANG=")).count();
+            assert_eq!(
+                said("hooked"),
+                format!("present {place} 3\ncleanup {place} 3\n")
+            );
+            let names = said("environment")
+                .lines()
+                .filter(|line| !line.starts_with("PATH=") && !line.starts_with("LANG="))
+                .count();
             // What the shell adds by itself: PWD, OLDPWD, SHLVL, _.
-            assert!(names <= 8 && !said("environment").contains("CARGO"), "{}", said("environment"));
+            assert!(
+                names <= 8 && !said("environment").contains("CARGO"),
+                "{}",
+                said("environment")
+            );
         }
     }
 }
@@ -135,28 +172,73 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
     let (town, knot) = town(By::Update, false, delegated).await;
     let place = place(&town.settings.sealing, town.app.home.project.as_str());
     town.prove().await;
-    let sql =
-        "insert into acme_answers (name, value, hostname_id, not_before, created_at) select $1, 'left', id, $2, $2 from custom_hostnames";
-    town.app.app.db.query(sql, &[&place, &town.app.clock.now()]).await.unwrap();
-    let zone = town.settings.authority.as_ref().unwrap().zone.clone().unwrap();
-    zone.write(zone::Change::Present, &place, "left", (town.app.clock.now(), 7)).await.unwrap();
+    let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) select $1, 'left', id, $2, $2 from custom_hostnames";
+    town.app
+        .app
+        .db
+        .query(sql, &[&place, &town.app.clock.now()])
+        .await
+        .unwrap();
+    let zone = town
+        .settings
+        .authority
+        .as_ref()
+        .unwrap()
+        .zone
+        .clone()
+        .unwrap();
+    zone.write(
+        zone::Change::Present,
+        &place,
+        "left",
+        (town.app.clock.now(), 7),
+    )
+    .await
+    .unwrap();
     assert_eq!(knot.texts(&place).await.unwrap(), ["left"]);
-    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    town.node
+        .delete(&town.app.at("/custom-hostname"))
+        .as_(&town.app.owner)
+        .send()
+        .await
+        .expect(200);
     keeper::pass(&town.node.app).await.unwrap();
-    assert_eq!((answers(&town).await, knot.texts(&place).await.unwrap()), (0, vec![]));
+    assert_eq!(
+        (answers(&town).await, knot.texts(&place).await.unwrap()),
+        (0, vec![])
+    );
 }
 
 #[tokio::test]
 async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
-    let (town, _knot) = town(By::Update, false, |_| format!("{}. CNAME {}.{ZONE}.\n", challenge_name(HOST), "f".repeat(40))).await;
+    let (town, _knot) = town(By::Update, false, |_| {
+        format!(
+            "{}. CNAME {}.{ZONE}.\n",
+            challenge_name(HOST),
+            "f".repeat(40)
+        )
+    })
+    .await;
     town.prove().await;
     let (_, check) = checked(&town.ask("/checks").await, "delegation");
     assert_eq!(check["status"], "optional");
-    assert!(check["next_action"].as_str().unwrap().contains(&place(&town.settings.sealing, town.app.home.project.as_str())), "{check}");
-    until(&town, &town.node, "refused", async || town.ask("").await["status"] == "2_initiated").await;
+    assert!(
+        check["next_action"].as_str().unwrap().contains(&place(
+            &town.settings.sealing,
+            town.app.home.project.as_str()
+        )),
+        "{check}"
+    );
+    until(&town, &town.node, "refused", async || {
+        town.ask("").await["status"] == "2_initiated"
+    })
+    .await;
     let told = town.ask("").await;
     assert!(
-        told["data"]["result"]["ssl"]["validation_errors"][0]["message"].as_str().unwrap().contains("/.well-known/acme-challenge/"),
+        told["data"]["result"]["ssl"]["validation_errors"][0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("/.well-known/acme-challenge/"),
         "by HTTP: {told}"
     );
     assert_eq!(answers(&town).await, 0);
@@ -165,66 +247,142 @@ async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
 #[tokio::test]
 async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
     let (mut town, _knot) = town(By::Update, false, delegated).await;
-    let writer = Writer::Update(([127, 0, 0, 1], free()).into(), zone::Key::parse(KEY).unwrap());
+    let writer = Writer::Update(
+        ([127, 0, 0, 1], free()).into(),
+        zone::Key::parse(KEY).unwrap(),
+    );
     let authority = town.settings.authority.as_mut().unwrap();
     let right = authority.zone.replace(Zone::new(ZONE, writer).unwrap());
-    let broken = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    let broken = town
+        .app
+        .another_with(town.settings.clone(), town.app.machine.clone());
     town.prove().await;
-    let told_why = async || town.ask("").await["data"]["result"]["ssl"]["validation_errors"].is_array();
+    let told_why =
+        async || town.ask("").await["data"]["result"]["ssl"]["validation_errors"].is_array();
     for _ in 0..3 {
         until(&town, &broken, "told", told_why).await;
     }
     let told = town.ask("").await;
     let ssl = &told["data"]["result"]["ssl"];
-    assert_eq!((&told["status"], &ssl["status"]), (&json!("3_challenge_verified"), &json!("initializing")));
+    assert_eq!(
+        (&told["status"], &ssl["status"]),
+        (&json!("3_challenge_verified"), &json!("initializing"))
+    );
     let message = ssl["validation_errors"][0]["message"].as_str().unwrap();
-    assert!(message.starts_with("the answer to the authority could not be written into DNS"), "{message}");
-    assert_eq!((town.count("acme_begun").await, town.pebble.said("set INVALID")), (1, 0));
+    assert!(
+        message.starts_with("the answer to the authority could not be written into DNS"),
+        "{message}"
+    );
+    assert_eq!(
+        (
+            town.count("acme_begun").await,
+            town.pebble.said("set INVALID")
+        ),
+        (1, 0)
+    );
     town.settings.authority.as_mut().unwrap().zone = right;
-    let mended = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    let mended = town
+        .app
+        .another_with(town.settings.clone(), town.app.machine.clone());
     certified(&town, &mended).await;
 }
 
 #[tokio::test]
 async fn a_silent_name_server_is_waited_for_but_not_for_ever() {
-    let (town, _knot) = town(By::Update, false, |place| delegated(place) + "@ NS silent\nsilent A 127.0.0.2\n").await;
+    let (town, _knot) = town(By::Update, false, |place| {
+        delegated(place) + "@ NS silent\nsilent A 127.0.0.2\n"
+    })
+    .await;
     town.prove().await;
-    until(&town, &town.node, "written", async || answers(&town).await == 1).await;
+    until(&town, &town.node, "written", async || {
+        answers(&town).await == 1
+    })
+    .await;
     assert_eq!(town.pebble.said("set VALID by completed challenge"), 0);
     town.app.advance(5 * 60);
     certified(&town, &town.node).await;
-    assert_eq!((town.pebble.said("set VALID by completed challenge"), town.pebble.said("set INVALID")), (1, 0));
+    assert_eq!(
+        (
+            town.pebble.said("set VALID by completed challenge"),
+            town.pebble.said("set INVALID")
+        ),
+        (1, 0)
+    );
 }
 
 #[tokio::test]
 async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
     let (town, knot) = town(By::Update, true, |_| String::new()).await;
     let host = format!("{}.example.test", town.app.home.project);
-    assert!(connect(town.https, &host, trusting(&town.roots)).await.is_err(), "there is none yet");
+    assert!(
+        connect(town.https, &host, trusting(&town.roots))
+            .await
+            .is_err(),
+        "there is none yet"
+    );
     let certificates = async || -> i64 {
         let sql = "select count(distinct chain) from hostname_certificates where renew_at > $1";
-        town.app.app.db.query(sql, &[&town.app.clock.now()]).await.unwrap()[0].get(0)
+        town.app
+            .app
+            .db
+            .query(sql, &[&town.app.clock.now()])
+            .await
+            .unwrap()[0]
+            .get(0)
     };
     let there = async || certificates().await == 1;
     until(&town, &town.node, "certified", there).await;
-    let mut client = Client(connect(town.https, &host, trusting(&town.roots)).await.unwrap());
-    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+    let mut client = Client(
+        connect(town.https, &host, trusting(&town.roots))
+            .await
+            .unwrap(),
+    );
+    client
+        .send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+        .await;
     let answer = client.answer().await;
-    assert_eq!((answer.status, answer.saw("x-project-ref")), (200, Some(town.app.home.project.to_string())));
+    assert_eq!(
+        (answer.status, answer.saw("x-project-ref")),
+        (200, Some(town.app.home.project.to_string()))
+    );
     keeper::pass(&town.node.app).await.unwrap();
-    assert_eq!((answers(&town).await, knot.texts("_acme-challenge.example.test").await.unwrap()), (0, vec![]));
+    assert_eq!(
+        (
+            answers(&town).await,
+            knot.texts("_acme-challenge.example.test").await.unwrap()
+        ),
+        (0, vec![])
+    );
     let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
 
     // Another node, which has no hand in it, keeps still; in time there is another certificate.
-    let other = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    let other = town
+        .app
+        .another_with(town.settings.clone(), town.app.machine.clone());
     until(&town, &other, "certified", there).await;
     assert_eq!(town.pebble.said("Issued certificate"), 1);
-    town.app.app.db.query("update hostname_certificates set renew_at = $1", &[&town.app.clock.now()]).await.unwrap();
+    town.app
+        .app
+        .db
+        .query(
+            "update hostname_certificates set renew_at = $1",
+            &[&town.app.clock.now()],
+        )
+        .await
+        .unwrap();
     until(&town, &town.node, "certified again", there).await;
     assert_eq!(town.pebble.said("Issued certificate"), 2);
-    let renewed = connect(town.https, &host, trusting(&town.roots)).await.unwrap();
+    let renewed = connect(town.https, &host, trusting(&town.roots))
+        .await
+        .unwrap();
     assert_ne!(renewed.get_ref().1.peer_certificates().unwrap()[0], before);
-    let sealed = town.app.app.db.query("select sealed_key from hostname_certificates", &[]).await.unwrap();
+    let sealed = town
+        .app
+        .app
+        .db
+        .query("select sealed_key from hostname_certificates", &[])
+        .await
+        .unwrap();
     assert!(!String::from_utf8_lossy(sealed[0].get(0)).contains("PRIVATE KEY"));
 }
 
@@ -240,18 +398,40 @@ async fn a_hook_is_bounded_and_heard_out() {
     };
     let run = async |hook| {
         let zone = Zone::new(ZONE, Writer::Hook(hook)).unwrap();
-        zone.write(zone::Change::Present, "a.customer.test", "$(touch /tmp/x); `id`", (town.app.clock.now(), 1)).await
+        zone.write(
+            zone::Change::Present,
+            "a.customer.test",
+            "$(touch /tmp/x); `id`",
+            (town.app.clock.now(), 1),
+        )
+        .await
     };
-    for (mode, why) in [(0o644, "it is no program"), (0o777, "others than its owner may write to it")] {
-        assert!(write("#!/bin/sh\n", mode).unwrap_err().to_string().ends_with(why));
+    for (mode, why) in [
+        (0o644, "it is no program"),
+        (0o777, "others than its owner may write to it"),
+    ] {
+        assert!(
+            write("#!/bin/sh\n", mode)
+                .unwrap_err()
+                .to_string()
+                .ends_with(why)
+        );
     }
     let seen = dir.join("seen");
     let text = format!("#!/bin/sh\nprintf '%s' \"$3\" > {}\n", seen.display());
     run(write(&text, 0o700).unwrap()).await.unwrap();
-    assert_eq!(fs::read_to_string(&seen).unwrap(), "$(touch /tmp/x); `id`", "no shell reads it");
+    assert_eq!(
+        fs::read_to_string(&seen).unwrap(),
+        "$(touch /tmp/x); `id`",
+        "no shell reads it"
+    );
     // More than any pipe holds, and a child that would hold the pipe for long.
     let text = "#!/bin/sh\nsleep 300 &\nyes complaint | head -c 300000 >&2\nexit 3\n";
     let said = run(write(text, 0o700).unwrap()).await.unwrap_err();
-    assert!(said.starts_with("the hook failed: complaint") && said.len() < 1100, "{}", said.len());
+    assert!(
+        said.starts_with("the hook failed: complaint") && said.len() < 1100,
+        "{}",
+        said.len()
+    );
     drop(knot);
 }

@@ -7,56 +7,125 @@ use super::{Answer, Gate};
 
 impl Gate {
     async fn checking_keys() -> Self {
-        Self::with(|_| None, edge::Options { check_keys: true, ..edge::Options::default() }).await
+        Self::with(
+            |_| None,
+            edge::Options {
+                check_keys: true,
+                ..edge::Options::default()
+            },
+        )
+        .await
     }
 
     async fn send(&self, path: &str, headers: &str) -> Answer {
         let mut client = self.client().await;
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", self.host())).await;
+        client
+            .send(&format!(
+                "GET {path} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n",
+                self.host()
+            ))
+            .await;
         client.answer().await
     }
 
     /// What became of a request with this key.
     async fn with_key(&self, key: &str) -> u16 {
-        self.send("/rest/v1/todos", &format!("apikey: {key}\r\n")).await.status
+        self.send("/rest/v1/todos", &format!("apikey: {key}\r\n"))
+            .await
+            .status
     }
 
     /// The project's keys in clear.
     pub(super) async fn keys(&self, path: &str) -> Vec<Value> {
-        let answer = self.node.get(&format!("{path}/api-keys?reveal=true")).as_(&self.app.owner).send().await.expect(200);
+        let answer = self
+            .node
+            .get(&format!("{path}/api-keys?reveal=true"))
+            .as_(&self.app.owner)
+            .send()
+            .await
+            .expect(200);
         answer.json().as_array().unwrap().clone()
     }
 }
 
 fn key(keys: &[Value], field: &str, value: &str) -> String {
-    keys.iter().find(|key| key[field] == value).unwrap()["api_key"].as_str().unwrap().to_owned()
+    keys.iter().find(|key| key[field] == value).unwrap()["api_key"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 #[tokio::test]
 async fn only_keys_of_the_project_open_its_services() {
     let gate = Gate::checking_keys().await;
     let none = gate.get("/rest/v1/todos").await;
-    assert_eq!((none.status, none.json()), (401, json!({"message": "No API key found in request"})));
+    assert_eq!(
+        (none.status, none.json()),
+        (401, json!({"message": "No API key found in request"}))
+    );
     let keys = gate.keys(&gate.app.at("")).await;
     let publishable = key(&keys, "type", "publishable");
-    let good = [publishable.clone(), key(&keys, "type", "secret"), key(&keys, "id", "anon"), key(&keys, "id", "service_role")];
+    let good = [
+        publishable.clone(),
+        key(&keys, "type", "secret"),
+        key(&keys, "id", "anon"),
+        key(&keys, "id", "service_role"),
+    ];
     for key in &good {
         assert_eq!(gate.with_key(key).await, 200);
-        assert_eq!(gate.send(&format!("/rest/v1/todos?apikey={key}"), "").await.status, 200);
-        assert_eq!(gate.send("/rest/v1/todos", &format!("Authorization: Bearer {key}\r\n")).await.status, 200);
+        assert_eq!(
+            gate.send(&format!("/rest/v1/todos?apikey={key}"), "")
+                .await
+                .status,
+            200
+        );
+        assert_eq!(
+            gate.send(
+                "/rest/v1/todos",
+                &format!("Authorization: Bearer {key}\r\n")
+            )
+            .await
+            .status,
+            200
+        );
     }
     // A user's token beside the key is the service's to judge.
-    let both = gate.send("/rest/v1/todos", &format!("apikey: {publishable}\r\nAuthorization: Bearer user\r\n")).await;
-    assert_eq!((both.status, both.saw("authorization")), (200, Some("Bearer user".to_owned())));
+    let both = gate
+        .send(
+            "/rest/v1/todos",
+            &format!("apikey: {publishable}\r\nAuthorization: Bearer user\r\n"),
+        )
+        .await;
+    assert_eq!(
+        (both.status, both.saw("authorization")),
+        (200, Some("Bearer user".to_owned()))
+    );
 
     let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
-    let theirs = key(&gate.keys(&format!("/v1/projects/{sibling}")).await, "type", "publishable");
+    let theirs = key(
+        &gate.keys(&format!("/v1/projects/{sibling}")).await,
+        "type",
+        "publishable",
+    );
     let cut = &publishable[..publishable.len() - 1];
     for bad in [theirs.as_str(), cut, "x"] {
-        let answer = gate.send("/rest/v1/todos", &format!("apikey: {bad}\r\n")).await;
-        assert_eq!((answer.status, answer.message().as_str()), (401, "Invalid API key"));
+        let answer = gate
+            .send("/rest/v1/todos", &format!("apikey: {bad}\r\n"))
+            .await;
+        assert_eq!(
+            (answer.status, answer.message().as_str()),
+            (401, "Invalid API key")
+        );
     }
-    assert_eq!(gate.send("/rest/v1/todos", &format!("apikey: x\r\nAuthorization: Bearer {publishable}\r\n")).await.status, 401);
+    assert_eq!(
+        gate.send(
+            "/rest/v1/todos",
+            &format!("apikey: x\r\nAuthorization: Bearer {publishable}\r\n")
+        )
+        .await
+        .status,
+        401
+    );
     for (path, status) in [
         ("/auth/v1/authorize?provider=x", 200),
         ("/auth/v1/callback", 200),
@@ -75,22 +144,64 @@ async fn a_key_that_was_taken_away_opens_nothing_any_more() {
     let gate = Gate::checking_keys().await;
     let keys = gate.keys(&gate.app.at("")).await;
     let (secret, anon) = (key(&keys, "type", "secret"), key(&keys, "id", "anon"));
-    assert_eq!((gate.with_key(&secret).await, gate.with_key(&anon).await), (200, 200));
-    let id = keys.iter().find(|key| key["type"] == "secret").unwrap()["id"].as_str().unwrap();
-    gate.node.delete(&gate.app.at(&format!("/api-keys/{id}"))).as_(&gate.app.owner).send().await.expect(200);
-    assert_eq!((gate.with_key(&secret).await, gate.with_key(&anon).await), (401, 200));
-    gate.node.request("PUT", &gate.app.at("/api-keys/legacy?enabled=false")).as_(&gate.app.owner).send().await.expect(200);
+    assert_eq!(
+        (gate.with_key(&secret).await, gate.with_key(&anon).await),
+        (200, 200)
+    );
+    let id = keys.iter().find(|key| key["type"] == "secret").unwrap()["id"]
+        .as_str()
+        .unwrap();
+    gate.node
+        .delete(&gate.app.at(&format!("/api-keys/{id}")))
+        .as_(&gate.app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        (gate.with_key(&secret).await, gate.with_key(&anon).await),
+        (401, 200)
+    );
+    gate.node
+        .request("PUT", &gate.app.at("/api-keys/legacy?enabled=false"))
+        .as_(&gate.app.owner)
+        .send()
+        .await
+        .expect(200);
     assert_eq!(gate.with_key(&anon).await, 401);
-    let call = gate.node.post(&gate.app.at("/api-keys?reveal=true")).as_(&gate.app.owner);
-    let made = call.json(&json!({"type": "publishable", "name": "another"})).send().await.expect(201).json();
-    assert_eq!(gate.with_key(made["api_key"].as_str().unwrap()).await, 200, "a new one is good at once");
+    let call = gate
+        .node
+        .post(&gate.app.at("/api-keys?reveal=true"))
+        .as_(&gate.app.owner);
+    let made = call
+        .json(&json!({"type": "publishable", "name": "another"}))
+        .send()
+        .await
+        .expect(201)
+        .json();
+    assert_eq!(
+        gate.with_key(made["api_key"].as_str().unwrap()).await,
+        200,
+        "a new one is good at once"
+    );
 }
 
 impl Gate {
     /// Sets the key check of the project, as `gantry key-check set` does on another node.
     pub(super) async fn set_key_check(&self, enabled: Option<bool>) {
-        let audit = gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry key-check set");
-        edge::key_checks::set(&self.app.app.db, &self.project, enabled, &self.app.clock, audit).await.unwrap();
+        let audit = gantry::audit::Recorder::operator(
+            "test",
+            &self.app.app.entropy,
+            "gantry key-check set",
+        );
+        edge::key_checks::set(
+            &self.app.app.db,
+            &self.project,
+            enabled,
+            &self.app.clock,
+            audit,
+        )
+        .await
+        .unwrap();
         self.node.app.forget("project_key_checks");
     }
 }
@@ -98,15 +209,38 @@ impl Gate {
 #[tokio::test]
 async fn the_operator_switches_the_key_check_of_one_project() {
     for general in [false, true] {
-        let options = edge::Options { check_keys: general, ..edge::Options::default() };
+        let options = edge::Options {
+            check_keys: general,
+            ..edge::Options::default()
+        };
         let gate = Gate::with(|_| None, options).await;
         let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
         gate.node.app.forget("projects");
-        let (host, by_default) = (format!("{sibling}.example.test"), if general { 401 } else { 200 });
-        for (enabled, status) in [(None, by_default), (Some(true), 401), (Some(false), 200), (None, by_default)] {
+        let (host, by_default) = (
+            format!("{sibling}.example.test"),
+            if general { 401 } else { 200 },
+        );
+        for (enabled, status) in [
+            (None, by_default),
+            (Some(true), 401),
+            (Some(false), 200),
+            (None, by_default),
+        ] {
             gate.set_key_check(enabled).await;
-            assert_eq!(gate.get("/rest/v1/todos").await.status, status, "{general} {enabled:?}, at the next request");
-            assert_eq!(gate.client_of(&host).await.get(&host, "/rest/v1/todos").await.status, by_default, "another project");
+            assert_eq!(
+                gate.get("/rest/v1/todos").await.status,
+                status,
+                "{general} {enabled:?}, at the next request"
+            );
+            assert_eq!(
+                gate.client_of(&host)
+                    .await
+                    .get(&host, "/rest/v1/todos")
+                    .await
+                    .status,
+                by_default,
+                "another project"
+            );
         }
     }
 }

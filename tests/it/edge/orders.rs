@@ -57,12 +57,24 @@ impl Dns for Said {
 
     fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
         let zone = self.zone.lock().clone();
-        Box::pin(async move { if let Some(zone) = zone { zone.alias(name).await } else { Ok(None) } })
+        Box::pin(async move {
+            if let Some(zone) = zone {
+                zone.alias(name).await
+            } else {
+                Ok(None)
+            }
+        })
     }
 
     fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
         let zone = self.zone.lock().clone();
-        Box::pin(async move { if let Some(zone) = zone { zone.told(name, text).await } else { Ok(Told::NotYet) } })
+        Box::pin(async move {
+            if let Some(zone) = zone {
+                zone.told(name, text).await
+            } else {
+                Ok(Told::NotYet)
+            }
+        })
     }
 
     fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
@@ -91,29 +103,49 @@ impl Town {
         let names = NameServer::start().await;
         names.remember(HOST, RecordType::A, RData::A(A::new(127, 0, 0, 1)));
         let address = names.address;
-        Self { _names: Some(names), ..Self::over(deaf, async |_, _, _| address).await }
+        Self {
+            _names: Some(names),
+            ..Self::over(deaf, async |_, _, _| address).await
+        }
     }
 
     /// With an authority that suggests when to renew.
     pub(super) async fn suggesting() -> (Self, Suggestions) {
         let mut town = Self::new(false).await;
         let suggestions = Suggestions::before(town.app.machine.dir(), town.pebble.port).await;
-        let authority = Authority { directory: suggestions.directory.clone(), ..town.settings.authority.clone().unwrap() };
+        let authority = Authority {
+            directory: suggestions.directory.clone(),
+            ..town.settings.authority.clone().unwrap()
+        };
         town.settings.authority = Some(authority);
         // The edge stays the other node's, which hears of what this one writes.
-        town.node = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+        town.node = town
+            .app
+            .another_with(town.settings.clone(), town.app.machine.clone());
         (town, suggestions)
     }
 
     /// The same, with settings that are made for the folder and the project, and the authority asking another name server.
-    pub(super) async fn over(deaf: bool, change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr) -> Self {
+    pub(super) async fn over(
+        deaf: bool,
+        change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr,
+    ) -> Self {
         let (app, echo) = (TestApp::new().await, Echo::start().await);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (https, http) = (bind().await, bind().await);
-        let ports = (if deaf { free() } else { http.local_addr().unwrap().port() }, https.local_addr().unwrap());
+        let ports = (
+            if deaf {
+                free()
+            } else {
+                http.local_addr().unwrap().port()
+            },
+            https.local_addr().unwrap(),
+        );
         let dir = app.machine.dir().to_owned();
         // The authority's certificates begin now, and name servers take no updates of yesterday.
-        app.clock.step_wall(TimeDelta::seconds((Clock::system().now() - app.clock.now()).num_seconds()));
+        app.clock.step_wall(TimeDelta::seconds(
+            (Clock::system().now() - app.clock.now()).num_seconds(),
+        ));
         let said = Arc::new(Said::default());
         let authority = Authority {
             directory: String::new(),
@@ -123,10 +155,18 @@ impl Town {
             zone: None,
             wildcard: false,
         };
-        let upstreams = [format!("rest=http://{}", echo.address).parse().unwrap()].into_iter().collect();
+        let upstreams = [format!("rest=http://{}", echo.address).parse().unwrap()]
+            .into_iter()
+            .collect();
         let mut settings = Settings {
             upstreams,
-            edge: edge::Options { ports: edge::Ports { http: ports.0, https: ports.1.port() }, ..edge::Options::default() },
+            edge: edge::Options {
+                ports: edge::Ports {
+                    http: ports.0,
+                    https: ports.1.port(),
+                },
+                ..edge::Options::default()
+            },
             dns: said.clone(),
             authority: Some(authority),
             ..settings(Transport::default(), Uuid::from_u128(7))
@@ -137,25 +177,68 @@ impl Town {
             authority.directory.clone_from(&pebble.directory);
         }
         let node = app.another_with(settings.clone(), app.machine.clone());
-        let mut tasks = edge::listen(&node.app, Listeners { https: vec![https], http: vec![http], ..Listeners::default() }, None).unwrap();
+        let mut tasks = edge::listen(
+            &node.app,
+            Listeners {
+                https: vec![https],
+                http: vec![http],
+                ..Listeners::default()
+            },
+            None,
+        )
+        .unwrap();
         // It hears what other nodes write, and says so.
         tasks.spawn(listener::run(node.app.clone()));
         let roots = dir.join("pebble-root.pem");
-        let fetched =
-            Command::new("curl").args(["-ksSf", "-o"]).arg(&roots).arg(format!("{}/roots/0", pebble.management)).status().await.unwrap();
+        let fetched = Command::new("curl")
+            .args(["-ksSf", "-o"])
+            .arg(&roots)
+            .arg(format!("{}/roots/0", pebble.management))
+            .status()
+            .await
+            .unwrap();
         assert!(fetched.success());
-        Self { app, node, said, https: ports.1, roots, settings, pebble, _names: None, _echo: echo, _tasks: tasks }
+        Self {
+            app,
+            node,
+            said,
+            https: ports.1,
+            roots,
+            settings,
+            pebble,
+            _names: None,
+            _echo: echo,
+            _tasks: tasks,
+        }
     }
 
     pub(super) async fn ask(&self, what: &str) -> Value {
         let path = self.app.at(&format!("/custom-hostname{what}"));
         match what {
-            "" | "/checks" => self.node.get(&path).as_(&self.app.owner).send().await.expect(200).json(),
+            "" | "/checks" => self
+                .node
+                .get(&path)
+                .as_(&self.app.owner)
+                .send()
+                .await
+                .expect(200)
+                .json(),
             "/initialize" => {
                 let call = self.node.post(&path).as_(&self.app.owner);
-                call.json(&json!({ "custom_hostname": HOST })).send().await.expect(201).json()
+                call.json(&json!({ "custom_hostname": HOST }))
+                    .send()
+                    .await
+                    .expect(201)
+                    .json()
             }
-            _ => self.node.post(&path).as_(&self.app.owner).send().await.expect(201).json(),
+            _ => self
+                .node
+                .post(&path)
+                .as_(&self.app.owner)
+                .send()
+                .await
+                .expect(201)
+                .json(),
         }
     }
 
@@ -170,7 +253,10 @@ impl Town {
             ..Seen::default()
         };
         *self.said.seen.lock() = seen;
-        assert_eq!(self.ask("/reverify").await["status"], "3_challenge_verified");
+        assert_eq!(
+            self.ask("/reverify").await["status"],
+            "3_challenge_verified"
+        );
     }
 
     /// Lets the keeper work until the hostname is at this step. What an authority refuses at random is tried again.
@@ -202,45 +288,108 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
     let town = Town::new(false).await;
     town.prove().await;
     let told = town.until(&town.node, "4_origin_setup_completed").await;
-    assert_eq!((&told["data"]["result"]["ssl"]["status"], &told["data"]["result"]["status"]), (&json!("active"), &json!("active")));
+    assert_eq!(
+        (
+            &told["data"]["result"]["ssl"]["status"],
+            &told["data"]["result"]["status"]
+        ),
+        (&json!("active"), &json!("active"))
+    );
     assert_eq!(town.count("acme_orders").await, 0, "it is over");
-    let rows = town.app.app.db.query("select sealed_key from hostname_certificates", &[]).await.unwrap();
+    let rows = town
+        .app
+        .app
+        .db
+        .query("select sealed_key from hostname_certificates", &[])
+        .await
+        .unwrap();
     assert!(!String::from_utf8_lossy(rows[0].get(0)).contains("PRIVATE KEY"));
     let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
-    let mut client = Client(connect(town.https, HOST, trusting(&town.roots)).await.unwrap());
+    let mut client = Client(
+        connect(town.https, HOST, trusting(&town.roots))
+            .await
+            .unwrap(),
+    );
     client.send(&request).await;
-    assert_eq!(client.answer().await.status, 404, "not before it is activated");
+    assert_eq!(
+        client.answer().await.status,
+        404,
+        "not before it is activated"
+    );
     town.ask("/activate").await;
     client.send(&request).await;
     let answer = client.answer().await;
-    assert_eq!((answer.status, answer.saw("x-project-ref")), (200, Some(town.app.home.project.to_string())));
-    assert!(!answer.head.contains("strict-transport-security"), "the name is its owner's");
+    assert_eq!(
+        (answer.status, answer.saw("x-project-ref")),
+        (200, Some(town.app.home.project.to_string()))
+    );
+    assert!(
+        !answer.head.contains("strict-transport-security"),
+        "the name is its owner's"
+    );
     for (secs, status) in [(-1, 400), (63_072_001, 400), (31_536_000, 200)] {
-        let call = town.node.request("PUT", &town.app.at("/custom-hostname/hsts")).as_(&town.app.owner);
-        call.json(&json!({ "max_age_secs": secs })).send().await.expect(status);
+        let call = town
+            .node
+            .request("PUT", &town.app.at("/custom-hostname/hsts"))
+            .as_(&town.app.owner);
+        call.json(&json!({ "max_age_secs": secs }))
+            .send()
+            .await
+            .expect(status);
     }
     client.send(&request).await;
-    assert!(client.answer().await.head.contains("strict-transport-security: max-age=31536000"), "who opted for it");
+    assert!(
+        client
+            .answer()
+            .await
+            .head
+            .contains("strict-transport-security: max-age=31536000"),
+        "who opted for it"
+    );
 
     // Renewed in time, without a word from anybody.
     let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
     let sql = "update hostname_certificates set renew_at = $1";
-    town.app.app.db.query(sql, &[&town.app.clock.now()]).await.unwrap();
+    town.app
+        .app
+        .db
+        .query(sql, &[&town.app.clock.now()])
+        .await
+        .unwrap();
     town.app.advance(24 * 3600);
     for _ in 0..10 {
         keeper::pass(&town.node.app).await.unwrap();
         town.app.advance(2 * 3600);
     }
-    let renewed = connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
+    let renewed = connect(town.https, HOST, trusting(&town.roots))
+        .await
+        .unwrap();
     assert_ne!(renewed.get_ref().1.peer_certificates().unwrap()[0], before);
-    assert_eq!(town.pebble.said("set VALID by completed challenge"), 2, "what was proven to the authority was given up");
+    assert_eq!(
+        town.pebble.said("set VALID by completed challenge"),
+        2,
+        "what was proven to the authority was given up"
+    );
     client.send(&request).await;
-    assert_eq!(client.answer().await.status, 200, "the older connection goes on");
+    assert_eq!(
+        client.answer().await.status,
+        200,
+        "the older connection goes on"
+    );
 
-    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    town.node
+        .delete(&town.app.at("/custom-hostname"))
+        .as_(&town.app.owner)
+        .send()
+        .await
+        .expect(200);
     client.send(&request).await;
     assert_eq!(client.answer().await.status, 404);
-    assert!(connect(town.https, HOST, trusting(&town.roots)).await.is_err());
+    assert!(
+        connect(town.https, HOST, trusting(&town.roots))
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -250,11 +399,19 @@ async fn what_the_authority_does_not_find_is_told_and_tried_by_tls() {
     let told = town.until(&town.node, "2_initiated").await;
     let ssl = &told["data"]["result"]["ssl"];
     assert_eq!(ssl["status"], "validation_timed_out");
-    assert!(ssl["validation_errors"][0]["message"].as_str().unwrap().contains("refused"), "{ssl}");
+    assert!(
+        ssl["validation_errors"][0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("refused"),
+        "{ssl}"
+    );
     assert_eq!(ssl["validation_records"].as_array().unwrap().len(), 1);
     let told = town.until(&town.node, "4_origin_setup_completed").await;
     assert!(told["data"]["result"]["ssl"]["validation_errors"].is_null());
-    connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
+    connect(town.https, HOST, trusting(&town.roots))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -271,17 +428,33 @@ async fn an_order_that_was_cut_off_is_finished_by_another_node() {
     timeout(PATIENCE, begun).await.unwrap();
     worker.abort();
     let _ = worker.await;
-    let other = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    let other = town
+        .app
+        .another_with(town.settings.clone(), town.app.machine.clone());
     town.until(&other, "4_origin_setup_completed").await;
-    assert_eq!(town.count("acme_begun").await, 1, "the order goes on, instead of another one");
+    assert_eq!(
+        town.count("acme_begun").await,
+        1,
+        "the order goes on, instead of another one"
+    );
 }
 
 /// The checks as `name status`, and one of them.
 pub(super) fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let checks = told["checks"].as_array().unwrap();
-    let one = checks.iter().find(|check| check["name"] == name).unwrap().clone();
-    (checks.iter().map(|check| format!("{} {}", text(&check["name"]), text(&check["status"]))).collect(), one)
+    let one = checks
+        .iter()
+        .find(|check| check["name"] == name)
+        .unwrap()
+        .clone();
+    (
+        checks
+            .iter()
+            .map(|check| format!("{} {}", text(&check["name"]), text(&check["status"])))
+            .collect(),
+        one,
+    )
 }
 
 #[tokio::test]
@@ -289,32 +462,93 @@ async fn checks_follow_a_hostname_to_its_certificate() {
     let town = Town::new(false).await;
     town.prove().await;
     let (all, https) = checked(&town.ask("/checks").await, "https");
-    let before = ["cname passed", "txt passed", "caa passed", "http passed", "https waiting", "certificate waiting", "chain skipped"];
+    let before = [
+        "cname passed",
+        "txt passed",
+        "caa passed",
+        "http passed",
+        "https waiting",
+        "certificate waiting",
+        "chain skipped",
+    ];
     assert_eq!(all, before);
-    assert_eq!(https["observed"], format!("127.0.0.1 can be connected to at port {}", town.https.port()));
+    assert_eq!(
+        https["observed"],
+        format!(
+            "127.0.0.1 can be connected to at port {}",
+            town.https.port()
+        )
+    );
     town.until(&town.node, "4_origin_setup_completed").await;
     let (all, certificate) = checked(&town.ask("/checks").await, "certificate");
-    let passed = ["cname passed", "txt passed", "caa passed", "http passed", "https passed", "certificate passed", "chain passed"];
+    let passed = [
+        "cname passed",
+        "txt passed",
+        "caa passed",
+        "http passed",
+        "https passed",
+        "certificate passed",
+        "chain passed",
+    ];
     assert_eq!(all, passed);
     let observed = certificate["observed"].as_str().unwrap();
-    assert!(observed.starts_with(&format!("for {HOST}, by CN=Pebble Intermediate CA")), "{observed}");
+    assert!(
+        observed.starts_with(&format!("for {HOST}, by CN=Pebble Intermediate CA")),
+        "{observed}"
+    );
     // Whoever else answers there is not taken for this server.
     let (port, _serving) = super::once(|mut stream| async move {
-        let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\nwelcome").await;
+        let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\nwelcome")
+            .await;
     })
     .await;
-    let ports = edge::Ports { http: port.port(), https: free() };
-    let elsewhere = Settings { edge: edge::Options { ports, ..edge::Options::default() }, ..town.settings.clone() };
+    let ports = edge::Ports {
+        http: port.port(),
+        https: free(),
+    };
+    let elsewhere = Settings {
+        edge: edge::Options {
+            ports,
+            ..edge::Options::default()
+        },
+        ..town.settings.clone()
+    };
     let node = town.app.another_with(elsewhere, town.app.machine.clone());
-    let told = node.get(&town.app.at("/custom-hostname/checks")).as_(&town.app.owner).send().await.expect(200).json();
+    let told = node
+        .get(&town.app.at("/custom-hostname/checks"))
+        .as_(&town.app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let (all, http) = checked(&told, "http");
-    assert_eq!(all[3..], ["http failed", "https failed", "certificate passed", "chain passed"]);
-    assert_eq!(http["observed"], format!("127.0.0.1 answers at port {}, and not as this server", port.port()));
+    assert_eq!(
+        all[3..],
+        [
+            "http failed",
+            "https failed",
+            "certificate passed",
+            "chain passed"
+        ]
+    );
+    assert_eq!(
+        http["observed"],
+        format!(
+            "127.0.0.1 answers at port {}, and not as this server",
+            port.port()
+        )
+    );
     // An end without the authority's own certificate.
     let sql = "update hostname_certificates set chain = split_part(chain, '-----END CERTIFICATE-----', 1) || '-----END CERTIFICATE-----'";
     town.app.app.db.query(sql, &[]).await.unwrap();
     let (all, chain) = checked(&town.ask("/checks").await, "chain");
-    assert_eq!((all[6].as_str(), &chain["observed"]), ("chain failed", &json!("the certificate of the authority itself is missing")));
+    assert_eq!(
+        (all[6].as_str(), &chain["observed"]),
+        (
+            "chain failed",
+            &json!("the certificate of the authority itself is missing")
+        )
+    );
 }
 
 #[tokio::test]
@@ -325,25 +559,70 @@ async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unpro
         keeper::pass(&town.node.app).await.unwrap();
         town.app.advance(10 * 60);
     }
-    assert_eq!(town.count("acme_begun").await, 0, "DNS did not say whose it is");
-    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    assert_eq!(
+        town.count("acme_begun").await,
+        0,
+        "DNS did not say whose it is"
+    );
+    town.node
+        .delete(&town.app.at("/custom-hostname"))
+        .as_(&town.app.owner)
+        .send()
+        .await
+        .expect(200);
     let db = &town.app.app.db;
     let organization = town.app.home.id.0;
     for (host, organization, count, why) in [
-        (Some(HOST), None, 4, "as many certificates were asked for this hostname as may be in an hour"),
-        (None, Some(organization), 25, "the organization has asked for as many certificates as it may in three hours"),
-        (None, None, 250, "this server has asked for as many certificates as its authority allows"),
+        (
+            Some(HOST),
+            None,
+            4,
+            "as many certificates were asked for this hostname as may be in an hour",
+        ),
+        (
+            None,
+            Some(organization),
+            25,
+            "the organization has asked for as many certificates as it may in three hours",
+        ),
+        (
+            None,
+            None,
+            250,
+            "this server has asked for as many certificates as its authority allows",
+        ),
     ] {
         town.prove().await;
         let at = town.app.clock.now() - TimeDelta::minutes(5);
         let sql = "insert into acme_begun (at, host, organization_id) select $1, $2, $3 from generate_series(1, $4::int)";
-        db.query(sql, &[&at, &host, &organization, &count]).await.unwrap();
+        db.query(sql, &[&at, &host, &organization, &count])
+            .await
+            .unwrap();
         keeper::pass(&town.node.app).await.unwrap();
         let told = town.ask("").await;
-        let message = told["data"]["result"]["ssl"]["validation_errors"][0]["message"].as_str().unwrap();
-        assert_eq!((message, &told["status"]), (format!("{why}; it is tried again by itself").as_str(), &json!("3_challenge_verified")));
-        assert_eq!((town.count("acme_begun").await, town.count("acme_orders").await), (i64::from(count), 0));
-        town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+        let message = told["data"]["result"]["ssl"]["validation_errors"][0]["message"]
+            .as_str()
+            .unwrap();
+        assert_eq!(
+            (message, &told["status"]),
+            (
+                format!("{why}; it is tried again by itself").as_str(),
+                &json!("3_challenge_verified")
+            )
+        );
+        assert_eq!(
+            (
+                town.count("acme_begun").await,
+                town.count("acme_orders").await
+            ),
+            (i64::from(count), 0)
+        );
+        town.node
+            .delete(&town.app.at("/custom-hostname"))
+            .as_(&town.app.owner)
+            .send()
+            .await
+            .expect(200);
         db.query("delete from acme_begun", &[]).await.unwrap();
         town.app.advance(60);
     }
@@ -356,20 +635,38 @@ async fn a_certificate_is_not_renewed_for_a_name_that_leads_elsewhere() {
     town.until(&town.node, "4_origin_setup_completed").await;
     let begun = town.count("acme_begun").await;
     town.said.seen.lock().alias = Some("elsewhere.test".into());
-    town.app.app.db.query("update hostname_certificates set renew_at = $1", &[&town.app.clock.now()]).await.unwrap();
+    town.app
+        .app
+        .db
+        .query(
+            "update hostname_certificates set renew_at = $1",
+            &[&town.app.clock.now()],
+        )
+        .await
+        .unwrap();
     for _ in 0..3 {
         town.app.advance(24 * 3600);
         keeper::pass(&town.node.app).await.unwrap();
     }
     assert_eq!(town.count("acme_begun").await, begun);
     let told = town.ask("").await;
-    assert!(told["data"]["result"]["verification_errors"][0].as_str().unwrap().contains("found elsewhere.test"), "{told}");
+    assert!(
+        told["data"]["result"]["verification_errors"][0]
+            .as_str()
+            .unwrap()
+            .contains("found elsewhere.test"),
+        "{told}"
+    );
 }
 
 /// What the authority thinks of the certificate with this serial number.
 async fn status(town: &Town, serial: &str) -> Value {
     let url = format!("{}/cert-status-by-serial/{serial}", town.pebble.management);
-    let said = Command::new("curl").args(["-ksSf", &url]).output().await.unwrap();
+    let said = Command::new("curl")
+        .args(["-ksSf", &url])
+        .output()
+        .await
+        .unwrap();
     serde_json::from_slice::<Value>(&said.stdout).unwrap()["Status"].clone()
 }
 
@@ -378,24 +675,46 @@ async fn a_hostname_is_deleted_at_once_and_its_certificate_revoked_when_the_auth
     let town = Town::new(false).await;
     town.prove().await;
     town.until(&town.node, "4_origin_setup_completed").await;
-    let shown = connect(town.https, HOST, trusting(&town.roots)).await.unwrap();
+    let shown = connect(town.https, HOST, trusting(&town.roots))
+        .await
+        .unwrap();
     let certificate = shown.get_ref().1.peer_certificates().unwrap()[0].clone();
-    let certificate = <x509_cert::Certificate as x509_cert::der::Decode>::from_der(&certificate).unwrap();
+    let certificate =
+        <x509_cert::Certificate as x509_cert::der::Decode>::from_der(&certificate).unwrap();
     let serial = hex::encode(certificate.tbs_certificate.serial_number.as_bytes());
     assert_eq!(status(&town, &serial).await, "Valid");
-    town.node.delete(&town.app.at("/custom-hostname")).as_(&town.app.owner).send().await.expect(200);
+    town.node
+        .delete(&town.app.at("/custom-hostname"))
+        .as_(&town.app.owner)
+        .send()
+        .await
+        .expect(200);
     // Whoever does not trust it cannot speak with it.
     let mut settings = town.settings.clone();
     settings.authority.as_mut().unwrap().root = None;
     let strange = town.app.another_with(settings, town.app.machine.clone());
-    let left = async || -> i64 { town.app.app.db.query("select count(*) from acme_revocations", &[]).await.unwrap()[0].get(0) };
+    let left = async || -> i64 {
+        town.app
+            .app
+            .db
+            .query("select count(*) from acme_revocations", &[])
+            .await
+            .unwrap()[0]
+            .get(0)
+    };
     keeper::pass(&strange.app).await.unwrap();
-    assert_eq!((left().await, status(&town, &serial).await), (1, json!("Valid")));
+    assert_eq!(
+        (left().await, status(&town, &serial).await),
+        (1, json!("Valid"))
+    );
     for _ in 0..5 {
         town.app.advance(3601);
         keeper::pass(&town.node.app).await.unwrap();
     }
-    assert_eq!((left().await, status(&town, &serial).await), (0, json!("Revoked")));
+    assert_eq!(
+        (left().await, status(&town, &serial).await),
+        (0, json!("Revoked"))
+    );
 }
 
 #[tokio::test]
@@ -403,9 +722,31 @@ async fn a_revocation_is_given_up_when_it_is_of_no_use() {
     let town = Town::new(false).await;
     let now = town.app.clock.now();
     let sql = "insert into acme_revocations (directory, chain, not_after, attempts) values ($1, 'x', $2, 48), ($1, 'x', $3, 0), ('other', 'x', $2, 0)";
-    let (later, directory) = (now + TimeDelta::days(9), town.settings.authority.as_ref().unwrap().directory.clone());
-    town.app.app.db.query(sql, &[&directory, &later, &now]).await.unwrap();
+    let (later, directory) = (
+        now + TimeDelta::days(9),
+        town.settings.authority.as_ref().unwrap().directory.clone(),
+    );
+    town.app
+        .app
+        .db
+        .query(sql, &[&directory, &later, &now])
+        .await
+        .unwrap();
     keeper::pass(&town.node.app).await.unwrap();
-    let left = town.app.app.db.query("select directory, attempts from acme_revocations", &[]).await.unwrap();
-    assert_eq!((left.len(), left[0].get::<_, &str>(0), left[0].get::<_, i32>(1)), (1, "other", 0), "another authority's wait for it");
+    let left = town
+        .app
+        .app
+        .db
+        .query("select directory, attempts from acme_revocations", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            left.len(),
+            left[0].get::<_, &str>(0),
+            left[0].get::<_, i32>(1)
+        ),
+        (1, "other", 0),
+        "another authority's wait for it"
+    );
 }

@@ -10,15 +10,32 @@ use crate::support::{
 };
 
 /// What is written down about the only certificate.
-async fn written(town: &Town) -> (DateTime<Utc>, Option<DateTime<Utc>>, DateTime<Utc>, DateTime<Utc>) {
+async fn written(
+    town: &Town,
+) -> (
+    DateTime<Utc>,
+    Option<DateTime<Utc>>,
+    DateTime<Utc>,
+    DateTime<Utc>,
+) {
     let sql = "select renew_at, window_start, ask_at, not_after from hostname_certificates";
     let rows = town.app.app.db.query(sql, &[]).await.unwrap();
-    (rows[0].get(0), rows[0].get(1), rows[0].get(2), rows[0].get(3))
+    (
+        rows[0].get(0),
+        rows[0].get(1),
+        rows[0].get(2),
+        rows[0].get(3),
+    )
 }
 
-async fn certified(suggestions: &Suggestions, town: &Town, window: Option<(i64, i64)>) -> DateTime<Utc> {
+async fn certified(
+    suggestions: &Suggestions,
+    town: &Town,
+    window: Option<(i64, i64)>,
+) -> DateTime<Utc> {
     let now = town.app.clock.now();
-    suggestions.conduct.lock().window = window.map(|(start, end)| (now + TimeDelta::days(start), now + TimeDelta::days(end)));
+    suggestions.conduct.lock().window =
+        window.map(|(start, end)| (now + TimeDelta::days(start), now + TimeDelta::days(end)));
     town.prove().await;
     town.until(&town.node, "4_origin_setup_completed").await;
     now
@@ -41,7 +58,11 @@ async fn until_second(town: &Town) {
             return;
         }
     }
-    panic!("{} certificates: {:?}", town.pebble.said("Issued certificate"), written(town).await);
+    panic!(
+        "{} certificates: {:?}",
+        town.pebble.said("Issued certificate"),
+        written(town).await
+    );
 }
 
 #[tokio::test]
@@ -49,26 +70,55 @@ async fn a_certificate_is_renewed_at_a_moment_in_the_window_that_is_chosen_once(
     let (town, suggestions) = Town::suggesting().await;
     let now = certified(&suggestions, &town, Some((30, 60))).await;
     let (chosen, start, ask_at, _) = written(&town).await;
-    assert_eq!(start, Some(now + TimeDelta::days(30)), "it is asked right away");
-    assert!(chosen > now + TimeDelta::days(30) && chosen < now + TimeDelta::days(60), "{chosen}");
-    assert!(in_six_hours(&town, ask_at), "as often as it wants: {ask_at}");
+    assert_eq!(
+        start,
+        Some(now + TimeDelta::days(30)),
+        "it is asked right away"
+    );
+    assert!(
+        chosen > now + TimeDelta::days(30) && chosen < now + TimeDelta::days(60),
+        "{chosen}"
+    );
+    assert!(
+        in_six_hours(&town, ask_at),
+        "as often as it wants: {ask_at}"
+    );
     // Another node, which knows nothing but the rows.
-    let other = town.app.another_with(town.settings.clone(), town.app.machine.clone());
+    let other = town
+        .app
+        .another_with(town.settings.clone(), town.app.machine.clone());
     pass_after(&town, &other, 5).await;
     assert_eq!(suggestions.conduct.lock().asked.len(), 1, "no sooner");
     pass_after(&town, &other, 2).await;
-    assert_eq!((written(&town).await.0, suggestions.conduct.lock().asked.len()), (chosen, 2), "it does not choose again");
+    assert_eq!(
+        (
+            written(&town).await.0,
+            suggestions.conduct.lock().asked.len()
+        ),
+        (chosen, 2),
+        "it does not choose again"
+    );
     // Another window is another choice.
     suggestions.conduct.lock().window = Some((now + TimeDelta::days(3), now + TimeDelta::days(4)));
     pass_after(&town, &town.node, 7).await;
     let (chosen, ..) = written(&town).await;
-    assert!(chosen > now + TimeDelta::days(3) && chosen < now + TimeDelta::days(4), "{chosen}");
+    assert!(
+        chosen > now + TimeDelta::days(3) && chosen < now + TimeDelta::days(4),
+        "{chosen}"
+    );
     assert_eq!(town.count("acme_begun").await, 1);
     let identifier = suggestions.conduct.lock().asked[0].clone();
     until_second(&town).await;
-    assert_eq!(suggestions.conduct.lock().replaced, [None, Some(identifier.clone())], "an order says what it replaces");
+    assert_eq!(
+        suggestions.conduct.lock().replaced,
+        [None, Some(identifier.clone())],
+        "an order says what it replaces"
+    );
     let asked = suggestions.conduct.lock().asked.clone();
-    assert!(asked.last() != Some(&identifier) && asked.last().is_some(), "then it is asked about the new one");
+    assert!(
+        asked.last() != Some(&identifier) && asked.last().is_some(),
+        "then it is asked about the new one"
+    );
 }
 
 #[tokio::test]
@@ -79,7 +129,10 @@ async fn an_order_does_without_replacing_what_the_authority_thinks_is_replaced()
         certified(&suggestions, &town, Some((-20, -10))).await;
         until_second(&town).await;
         let replaced = suggestions.conduct.lock().replaced.clone();
-        assert!(replaced[0].is_none() && replaced[1].is_some() && replaced[2].is_none(), "{replacing:?}: {replaced:?}");
+        assert!(
+            replaced[0].is_none() && replaced[1].is_some() && replaced[2].is_none(),
+            "{replacing:?}: {replaced:?}"
+        );
     }
 }
 
@@ -94,7 +147,10 @@ async fn a_window_that_is_over_renews_soon_but_not_over_and_over() {
         town.app.advance(1800);
         keeper::pass(&town.node.app).await.unwrap();
     }
-    assert!((5..=11).contains(&(suggestions.conduct.lock().asked.len() - asked)), "no more than once an hour");
+    assert!(
+        (5..=11).contains(&(suggestions.conduct.lock().asked.len() - asked)),
+        "no more than once an hour"
+    );
     assert_eq!(town.pebble.said("Issued certificate"), 1, "it is new still");
     // It has been revoked, or is about to be.
     until_second(&town).await;
@@ -106,16 +162,23 @@ async fn without_a_word_of_use_a_certificate_is_renewed_after_two_thirds_of_its_
     let now = certified(&suggestions, &town, None).await;
     let (renew_at, window, ask_at, until) = written(&town).await;
     let fallback = renew_at;
-    assert!(renew_at > now + (until - now) / 2 && renew_at < until, "{renew_at}");
+    assert!(
+        renew_at > now + (until - now) / 2 && renew_at < until,
+        "{renew_at}"
+    );
     assert!(window.is_none() && in_six_hours(&town, ask_at), "{ask_at}");
-    for absurd in [(until, until + TimeDelta::days(9)), (now + TimeDelta::days(9), now + TimeDelta::days(8))] {
+    for absurd in [
+        (until, until + TimeDelta::days(9)),
+        (now + TimeDelta::days(9), now + TimeDelta::days(8)),
+    ] {
         suggestions.conduct.lock().window = Some(absurd);
         pass_after(&town, &town.node, 7).await;
         let (renew_at, window, ..) = written(&town).await;
         assert_eq!((renew_at, window), (fallback, None));
     }
     // What was chosen stands while nobody says anything else.
-    suggestions.conduct.lock().window = Some((now + TimeDelta::days(30), now + TimeDelta::days(31)));
+    suggestions.conduct.lock().window =
+        Some((now + TimeDelta::days(30), now + TimeDelta::days(31)));
     pass_after(&town, &town.node, 7).await;
     let (chosen, ..) = written(&town).await;
     assert!(chosen < now + TimeDelta::days(31));

@@ -16,23 +16,40 @@ use crate::support::machine::PATIENCE;
 #[tokio::test]
 async fn nobody_is_answered_under_a_name_that_is_nobodys() {
     let gate = Gate::new().await;
-    let (other, beyond) = ("a".repeat(20) + ".example.test", format!("x.{}", gate.host()));
-    for name in ["example.test", "shop.example.test", &other, &beyond, "api.customer.test"] {
+    let (other, beyond) = (
+        "a".repeat(20) + ".example.test",
+        format!("x.{}", gate.host()),
+    );
+    for name in [
+        "example.test",
+        "shop.example.test",
+        &other,
+        &beyond,
+        "api.customer.test",
+    ] {
         assert!(gate.connect(name, &[]).await.is_err(), "{name}");
     }
-    gate.counts_to("gantry_edge_connections_total{outcome=\"unknown name\"}", 5).await;
+    gate.counts_to("gantry_edge_connections_total{outcome=\"unknown name\"}", 5)
+        .await;
     // An address is no name: nothing is said about it in the handshake.
     assert!(gate.connect("127.0.0.1", &[]).await.is_err());
-    gate.counts_to("gantry_edge_connections_total{outcome=\"no name\"}", 1).await;
+    gate.counts_to("gantry_edge_connections_total{outcome=\"no name\"}", 1)
+        .await;
     // What an authority asks is not answered unless it was asked for.
     assert!(gate.connect(&gate.host(), &["acme-tls/1"]).await.is_err());
     let mut stream = TcpStream::connect(gate.https).await.unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
     let mut said = Vec::new();
     // An alert at most, however the connection ends.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.unwrap();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut said))
+        .await
+        .unwrap();
     assert!(!said.starts_with(b"HTTP"), "{said:?}");
-    gate.counts_to("gantry_edge_connections_total{outcome=\"malformed\"}", 1).await;
+    gate.counts_to("gantry_edge_connections_total{outcome=\"malformed\"}", 1)
+        .await;
     assert_eq!(gate.get("/rest/v1/").await.status, 200, "and all is well");
 }
 
@@ -43,16 +60,46 @@ async fn the_host_is_the_one_the_connection_was_made_for() {
     gate.node.app.forget("projects");
     let (host, other) = (gate.host(), format!("{sibling}.example.test"));
     let cases = [
-        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {other}\r\n\r\n"), 421),
-        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n"), 400),
-        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {other}\r\n\r\n"), 400),
+        (
+            format!("GET /rest/v1/ HTTP/1.1\r\nHost: {other}\r\n\r\n"),
+            421,
+        ),
+        (
+            format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {host}\r\n\r\n"),
+            400,
+        ),
+        (
+            format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nHost: {other}\r\n\r\n"),
+            400,
+        ),
         ("GET /rest/v1/ HTTP/1.1\r\n\r\n".to_owned(), 400),
-        (format!("GET http://{other}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400),
-        (format!("GET http://{host}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 200),
-        (format!("GET /rest/v1/ HTTP/1.1\r\nHost: {}:8443\r\n\r\n", host.to_uppercase()), 200),
-        (format!("GET /rest/v1/../../auth/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400),
-        (format!("TRACE /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"), 405),
-        (format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"), 405),
+        (
+            format!("GET http://{other}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            400,
+        ),
+        (
+            format!("GET http://{host}/rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            200,
+        ),
+        (
+            format!(
+                "GET /rest/v1/ HTTP/1.1\r\nHost: {}:8443\r\n\r\n",
+                host.to_uppercase()
+            ),
+            200,
+        ),
+        (
+            format!("GET /rest/v1/../../auth/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            400,
+        ),
+        (
+            format!("TRACE /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            405,
+        ),
+        (
+            format!("CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"),
+            405,
+        ),
     ];
     for (text, status) in cases {
         let mut client = gate.client().await;
@@ -70,11 +117,18 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused() {
     let gate = Gate::new().await;
     let host = gate.host();
     let smuggled = format!("GET /rest/v1/smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    for [first, second] in [["Content-Length: 6", "Transfer-Encoding: chunked"], ["Transfer-Encoding: chunked", "Content-Length: 6"]] {
+    for [first, second] in [
+        ["Content-Length: 6", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: 6"],
+    ] {
         let mut client = gate.client().await;
         client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{first}\r\n{second}\r\n\r\n0\r\n\r\n{smuggled}")).await;
         let answer = client.answer().await;
-        assert_eq!((answer.status, answer.message().as_str()), (400, "The request is malformed"), "{first}");
+        assert_eq!(
+            (answer.status, answer.message().as_str()),
+            (400, "The request is malformed"),
+            "{first}"
+        );
         assert!(client.is_closed().await, "{first}");
     }
     for (bad, status) in [
@@ -83,12 +137,22 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused() {
         ("Transfer-Encoding: chunked, identity", 400),
         ("Transfer-Encoding: x", 400),
         ("Transfer-Encoding: gzip, chunked", 501),
-        ("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", 501),
-        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", 501),
+        (
+            "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked",
+            501,
+        ),
+        (
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            501,
+        ),
         ("Bad Header: x", 400),
     ] {
         let mut client = gate.client().await;
-        client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{bad}\r\n\r\n0\r\n\r\n{smuggled}")).await;
+        client
+            .send(&format!(
+                "POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{bad}\r\n\r\n0\r\n\r\n{smuggled}"
+            ))
+            .await;
         assert_eq!(client.answer().await.status, status, "{bad}");
         assert!(client.is_closed().await, "{bad}");
     }
@@ -99,11 +163,21 @@ async fn a_body_whose_chunks_cannot_be_read_is_the_clients_mistake() {
     let gate = Gate::new().await;
     let host = gate.host();
     // Before the request is passed on, and after.
-    for chunks in ["zz\r\nabc\r\n", "-1\r\n", "3\r\nabcdef\r\n", "3\r\nabc\r\nzz\r\n", "11111111111111111\r\n"] {
+    for chunks in [
+        "zz\r\nabc\r\n",
+        "-1\r\n",
+        "3\r\nabcdef\r\n",
+        "3\r\nabc\r\nzz\r\n",
+        "11111111111111111\r\n",
+    ] {
         let mut client = gate.client().await;
         client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}")).await;
         let answer = client.answer().await;
-        assert_eq!((answer.status, answer.message().as_str()), (400, "The request is malformed"), "{chunks}");
+        assert_eq!(
+            (answer.status, answer.message().as_str()),
+            (400, "The request is malformed"),
+            "{chunks}"
+        );
         assert!(client.is_closed().await, "{chunks}");
     }
 }
@@ -113,8 +187,16 @@ async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
     let gate = Gate::new().await;
     let host = gate.host();
     for (path, headers, status) in [
-        ("/rest/v1/x", "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n", 400),
-        ("/rest/v1/x", "Authorization: Bearer a\r\nauthorization: Bearer a\r\n", 400),
+        (
+            "/rest/v1/x",
+            "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
+            400,
+        ),
+        (
+            "/rest/v1/x",
+            "Authorization: Bearer a\r\nauthorization: Bearer a\r\n",
+            400,
+        ),
         ("/rest/v1/x", "Authorization: Bearer a\r\n", 200),
         ("/rest/v1/..;/x", "", 400),
         ("/rest/v1/..%3b/x", "", 400),
@@ -127,7 +209,11 @@ async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
         ("/rest/v1/a;b=c", "", 200),
     ] {
         let mut client = gate.client().await;
-        client.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n")).await;
+        client
+            .send(&format!(
+                "GET {path} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n"
+            ))
+            .await;
         assert_eq!(client.answer().await.status, status, "{path} {headers}");
     }
 }
@@ -137,14 +223,28 @@ async fn after_a_body_of_unknown_length_a_connection_is_not_used_again() {
     let gate = Gate::new().await;
     let (host, mut client) = (gate.host(), gate.client().await);
     let next = format!("GET /rest/v1/next HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    client.send(&format!("GET /rest/v1/1 HTTP/1.1\r\nHost: {host}\r\n\r\n{next}")).await;
+    client
+        .send(&format!(
+            "GET /rest/v1/1 HTTP/1.1\r\nHost: {host}\r\n\r\n{next}"
+        ))
+        .await;
     assert_eq!(client.answer().await.json()["target"], "/base/1");
-    assert_eq!(client.answer().await.json()["target"], "/base/next", "two in a row are fine");
+    assert_eq!(
+        client.answer().await.json()["target"],
+        "/base/next",
+        "two in a row are fine"
+    );
     client
         .send(&format!("POST /rest/v1/2 HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n{next}"))
         .await;
     let answer = client.answer().await;
-    assert_eq!((answer.json()["body"].as_str(), answer.json()["target"].as_str()), (Some("abc"), Some("/base/2")));
+    assert_eq!(
+        (
+            answer.json()["body"].as_str(),
+            answer.json()["target"].as_str()
+        ),
+        (Some("abc"), Some("/base/2"))
+    );
     assert!(answer.head.contains("connection: close") && client.is_closed().await);
 }
 
@@ -153,18 +253,39 @@ async fn what_is_too_much_is_refused() {
     let gate = Gate::new().await;
     let host = gate.host();
     let mut client = gate.client().await;
-    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n", "a".repeat(40_000))).await;
+    client
+        .send(&format!(
+            "GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nX: {}\r\n\r\n",
+            "a".repeat(40_000)
+        ))
+        .await;
     assert_eq!(client.answer().await.status, 431);
     let mut client = gate.client().await;
     let many = (0..101).fold(String::new(), |all, n| all + &format!("X-{n}: y\r\n"));
-    client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{many}\r\n")).await;
+    client
+        .send(&format!(
+            "GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{many}\r\n"
+        ))
+        .await;
     assert_eq!(client.answer().await.status, 431);
     let mut client = gate.client().await;
-    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n", (32 << 20) + 1)).await;
+    client
+        .send(&format!(
+            "POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n",
+            (32 << 20) + 1
+        ))
+        .await;
     let answer = client.answer().await;
-    assert_eq!((answer.status, answer.message().as_str()), (413, "request entity too large"));
+    assert_eq!(
+        (answer.status, answer.message().as_str()),
+        (413, "request entity too large")
+    );
     let mut client = gate.client().await;
-    client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n")).await;
+    client
+        .send(&format!(
+            "POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        ))
+        .await;
     let chunk = format!("100000\r\n{}\r\n", "a".repeat(1 << 20));
     for _ in 0..33 {
         client.send(&chunk).await;
@@ -179,18 +300,27 @@ async fn who_says_nothing_is_let_go() {
     let mut half = TcpStream::connect(gate.https).await.unwrap();
     half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
     for stream in [&mut silent, &mut half] {
-        let ended = timeout(2 * SHORTLY + PATIENCE, stream.read(&mut [0; 1])).await.unwrap();
+        let ended = timeout(2 * SHORTLY + PATIENCE, stream.read(&mut [0; 1]))
+            .await
+            .unwrap();
         assert!(!matches!(ended, Ok(1..)));
     }
-    gate.counts_to("gantry_edge_connections_total{outcome=\"late\"}", 2).await;
+    gate.counts_to("gantry_edge_connections_total{outcome=\"late\"}", 2)
+        .await;
 }
 
 /// What is answered in clear, in lower case.
 async fn plainly(address: SocketAddr, host: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
     let mut said = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut said)).await.unwrap().unwrap();
+    timeout(PATIENCE, stream.read_to_string(&mut said))
+        .await
+        .unwrap()
+        .unwrap();
     said.to_lowercase()
 }
 
@@ -200,11 +330,26 @@ async fn plain_http_leads_to_https_and_nowhere_else() {
     let ask = async |host: &str, path: &str| plainly(gate.http, host, path).await;
     let (host, port) = (gate.host(), gate.https.port());
     let led = ask(&host, "/rest/v1/x?a=b").await;
-    assert!(led.starts_with("http/1.1 308") && led.contains(&format!("location: https://{host}/rest/v1/x?a=b\r\n")), "{led}");
-    assert!(ask(&format!("{host}:80"), "/").await.contains(&format!("location: https://{host}:{port}/\r\n")));
-    for (host, path) in [("evil.test", "/"), ("example.test", "/.well-known/acme-challenge/x"), ("a@b", "/")] {
+    assert!(
+        led.starts_with("http/1.1 308")
+            && led.contains(&format!("location: https://{host}/rest/v1/x?a=b\r\n")),
+        "{led}"
+    );
+    assert!(
+        ask(&format!("{host}:80"), "/")
+            .await
+            .contains(&format!("location: https://{host}:{port}/\r\n"))
+    );
+    for (host, path) in [
+        ("evil.test", "/"),
+        ("example.test", "/.well-known/acme-challenge/x"),
+        ("a@b", "/"),
+    ] {
         let said = ask(host, path).await;
-        assert!(said.starts_with("http/1.1 404") && !said.contains("location"), "{said}");
+        assert!(
+            said.starts_with("http/1.1 404") && !said.contains("location"),
+            "{said}"
+        );
     }
 }
 
@@ -214,22 +359,42 @@ async fn over_http_2_the_same_rules_hold() {
     let ask = async |host: &str, uri: &str| {
         let stream = gate.connect(&gate.host(), &["h2"]).await.unwrap();
         let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), io).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(hyper_util::rt::TokioExecutor::new(), io)
+                .await
+                .unwrap();
         let driver = tokio::spawn(connection);
         let mut request = hyper::Request::builder().uri(uri);
         if !host.is_empty() {
             request = request.header("host", host);
         }
-        let response = sender.send_request(request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap()).await.unwrap();
+        let response = sender
+            .send_request(
+                request
+                    .body(http_body_util::Empty::<bytes::Bytes>::new())
+                    .unwrap(),
+            )
+            .await
+            .unwrap();
         let status = response.status().as_u16();
-        assert!(["connection", "keep-alive"].iter().all(|name| !response.headers().contains_key(*name)));
+        assert!(
+            ["connection", "keep-alive"]
+                .iter()
+                .all(|name| !response.headers().contains_key(*name))
+        );
         driver.abort();
         status
     };
     let host = gate.host();
     assert_eq!(ask("", &format!("https://{host}/rest/v1/")).await, 200);
-    assert_eq!(ask(&host, &format!("https://{host}:443/rest/v1/")).await, 200);
-    assert_eq!(ask("other.example.test", &format!("https://{host}/rest/v1/")).await, 400);
+    assert_eq!(
+        ask(&host, &format!("https://{host}:443/rest/v1/")).await,
+        200
+    );
+    assert_eq!(
+        ask("other.example.test", &format!("https://{host}/rest/v1/")).await,
+        400
+    );
     assert_eq!(ask("", "https://other.example.test/rest/v1/").await, 421);
 }
 
@@ -245,7 +410,10 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
     assert!(idle.is_closed().await);
     client.send("abcd").await;
     let answer = client.answer().await;
-    assert_eq!((answer.status, answer.json()["body"].as_str()), (200, Some("abcd")));
+    assert_eq!(
+        (answer.status, answer.json()["body"].as_str()),
+        (200, Some("abcd"))
+    );
     let stopped = async { while gate.tasks.join_next().await.is_some() {} };
     timeout(PATIENCE, stopped).await.unwrap();
     assert!(TcpStream::connect(gate.https).await.is_err());
@@ -258,15 +426,25 @@ async fn a_proxy_is_told_which_names_are_ours_and_of_no_other() {
     let hostname = async |project: &ProjectRef, host: &str, state: &str| {
         let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
                    select id, gen_random_uuid(), $2, $3, now(), now() from projects where ref = $1";
-        db.query(sql, &[&project.as_str(), &host, &state]).await.unwrap();
+        db.query(sql, &[&project.as_str(), &host, &state])
+            .await
+            .unwrap();
     };
     let other = gate.app.stub(gate.app.home.id, "other").await;
     hostname(&gate.project, "api.customer.test", "active").await;
     hostname(&other, "new.customer.test", "certified").await;
     hostname(&gate.app.foreign.project, "wish.customer.test", "verified").await;
     gate.node.app.forget("custom_hostnames");
-    let ask = async |query: &str| plainly(gate.ask, "localhost", &format!("/{query}")).await[9..12].parse::<u16>().unwrap();
-    for name in [&gate.host(), &gate.host().to_uppercase(), "api.customer.test"] {
+    let ask = async |query: &str| {
+        plainly(gate.ask, "localhost", &format!("/{query}")).await[9..12]
+            .parse::<u16>()
+            .unwrap()
+    };
+    for name in [
+        &gate.host(),
+        &gate.host().to_uppercase(),
+        "api.customer.test",
+    ] {
         assert_eq!(ask(&format!("?domain={name}")).await, 200, "{name}");
     }
     let nobody = "a".repeat(20);

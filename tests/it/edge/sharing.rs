@@ -42,8 +42,7 @@ const CLIENT_WEBSOCKETS: usize = 125;
 /// Streams of one HTTP/2 connection.
 const STREAMS: usize = 100;
 
-const WISH: &str =
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
+const WISH: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
 /// A body of which these bytes arrive, and then either its end or nothing.
 enum Sent {
@@ -55,10 +54,15 @@ impl Body for Sent {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Stalled(bytes) => bytes.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes))))),
+            Self::Stalled(bytes) => bytes.take().map_or(Poll::Pending, |bytes| {
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }),
         }
     }
 
@@ -75,14 +79,26 @@ struct Caller {
 }
 
 impl Gate {
-    async fn from(&self, address: [u8; 4], protocol: &[u8]) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+    async fn from(
+        &self,
+        address: [u8; 4],
+        protocol: &[u8],
+    ) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
         let socket = TcpSocket::new_v4().unwrap();
-        socket.bind((IpAddr::from(Ipv4Addr::from(address)), 0).into()).unwrap();
+        socket
+            .bind((IpAddr::from(Ipv4Addr::from(address)), 0).into())
+            .unwrap();
         let stream = socket.connect(self.https).await.unwrap();
         let mut config = self.trusting();
         config.alpn_protocols = vec![protocol.to_vec()];
         let name = ServerName::try_from(self.host()).unwrap();
-        timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap().unwrap()
+        timeout(
+            PATIENCE,
+            TlsConnector::from(Arc::new(config)).connect(name, stream),
+        )
+        .await
+        .unwrap()
+        .unwrap()
     }
 
     async fn caller(&self, address: [u8; 4]) -> Caller {
@@ -90,7 +106,11 @@ impl Gate {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
         let mut driver = JoinSet::new();
         driver.spawn(async move { drop(connection.await) });
-        Caller { sender, uri: format!("https://{}/rest/v1/", self.host()), _driver: driver }
+        Caller {
+            sender,
+            uri: format!("https://{}/rest/v1/", self.host()),
+            _driver: driver,
+        }
     }
 }
 
@@ -98,7 +118,12 @@ impl Caller {
     /// Begins a request; its status comes when it is answered. `proxied` is the client's address as a proxy says it.
     fn begin(&mut self, body: Sent, proxied: &str) -> impl Future<Output = u16> + Send + 'static {
         let method = if body.is_end_stream() { "GET" } else { "POST" };
-        let request = Request::builder().method(method).uri(&self.uri).header("x-forwarded-for", proxied).body(body).unwrap();
+        let request = Request::builder()
+            .method(method)
+            .uri(&self.uri)
+            .header("x-forwarded-for", proxied)
+            .body(body)
+            .unwrap();
         let answered = self.sender.send_request(request);
         async move {
             let answer = answered.await.unwrap();
@@ -127,7 +152,12 @@ struct Stalled {
 }
 
 impl Stalled {
-    async fn begin(gate: &Gate, address: [u8; 4], count: usize, first: Option<&'static [u8]>) -> Self {
+    async fn begin(
+        gate: &Gate,
+        address: [u8; 4],
+        count: usize,
+        first: Option<&'static [u8]>,
+    ) -> Self {
         let (tells, statuses) = mpsc::unbounded_channel();
         let (mut callers, mut waiting) = (Vec::new(), JoinSet::new());
         for _ in 0..count.div_ceil(STREAMS) {
@@ -136,24 +166,37 @@ impl Stalled {
         for n in 0..count {
             let caller: &mut Caller = &mut callers[n / STREAMS];
             caller.sender.ready().await.unwrap();
-            let (answered, tells) = (caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1"), tells.clone());
+            let (answered, tells) = (
+                caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1"),
+                tells.clone(),
+            );
             waiting.spawn(async move {
                 // The test may have seen enough.
                 let _ = tells.send(answered.await);
             });
         }
-        Self { statuses, callers, _waiting: waiting }
+        Self {
+            statuses,
+            callers,
+            _waiting: waiting,
+        }
     }
 
     /// The next that is answered.
     async fn next(&mut self) -> u16 {
-        timeout(PATIENCE, self.statuses.recv()).await.expect("none is answered").unwrap()
+        timeout(PATIENCE, self.statuses.recv())
+            .await
+            .expect("none is answered")
+            .unwrap()
     }
 
     /// Waits until the edge has seen all that were begun: what is sent behind them is answered.
     async fn settled(&mut self) {
         for caller in &mut self.callers {
-            timeout(PATIENCE, caller.sender.ready()).await.unwrap().unwrap();
+            timeout(PATIENCE, caller.sender.ready())
+                .await
+                .unwrap()
+                .unwrap();
         }
     }
 }
@@ -175,10 +218,16 @@ async fn a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out
         assert_eq!(stalled.next().await, 429, "what is over its share");
     }
     let mut other = gate.caller([127, 0, 0, 2]).await;
-    assert_eq!((other.ask(no_body()).await, other.ask(whole()).await), (200, 200));
+    assert_eq!(
+        (other.ask(no_body()).await, other.ask(whole()).await),
+        (200, 200)
+    );
     // The client itself is served where it needs no more of what it uses up.
     let mut same = gate.caller([127, 0, 0, 1]).await;
-    assert_eq!((same.ask(no_body()).await, same.ask(whole()).await), (200, 429));
+    assert_eq!(
+        (same.ask(no_body()).await, same.ask(whole()).await),
+        (200, 429)
+    );
     // Its oldest gives way to its next once it has stalled.
     gate.app.clock.advance(Duration::from_secs(2));
     assert_eq!((same.ask(whole()).await, stalled.next().await), (200, 408));
@@ -198,14 +247,23 @@ async fn when_a_project_is_full_the_oldest_stalled_request_gives_way() {
     // Until the edge has seen all of them there is room. What broke off meanwhile is replaced.
     let mut more = Vec::new();
     while late.ask(whole()).await != 503 {
-        assert!(more.len() < STREAMS, "a project has no more than {PROJECT_BODIES} unfinished bodies");
+        assert!(
+            more.len() < STREAMS,
+            "a project has no more than {PROJECT_BODIES} unfinished bodies"
+        );
         more.push(Stalled::begin(&gate, [127, 0, 0, 6], 1, None).await);
     }
-    assert_eq!(late.ask(no_body()).await, 200, "a request without a body needs none of it");
+    assert_eq!(
+        late.ask(no_body()).await,
+        200,
+        "a request without a body needs none of it"
+    );
     gate.app.clock.advance(Duration::from_secs(2));
     assert_eq!(late.ask(whole()).await, 200);
     let ended = async {
-        let [a, b, c] = rest.as_mut_slice() else { unreachable!() };
+        let [a, b, c] = rest.as_mut_slice() else {
+            unreachable!()
+        };
         tokio::select! { status = first.next() => status, status = a.next() => status, status = b.next() => status, status = c.next() => status }
     };
     assert_eq!(ended.await, 408);
@@ -213,7 +271,10 @@ async fn when_a_project_is_full_the_oldest_stalled_request_gives_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_a_trusted_proxy_each_client_has_a_share_of_its_own() {
-    let transport = Transport { trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()], ..Transport::default() };
+    let transport = Transport {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Transport::default()
+    };
     let gate = Gate::over(transport, |_| None, edge::Options::default()).await;
     let mut stalled = Stalled::begin(&gate, [127, 0, 0, 1], 2 * CLIENT_BODIES, None).await;
     for _ in 0..CLIENT_BODIES {
@@ -228,7 +289,8 @@ async fn behind_a_trusted_proxy_each_client_has_a_share_of_its_own() {
 async fn a_client_has_a_share_of_a_projects_websockets() {
     let gate = Gate::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    gate.point(Service::Realtime, listener.local_addr().unwrap()).await;
+    gate.point(Service::Realtime, listener.local_addr().unwrap())
+        .await;
     let mut services = JoinSet::new();
     services.spawn(async move {
         let mut open = Vec::new();
@@ -240,7 +302,12 @@ async fn a_client_has_a_share_of_a_projects_websockets() {
     });
     let open = async |address: [u8; 4]| {
         let mut client = Client(gate.from(address, b"http/1.1").await);
-        client.send(&format!("GET /realtime/v1/websocket HTTP/1.1\r\nHost: {}\r\n{WISH}\r\n", gate.host())).await;
+        client
+            .send(&format!(
+                "GET /realtime/v1/websocket HTTP/1.1\r\nHost: {}\r\n{WISH}\r\n",
+                gate.host()
+            ))
+            .await;
         (client.answer().await.status, client)
     };
     let mut clients = Vec::new();
@@ -254,6 +321,7 @@ async fn a_client_has_a_share_of_a_projects_websockets() {
     assert_eq!(status, 101);
     // Room is there again when one has ended.
     drop(clients.pop());
-    gate.counts_to("gantry_edge_websockets", CLIENT_WEBSOCKETS as u64).await;
+    gate.counts_to("gantry_edge_websockets", CLIENT_WEBSOCKETS as u64)
+        .await;
     assert_eq!(open([127, 0, 0, 1]).await.0, 101);
 }

@@ -16,7 +16,8 @@ use crate::support::machine::PATIENCE;
 
 const WISH: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                     Sec-WebSocket-Version: 13\r\n";
-const GRANT: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+const GRANT: &[u8] =
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 #[tokio::test]
@@ -24,9 +25,19 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
     let gate = Gate::new().await;
     let (address, _service) = once(async |mut stream| {
         let head = read_head(&mut stream).await.to_lowercase();
-        assert!(head.starts_with("get /websocket?vsn=1.0.0 http/1.1\r\n"), "{head}");
-        assert!(head.contains("connection: upgrade\r\n") && head.contains("upgrade: websocket\r\n"), "{head}");
-        assert!(head.contains("sec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n") && head.contains("x-project-ref"), "{head}");
+        assert!(
+            head.starts_with("get /websocket?vsn=1.0.0 http/1.1\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("connection: upgrade\r\n") && head.contains("upgrade: websocket\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("sec-websocket-key: dghlihnhbxbszsbub25jzq==\r\n")
+                && head.contains("x-project-ref"),
+            "{head}"
+        );
         // The first words come with the grant.
         stream.write_all(&[GRANT, b"hello"].concat()).await.unwrap();
         let (mut from, mut to) = stream.split();
@@ -35,15 +46,28 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
     .await;
     gate.point(Service::Realtime, address).await;
     let (host, mut client) = (gate.host(), gate.client().await);
-    client.send(&format!("GET /realtime/v1/websocket?vsn=1.0.0 HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n")).await;
+    client
+        .send(&format!(
+            "GET /realtime/v1/websocket?vsn=1.0.0 HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
+        ))
+        .await;
     let answer = client.answer().await;
     assert_eq!(answer.status, 101);
-    assert!(answer.head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"), "{}", answer.head);
+    assert!(
+        answer
+            .head
+            .contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=\r\n"),
+        "{}",
+        answer.head
+    );
     let mut hello = [0; 5];
     client.0.read_exact(&mut hello).await.unwrap();
     assert_eq!(&hello, b"hello");
     assert_eq!(gate.counted("gantry_edge_websockets"), 1);
-    for message in (0..200).map(|n| format!("message {n}")).chain(["a".repeat(300_000)]) {
+    for message in (0..200)
+        .map(|n| format!("message {n}"))
+        .chain(["a".repeat(300_000)])
+    {
         // Both ways at once: neither side need take all of it before it answers.
         let (mut from, mut to) = tokio::io::split(&mut client.0);
         let mut back = vec![0; message.len()];
@@ -51,7 +75,12 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
             to.write_all(message.as_bytes()).await?;
             to.flush().await
         };
-        timeout(PATIENCE, async { tokio::try_join!(said, from.read_exact(&mut back)) }).await.unwrap().unwrap();
+        timeout(PATIENCE, async {
+            tokio::try_join!(said, from.read_exact(&mut back))
+        })
+        .await
+        .unwrap()
+        .unwrap();
         assert!(back == message.as_bytes());
     }
     client.0.shutdown().await.unwrap();
@@ -62,15 +91,34 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
 async fn nothing_else_is_upgraded_to_and_a_refusal_is_passed_on() {
     let gate = Gate::new().await;
     let host = gate.host();
-    for wish in ["Upgrade: websocket\r\n", "Connection: upgrade\r\n", "Connection: upgrade\r\nUpgrade: h2c\r\n"] {
+    for wish in [
+        "Upgrade: websocket\r\n",
+        "Connection: upgrade\r\n",
+        "Connection: upgrade\r\nUpgrade: h2c\r\n",
+    ] {
         let mut client = gate.client().await;
-        client.send(&format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{wish}\r\n")).await;
+        client
+            .send(&format!(
+                "GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{wish}\r\n"
+            ))
+            .await;
         let answer = client.answer().await;
-        assert_eq!((answer.status, answer.saw("upgrade"), answer.saw("connection")), (200, None, None), "{wish}");
+        assert_eq!(
+            (
+                answer.status,
+                answer.saw("upgrade"),
+                answer.saw("connection")
+            ),
+            (200, None, None),
+            "{wish}"
+        );
     }
     for (said, status) in [
         ("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno", 403),
-        ("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n", 502),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n",
+            502,
+        ),
         ("", 502),
     ] {
         let (address, _service) = once(async move |mut stream| {
@@ -80,7 +128,11 @@ async fn nothing_else_is_upgraded_to_and_a_refusal_is_passed_on() {
         .await;
         gate.point(Service::Realtime, address).await;
         let mut client = gate.client().await;
-        client.send(&format!("GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n")).await;
+        client
+            .send(&format!(
+                "GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
+            ))
+            .await;
         assert_eq!(client.answer().await.status, status);
         assert!(client.is_closed().await);
     }
@@ -97,11 +149,19 @@ async fn when_the_edge_stops_its_websockets_end() {
     .await;
     gate.point(Service::Realtime, address).await;
     let (host, mut client) = (gate.host(), gate.client().await);
-    client.send(&format!("GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n")).await;
+    client
+        .send(&format!(
+            "GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
+        ))
+        .await;
     assert_eq!(client.answer().await.status, 101);
     gate.node.app.edge.stop();
     assert!(client.is_closed().await);
-    timeout(PATIENCE, service.join_next()).await.unwrap().unwrap().unwrap();
+    timeout(PATIENCE, service.join_next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
 }
 
 /// How soon a WebSocket ends that would not be granted any more.
@@ -116,7 +176,8 @@ struct Granting {
 impl Granting {
     async fn new(gate: Gate) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        gate.point(Service::Realtime, listener.local_addr().unwrap()).await;
+        gate.point(Service::Realtime, listener.local_addr().unwrap())
+            .await;
         let mut service = JoinSet::new();
         service.spawn(async move {
             let mut connections = JoinSet::new();
@@ -129,26 +190,46 @@ impl Granting {
                 });
             }
         });
-        Self { gate, _service: service }
+        Self {
+            gate,
+            _service: service,
+        }
     }
 
     async fn open(&self, host: &str, query: &str) -> Client {
         let mut client = self.gate.client_of(host).await;
-        client.send(&format!("GET /realtime/v1/websocket{query} HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n")).await;
+        client
+            .send(&format!(
+                "GET /realtime/v1/websocket{query} HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
+            ))
+            .await;
         assert_eq!(client.answer().await.status, 101, "{host}");
         assert!(client.is_open().await);
         client
     }
 
     async fn vanity(&self, name: &str) {
-        let call = self.gate.node.post(&self.gate.app.at("/vanity-subdomain/activate")).as_(&self.gate.app.owner);
-        call.json(&json!({ "vanity_subdomain": name })).send().await.expect(201);
+        let call = self
+            .gate
+            .node
+            .post(&self.gate.app.at("/vanity-subdomain/activate"))
+            .as_(&self.gate.app.owner);
+        call.json(&json!({ "vanity_subdomain": name }))
+            .send()
+            .await
+            .expect(201);
     }
 
     /// Says what is wanted of the project, as another node does.
     async fn want(&self, desired: &str, status: &str) {
         let sql = "update projects set desired = $2, status = $3 where ref = $1";
-        self.gate.app.app.db.query(sql, &[&self.gate.project.as_str(), &desired, &status]).await.unwrap();
+        self.gate
+            .app
+            .app
+            .db
+            .query(sql, &[&self.gate.project.as_str(), &desired, &status])
+            .await
+            .unwrap();
         self.gate.node.app.forget("projects");
     }
 }
@@ -158,7 +239,9 @@ impl Client {
     async fn is_open(&mut self) -> bool {
         self.send("still there?").await;
         let mut back = [0; 12];
-        timeout(PATIENCE, self.0.read_exact(&mut back)).await.is_ok_and(|read| read.is_ok())
+        timeout(PATIENCE, self.0.read_exact(&mut back))
+            .await
+            .is_ok_and(|read| read.is_ok())
     }
 
     /// Whether it ends within a second.
@@ -172,16 +255,34 @@ impl Client {
 async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
     let town = Granting::new(Gate::new().await).await;
     town.vanity("shop").await;
-    let (mut by_name, mut by_reference) = (town.open("shop.example.test", "").await, town.open(&town.gate.host(), "").await);
-    town.gate.node.delete(&town.gate.app.at("/vanity-subdomain")).as_(&town.gate.app.owner).send().await.expect(200);
+    let (mut by_name, mut by_reference) = (
+        town.open("shop.example.test", "").await,
+        town.open(&town.gate.host(), "").await,
+    );
+    town.gate
+        .node
+        .delete(&town.gate.app.at("/vanity-subdomain"))
+        .as_(&town.gate.app.owner)
+        .send()
+        .await
+        .expect(200);
     assert!(by_name.ends().await);
-    assert!(by_reference.is_open().await, "its own name leads there still");
+    assert!(
+        by_reference.is_open().await,
+        "its own name leads there still"
+    );
     // A name that another project has by now leads elsewhere.
     town.vanity("shop").await;
     let mut by_name = town.open("shop.example.test", "").await;
     let other = town.gate.app.stub(town.gate.app.home.id, "other").await;
     let sql = "update vanity_subdomains set project_id = (select id from projects where ref = $1)";
-    town.gate.app.app.db.query(sql, &[&other.as_str()]).await.unwrap();
+    town.gate
+        .app
+        .app
+        .db
+        .query(sql, &[&other.as_str()])
+        .await
+        .unwrap();
     town.gate.node.app.forget("vanity_subdomains");
     assert!(by_name.ends().await && by_reference.is_open().await);
 }
@@ -194,7 +295,13 @@ async fn a_websocket_ends_with_its_project() {
         let sibling = town.gate.app.stub(town.gate.app.home.id, "sibling").await;
         town.gate.node.app.forget("projects");
         let sql = "insert into project_upstreams select s.id, u.service, u.url from project_upstreams u, projects s where s.ref = $1";
-        town.gate.app.app.db.query(sql, &[&sibling.as_str()]).await.unwrap();
+        town.gate
+            .app
+            .app
+            .db
+            .query(sql, &[&sibling.as_str()])
+            .await
+            .unwrap();
         town.gate.node.app.forget("project_upstreams");
         let mut other = town.open(&format!("{sibling}.example.test"), "").await;
         town.want(desired, status).await;
@@ -205,15 +312,26 @@ async fn a_websocket_ends_with_its_project() {
 
 #[tokio::test]
 async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
-    let options = edge::Options { check_keys: true, ..edge::Options::default() };
+    let options = edge::Options {
+        check_keys: true,
+        ..edge::Options::default()
+    };
     let town = Granting::new(Gate::with(|_| None, options).await).await;
     let (gate, host) = (&town.gate, town.gate.host());
     let keys = gate.keys(&gate.app.at("")).await;
     let of = |kind: &str| keys.iter().find(|key| key["type"] == kind).unwrap();
     let with = |kind: &str| format!("?apikey={}", of(kind)["api_key"].as_str().unwrap());
-    let (mut revoked, mut kept) = (town.open(&host, &with("secret")).await, town.open(&host, &with("publishable")).await);
+    let (mut revoked, mut kept) = (
+        town.open(&host, &with("secret")).await,
+        town.open(&host, &with("publishable")).await,
+    );
     let id = of("secret")["id"].as_str().unwrap();
-    gate.node.delete(&gate.app.at(&format!("/api-keys/{id}"))).as_(&gate.app.owner).send().await.expect(200);
+    gate.node
+        .delete(&gate.app.at(&format!("/api-keys/{id}")))
+        .as_(&gate.app.owner)
+        .send()
+        .await
+        .expect(200);
     assert!(revoked.ends().await);
     assert!(kept.is_open().await);
     // Without the check, keys end nothing; switched on again, it ends what has none that is good.

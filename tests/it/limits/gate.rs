@@ -52,17 +52,25 @@ impl Gate {
                 }
                 let (from, to) = client.into_split();
                 // A server that is being started again.
-                let Ok(server) = UnixStream::connect(&server).await else { continue };
+                let Ok(server) = UnixStream::connect(&server).await else {
+                    continue;
+                };
                 let (back, on) = server.into_split();
                 links.spawn(Self::pass(from, on, flow.clone()));
                 links.spawn(Self::pass(back, to, flow.clone()));
             }
         });
-        Self { dir, state, _tasks: tasks }
+        Self {
+            dir,
+            state,
+            _tasks: tasks,
+        }
     }
 
     pub(super) fn before_postgres(config: &tokio_postgres::Config) -> Self {
-        let [tokio_postgres::config::Host::Unix(socket)] = config.get_hosts() else { panic!("one socket") };
+        let [tokio_postgres::config::Host::Unix(socket)] = config.get_hosts() else {
+            panic!("one socket")
+        };
         Self::before(socket.join(SOCKET))
     }
 
@@ -78,7 +86,11 @@ impl Gate {
         self.dir.path()
     }
 
-    async fn pass(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, mut flow: watch::Receiver<Flow>) {
+    async fn pass(
+        mut from: impl AsyncReadExt + Unpin,
+        mut to: impl AsyncWriteExt + Unpin,
+        mut flow: watch::Receiver<Flow>,
+    ) {
         let mut buffer = vec![0; 1 << 16];
         loop {
             let read = tokio::select! {
@@ -86,7 +98,10 @@ impl Gate {
                 Ok(_) = flow.wait_for(|flow| *flow == Flow::Cut) => 0,
             };
             if *flow.borrow() == Flow::Slow {
-                sleep(Duration::from_millis(20 + u64::from(Entropy::system().bytes::<1>()[0]) / 2)).await;
+                sleep(Duration::from_millis(
+                    20 + u64::from(Entropy::system().bytes::<1>()[0]) / 2,
+                ))
+                .await;
             }
             let gone = flow.wait_for(|flow| *flow != Flow::Frozen).await.is_err();
             if gone || read == 0 || to.write_all(&buffer[..read]).await.is_err() {
@@ -97,7 +112,11 @@ impl Gate {
 
     pub(super) fn config(&self, behind: &tokio_postgres::Config) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(self.folder()).port(5432).user(behind.get_user().unwrap()).dbname(behind.get_dbname().unwrap());
+        config
+            .host_path(self.folder())
+            .port(5432)
+            .user(behind.get_user().unwrap())
+            .dbname(behind.get_dbname().unwrap());
         config
     }
 }

@@ -15,11 +15,21 @@ use crate::support::{
 /// The `n`th of many names of projects that do not exist.
 fn nowhere(n: usize) -> String {
     let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).unwrap());
-    format!("zzzzzzzzzzzzzzz{}{}{}{}{}", letter(n / 26 / 26), letter(n / 26), letter(n), letter(n / 7), letter(n / 3))
+    format!(
+        "zzzzzzzzzzzzzzz{}{}{}{}{}",
+        letter(n / 26 / 26),
+        letter(n / 26),
+        letter(n),
+        letter(n / 7),
+        letter(n / 3)
+    )
 }
 
 async fn context(app: &TestApp, actor: &Actor, project: &str) -> Answer {
-    app.get(&format!("/v1/projects/{project}/database/context")).as_(actor).send().await
+    app.get(&format!("/v1/projects/{project}/database/context"))
+        .as_(actor)
+        .send()
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,10 +40,26 @@ async fn own_projects_asked_at_once_for_their_context_are_none_refused() {
         projects.push(app.stub(app.home.id, &format!("Another {n}")).await);
     }
     for _ in 0..3 {
-        let answers = join_all(projects.iter().map(|project| context(&app, &app.owner, project.as_str()))).await;
+        let answers = join_all(
+            projects
+                .iter()
+                .map(|project| context(&app, &app.owner, project.as_str())),
+        )
+        .await;
         for answer in answers {
             // Nothing answers behind a stub, and its own second is used up.
-            assert_eq!((answer.status.as_u16(), answer.quota), (544, Quota { limit: 1, remaining: 0, reset: 1 }), "{answer:?}");
+            assert_eq!(
+                (answer.status.as_u16(), answer.quota),
+                (
+                    544,
+                    Quota {
+                        limit: 1,
+                        remaining: 0,
+                        reset: 1
+                    }
+                ),
+                "{answer:?}"
+            );
         }
         // Longer than anything is cached.
         app.advance(32);
@@ -48,11 +74,25 @@ async fn mistyped_names_refuse_names_like_them_and_no_project_of_ones_own() {
         app.advance(1);
     }
     let refused = context(&app, &app.owner, &nowhere(10)).await.expect(429);
-    assert_eq!(refused.quota, Quota { limit: 10, remaining: 0, reset: 50 });
-    context(&app, &app.owner, app.home.project.as_str()).await.expect(544);
+    assert_eq!(
+        refused.quota,
+        Quota {
+            limit: 10,
+            remaining: 0,
+            reset: 50
+        }
+    );
+    context(&app, &app.owner, app.home.project.as_str())
+        .await
+        .expect(544);
     // Neither has the other's counter.
-    let other = context(&app, &app.owner, app.foreign.project.as_str()).await.expect(429);
-    assert_eq!(other.quota, refused.quota, "a project of somebody else is a name like any other");
+    let other = context(&app, &app.owner, app.foreign.project.as_str())
+        .await
+        .expect(429);
+    assert_eq!(
+        other.quota, refused.quota,
+        "a project of somebody else is a name like any other"
+    );
 }
 
 #[tokio::test]
@@ -66,20 +106,47 @@ async fn look_ups_are_bounded_and_what_is_cached_is_served_beyond_the_bound() {
     let ask = async |path: &str| app.get(path).as_(&app.owner).send().await;
     for n in 0..600 {
         let answer = ask(&format!("/v1/projects/{}", nowhere(n))).await;
-        assert_eq!(answer.status.as_u16(), if n < 120 { 404 } else { 429 }, "{n}");
+        assert_eq!(
+            answer.status.as_u16(),
+            if n < 120 { 404 } else { 429 },
+            "{n}"
+        );
         assert_eq!(answer.quota.limit, 120, "the operation's own limit");
     }
     ask(&cached).await.expect(200);
     for path in [format!("/v1/projects/{}", nowhere(600)), uncached.clone()] {
         let refused = ask(&path).await.expect(429);
-        assert_eq!(refused.quota, Quota { limit: 600, remaining: 0, reset: 60 });
+        assert_eq!(
+            refused.quota,
+            Quota {
+                limit: 600,
+                remaining: 0,
+                reset: 60
+            }
+        );
         assert_eq!(refused.header("retry-after"), Some("60"));
-        assert!(refused.message().contains("names were asked for that are not yours"), "{}", refused.message());
+        assert!(
+            refused
+                .message()
+                .contains("names were asked for that are not yours"),
+            "{}",
+            refused.message()
+        );
     }
     // Names that were looked up before cost nothing.
-    assert_eq!(ask(&format!("/v1/projects/{}", nowhere(0))).await.quota.limit, 120);
+    assert_eq!(
+        ask(&format!("/v1/projects/{}", nowhere(0)))
+            .await
+            .quota
+            .limit,
+        120
+    );
     // Others have look-ups of their own.
-    app.get(&uncached).as_(&app.administrator).send().await.expect(200);
+    app.get(&uncached)
+        .as_(&app.administrator)
+        .send()
+        .await
+        .expect(200);
     app.advance(60);
     ask(&uncached).await.expect(200);
 }
@@ -91,7 +158,11 @@ async fn own_names_cost_no_look_ups() {
         // Expired each time: every one is looked up again.
         for _ in 0..120 {
             app.advance(31);
-            app.get(&app.at("")).as_(&app.owner).send().await.expect(200);
+            app.get(&app.at(""))
+                .as_(&app.owner)
+                .send()
+                .await
+                .expect(200);
         }
     }
 }
@@ -100,7 +171,12 @@ async fn own_names_cost_no_look_ups() {
 fn told(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
     let mut headers = answer.headers.clone();
     headers.remove("x-request-id");
-    (answer.status.as_u16(), headers, answer.quota, answer.body.to_vec())
+    (
+        answer.status.as_u16(),
+        headers,
+        answer.quota,
+        answer.body.to_vec(),
+    )
 }
 
 #[tokio::test]
@@ -110,14 +186,21 @@ async fn a_strangers_answers_are_the_same_whether_a_name_exists_or_not() {
         for round in 0..130 {
             let (exists, missing) = (here.home.project.to_string(), nowhere(0));
             let ask = async |app: &TestApp, name: &str| {
-                let answer = app.get(&format!("/v1/projects/{name}{path}")).as_(&app.stranger).send().await;
+                let answer = app
+                    .get(&format!("/v1/projects/{name}{path}"))
+                    .as_(&app.stranger)
+                    .send()
+                    .await;
                 let mut said = told(&answer);
                 // Another person in each world.
                 said.1.remove("x-gotrue-id");
                 said
             };
             let (first, second) = if flood && round < 100 {
-                (ask(&here, &nowhere(round + 1)).await, ask(&there, &nowhere(round + 1)).await)
+                (
+                    ask(&here, &nowhere(round + 1)).await,
+                    ask(&there, &nowhere(round + 1)).await,
+                )
             } else {
                 (ask(&here, &exists).await, ask(&there, &missing).await)
             };
@@ -133,14 +216,32 @@ async fn a_strangers_answers_are_the_same_whether_a_name_exists_or_not() {
 #[tokio::test]
 async fn a_name_that_was_hidden_is_found_once_the_caller_joins() {
     let app = TestApp::running().await;
-    let ask = async || app.get(&app.at("")).as_(&app.stranger).send().await.status.as_u16();
+    let ask = async || {
+        app.get(&app.at(""))
+            .as_(&app.stranger)
+            .send()
+            .await
+            .status
+            .as_u16()
+    };
     assert_eq!((ask().await, ask().await), (404, 404));
-    gantry::organizations::members::set(&app.app.db, app.home.id, app.stranger.user, Role::Developer, app.clock.now(), None).await.unwrap();
+    gantry::organizations::members::set(
+        &app.app.db,
+        app.home.id,
+        app.stranger.user,
+        Role::Developer,
+        app.clock.now(),
+        None,
+    )
+    .await
+    .unwrap();
     // The clock of the test stands still, so nothing but the notification ends what is cached.
     let found = async {
         while ask().await != 200 {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_secs(10), found).await.expect("within ten seconds");
+    timeout(Duration::from_secs(10), found)
+        .await
+        .expect("within ten seconds");
 }

@@ -50,9 +50,19 @@ async fn a_refused_key_costs_no_statement() {
             break response;
         }
     };
-    assert_eq!(header(&refused, "retry-after"), header(&refused, "x-ratelimit-reset"));
-    let decided =
-        async || db.query("select at from limit_counters where key like 'gantry-compat%'", &[]).await.unwrap()[0].get::<_, i64>(0);
+    assert_eq!(
+        header(&refused, "retry-after"),
+        header(&refused, "x-ratelimit-reset")
+    );
+    let decided = async || {
+        db.query(
+            "select at from limit_counters where key like 'gantry-compat%'",
+            &[],
+        )
+        .await
+        .unwrap()[0]
+            .get::<_, i64>(0)
+    };
     let (asked, at) = (node.decided_by("store"), decided().await);
     for _ in 0..200 {
         let response = node.ask().await;
@@ -73,7 +83,14 @@ async fn a_refused_key_costs_no_script() {
     while node.ask().await.status() != StatusCode::TOO_MANY_REQUESTS {}
     let scripts = async || {
         let stats = valkey.say("INFO commandstats").await;
-        stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap().split([':', ',']).nth(1).unwrap().to_owned()
+        stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"))
+            .unwrap()
+            .split([':', ','])
+            .nth(1)
+            .unwrap()
+            .to_owned()
     };
     let before = scripts().await;
     for _ in 0..200 {
@@ -86,13 +103,35 @@ async fn a_refused_key_costs_no_script() {
 async fn owner(app: &App) -> (String, OrganizationId, String) {
     let now = app.clock.now();
     let name = app.entropy.letters(8);
-    let user = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, now, None).await.unwrap();
-    let organization = organizations::create(&app.db, &app.entropy, &name, None, user.id, now, None).await.unwrap();
-    let id = organizations::by_slug(&app.db, organization.slug()).await.unwrap();
-    organizations::members::set(&app.db, id, user.id, Role::Owner, now, None).await.unwrap();
+    let user = accounts::create(
+        &app.db,
+        &app.entropy,
+        &format!("{name}@example.com"),
+        None,
+        now,
+        None,
+    )
+    .await
+    .unwrap();
+    let organization =
+        organizations::create(&app.db, &app.entropy, &name, None, user.id, now, None)
+            .await
+            .unwrap();
+    let id = organizations::by_slug(&app.db, organization.slug())
+        .await
+        .unwrap();
+    organizations::members::set(&app.db, id, user.id, Role::Owner, now, None)
+        .await
+        .unwrap();
     let minted = tokens::mint_classic(&app.entropy);
-    tokens::create(&app.db, user.id, "test", &minted, now, None, None).await.unwrap();
-    (minted.expose().to_owned(), id, organization.slug().to_string())
+    tokens::create(&app.db, user.id, "test", &minted, now, None, None)
+        .await
+        .unwrap();
+    (
+        minted.expose().to_owned(),
+        id,
+        organization.slug().to_string(),
+    )
 }
 
 async fn body(response: Response) -> Value {
@@ -103,15 +142,36 @@ async fn body(response: Response) -> Value {
 async fn an_override_reaches_other_nodes_within_a_second() {
     let config = database().await;
     let mut nodes = [0, 1].map(|_| Node::new(&config, &options("postgres", PATIENT)));
-    let _tasks: Vec<JoinSet<()>> = nodes.iter_mut().map(|node| node.background.take().unwrap().spawn()).collect();
+    let _tasks: Vec<JoinSet<()>> = nodes
+        .iter_mut()
+        .map(|node| node.background.take().unwrap().spawn())
+        .collect();
     let (token, id, slug) = owner(&nodes[0].app).await;
     let path = format!("/v1/organizations/{slug}");
-    let operation = nodes[0].app.limits.policies().operation("v1-get-an-organization").unwrap();
-    assert_eq!(header(&nodes[1].get(&path, Some(&token)).await, "x-ratelimit-limit"), "120");
+    let operation = nodes[0]
+        .app
+        .limits
+        .policies()
+        .operation("v1-get-an-organization")
+        .unwrap();
+    assert_eq!(
+        header(
+            &nodes[1].get(&path, Some(&token)).await,
+            "x-ratelimit-limit"
+        ),
+        "120"
+    );
 
-    let about = About { operation: Some("v1-get-an-organization".into()), organization: Some(slug.parse().unwrap()), application: None };
+    let about = About {
+        operation: Some("v1-get-an-organization".into()),
+        organization: Some(slug.parse().unwrap()),
+        application: None,
+    };
     let follows = async |requests: u32| {
-        let place = Place { organization: Some(id), application: None };
+        let place = Place {
+            organization: Some(id),
+            application: None,
+        };
         let changed = Instant::now();
         while nodes[1].app.limits.policy(operation, place).windows()[0].requests != requests {
             // A second is promised; a busy machine may take longer.
@@ -134,28 +194,80 @@ async fn an_override_reaches_other_nodes_within_a_second() {
         ])
         .output();
     let set = set.await.unwrap();
-    assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
+    assert!(
+        set.status.success(),
+        "{}",
+        String::from_utf8_lossy(&set.stderr)
+    );
     follows(3).await;
     let response = nodes[1].get(&path, Some(&token)).await;
-    assert_eq!((header(&response, "x-ratelimit-limit"), header(&response, "x-ratelimit-remaining")), ("3", "1"));
+    assert_eq!(
+        (
+            header(&response, "x-ratelimit-limit"),
+            header(&response, "x-ratelimit-remaining")
+        ),
+        ("3", "1")
+    );
     assert_eq!(header(&response, "ratelimit-policy"), "\"minute\";q=3;w=60");
-    assert_eq!(nodes[1].get(&path, Some(&token)).await.status(), StatusCode::OK);
-    assert_eq!(nodes[1].get(&path, Some(&token)).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        nodes[1].get(&path, Some(&token)).await.status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        nodes[1].get(&path, Some(&token)).await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
 
     // Raised while a refusal is remembered: the next request passes.
-    assert_eq!(overrides::set(&nodes[0].app.db, &about, 500, "somebody", nodes[0].app.clock.now(), None).await.unwrap(), Some(3));
+    assert_eq!(
+        overrides::set(
+            &nodes[0].app.db,
+            &about,
+            500,
+            "somebody",
+            nodes[0].app.clock.now(),
+            None
+        )
+        .await
+        .unwrap(),
+        Some(3)
+    );
     follows(500).await;
     let response = nodes[1].get(&path, Some(&token)).await;
-    assert_eq!((header(&response, "x-ratelimit-limit"), header(&response, "x-ratelimit-remaining")), ("500", "496"));
+    assert_eq!(
+        (
+            header(&response, "x-ratelimit-limit"),
+            header(&response, "x-ratelimit-remaining")
+        ),
+        ("500", "496")
+    );
 
-    assert_eq!(overrides::unset(&nodes[0].app.db, &about, "somebody else", nodes[0].app.clock.now(), None).await.unwrap(), 500);
+    assert_eq!(
+        overrides::unset(
+            &nodes[0].app.db,
+            &about,
+            "somebody else",
+            nodes[0].app.clock.now(),
+            None
+        )
+        .await
+        .unwrap(),
+        500
+    );
     follows(120).await;
     let sql = "select by, requests_old, requests_new from limit_changes order by id";
     let changes = nodes[0].app.db.query(sql, &[]).await.unwrap();
-    let changes: Vec<(String, Option<i32>, Option<i32>)> = changes.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+    let changes: Vec<(String, Option<i32>, Option<i32>)> = changes
+        .iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect();
     let person = Account::current().unwrap().name;
-    let expected = [(person.as_str(), None, Some(3)), ("somebody", Some(3), Some(500)), ("somebody else", Some(500), None)]
-        .map(|(by, old, new)| (by.to_owned(), old, new));
+    let expected = [
+        (person.as_str(), None, Some(3)),
+        ("somebody", Some(3), Some(500)),
+        ("somebody else", Some(500), None),
+    ]
+    .map(|(by, old, new)| (by.to_owned(), old, new));
     assert_eq!(changes, expected);
 }
 
@@ -166,28 +278,74 @@ async fn asking_what_is_left_is_not_counted() {
         let node = Node::new(&config, &counting);
         let ((token, _, slug), (stranger, ..)) = (owner(&node.app).await, owner(&node.app).await);
         for _ in 0..3 {
-            assert_eq!(node.get(&format!("/v1/organizations/{slug}"), Some(&token)).await.status(), StatusCode::OK);
+            assert_eq!(
+                node.get(&format!("/v1/organizations/{slug}"), Some(&token))
+                    .await
+                    .status(),
+                StatusCode::OK
+            );
         }
-        let find = |all: &Value, id: &str| all.as_array().unwrap().iter().find(|item| item["operation"] == id).cloned();
+        let find = |all: &Value, id: &str| {
+            all.as_array()
+                .unwrap()
+                .iter()
+                .find(|item| item["operation"] == id)
+                .cloned()
+        };
         for _ in 0..130 {
-            let response = node.get(&format!("/v1/rate-limits?slug={slug}"), Some(&token)).await;
+            let response = node
+                .get(&format!("/v1/rate-limits?slug={slug}"), Some(&token))
+                .await;
             assert_eq!(response.status(), StatusCode::OK);
-            assert_eq!(header(&response, "x-ratelimit-remaining"), "120", "the whole quota, always");
+            assert_eq!(
+                header(&response, "x-ratelimit-remaining"),
+                "120",
+                "the whole quota, always"
+            );
         }
-        let of_organization = body(node.get(&format!("/v1/rate-limits?slug={slug}"), Some(&token)).await).await;
+        let of_organization = body(
+            node.get(&format!("/v1/rate-limits?slug={slug}"), Some(&token))
+                .await,
+        )
+        .await;
         let found = find(&of_organization, "v1-get-an-organization").unwrap();
-        assert_eq!((&found["limit"], &found["remaining"]), (&json!(120), &json!(117)));
+        assert_eq!(
+            (&found["limit"], &found["remaining"]),
+            (&json!(120), &json!(117))
+        );
         assert_eq!(found["windows"][0]["seconds"], 60);
-        assert!(find(&of_organization, "v1-create-a-project").is_some() && find(&of_organization, "v1-get-profile").is_none());
+        assert!(
+            find(&of_organization, "v1-create-a-project").is_some()
+                && find(&of_organization, "v1-get-profile").is_none()
+        );
         let own = body(node.get("/v1/rate-limits", Some(&token)).await).await;
         assert_eq!(find(&own, "v1-get-profile").unwrap()["remaining"], 120);
-        assert!(find(&own, "v1-get-an-organization").is_none() && find(&own, "gantry-rate-limits").is_none());
+        assert!(
+            find(&own, "v1-get-an-organization").is_none()
+                && find(&own, "gantry-rate-limits").is_none()
+        );
 
         for (path, token, status) in [
-            (format!("/v1/rate-limits?slug={slug}"), Some(stranger.as_str()), 404),
-            ("/v1/rate-limits?slug=no.slug".into(), Some(token.as_str()), 404),
-            ("/v1/rate-limits?ref=abcdefghijklmnopqrst".into(), Some(token.as_str()), 404),
-            (format!("/v1/rate-limits?slug={slug}&colour=1"), Some(token.as_str()), 400),
+            (
+                format!("/v1/rate-limits?slug={slug}"),
+                Some(stranger.as_str()),
+                404,
+            ),
+            (
+                "/v1/rate-limits?slug=no.slug".into(),
+                Some(token.as_str()),
+                404,
+            ),
+            (
+                "/v1/rate-limits?ref=abcdefghijklmnopqrst".into(),
+                Some(token.as_str()),
+                404,
+            ),
+            (
+                format!("/v1/rate-limits?slug={slug}&colour=1"),
+                Some(token.as_str()),
+                400,
+            ),
             ("/v1/rate-limits".into(), None, 401),
         ] {
             assert_eq!(node.get(&path, token).await.status(), status, "{path}");
@@ -196,7 +354,12 @@ async fn asking_what_is_left_is_not_counted() {
         for token in [Some(token.as_str()), None] {
             let statuses = async {
                 for _ in 0..130 {
-                    if node.get("/v1/rate-limits?ref=abcdefghijklmnopqrst", token).await.status() == 429 {
+                    if node
+                        .get("/v1/rate-limits?ref=abcdefghijklmnopqrst", token)
+                        .await
+                        .status()
+                        == 429
+                    {
                         return true;
                     }
                 }
@@ -204,13 +367,23 @@ async fn asking_what_is_left_is_not_counted() {
             };
             assert!(statuses.await);
         }
-        assert_eq!(node.get("/v1/rate-limits", Some(&token)).await.status(), StatusCode::OK);
+        assert_eq!(
+            node.get("/v1/rate-limits", Some(&token)).await.status(),
+            StatusCode::OK
+        );
     }
 }
 
 fn url(config: &tokio_postgres::Config) -> String {
-    let [tokio_postgres::config::Host::Unix(socket)] = config.get_hosts() else { panic!("one socket") };
-    format!("host={} port=5432 user={} dbname={}", socket.display(), config.get_user().unwrap(), config.get_dbname().unwrap())
+    let [tokio_postgres::config::Host::Unix(socket)] = config.get_hosts() else {
+        panic!("one socket")
+    };
+    format!(
+        "host={} port=5432 user={} dbname={}",
+        socket.display(),
+        config.get_user().unwrap(),
+        config.get_dbname().unwrap()
+    )
 }
 
 /// `gantry serve`, and where it answers.
@@ -219,10 +392,22 @@ async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -
     let sealing_key = dir.join("shared-key");
     fs::write(&sealing_key, "5e".repeat(32)).unwrap();
     fs::set_permissions(&sealing_key, Permissions::from_mode(0o600)).unwrap();
-    let copied = Command::new("cp").args(["-a", "--reflink=auto"]).arg(templates()).arg(dir).status().await.unwrap();
+    let copied = Command::new("cp")
+        .args(["-a", "--reflink=auto"])
+        .arg(templates())
+        .arg(dir)
+        .status()
+        .await
+        .unwrap();
     assert!(copied.success());
     let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--log", "warn,gantry=info"])
+        .args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log",
+            "warn,gantry=info",
+        ])
         .args(limits)
         .arg("--postgres-bin")
         .arg(engine().bin_dir())
@@ -237,7 +422,9 @@ async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut said = String::new();
     let address = loop {
-        let Some(line) = lines.next_line().await.unwrap() else { panic!("the server ended before it listened:\n{said}") };
+        let Some(line) = lines.next_line().await.unwrap() else {
+            panic!("the server ended before it listened:\n{said}")
+        };
         if let Some((_, address)) = line.split_once("listening address=") {
             break address.trim().to_owned();
         }
@@ -256,7 +443,9 @@ async fn three_processes_are_exact(limits: &str) {
     let dirs = [(); 3].map(|()| place());
     let _janitors = dirs.each_ref().map(|dir| Janitor::of(dir));
     let patient = ["--limits-deadline-ms", "5000", "--limits-url", limits];
-    let started = futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &patient))).await;
+    let started =
+        futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &patient)))
+            .await;
     let mut tasks = JoinSet::new();
     for (_, address) in &started {
         for _ in 0..2 {
@@ -278,7 +467,11 @@ async fn three_processes_are_exact(limits: &str) {
             });
         }
     }
-    let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all()).await.expect("within one window").into_iter().sum();
+    let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all())
+        .await
+        .expect("within one window")
+        .into_iter()
+        .sum();
     assert_eq!(admitted, 120);
 }
 
@@ -299,11 +492,17 @@ async fn asks(address: String) -> usize {
     loop {
         let answer = async {
             let mut stream = TcpStream::connect(&address).await?;
-            stream.write_all(b"GET /v1/compatibility HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
+            stream
+                .write_all(
+                    b"GET /v1/compatibility HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+                )
+                .await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.map(|_| answer)
         };
-        let Ok(answer) = answer.await else { return admitted };
+        let Ok(answer) = answer.await else {
+            return admitted;
+        };
         match answer.get(9..12) {
             Some("200") => admitted += 1,
             Some("429") if answer.contains("retry-after: 1\r") => {}
@@ -321,21 +520,33 @@ async fn one_of_two_processes_is_killed(limits: &str) {
     let dirs = [(); 2].map(|()| place());
     let _janitors = dirs.each_ref().map(|dir| Janitor::of(dir));
     let usual = ["--limits-url", limits];
-    let mut started = futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &usual))).await;
+    let mut started =
+        futures_util::future::join_all(dirs.iter().map(|dir| process(&config, dir, &usual))).await;
     let mut tasks = JoinSet::new();
     for client in 0..CLIENTS {
         tasks.spawn(asks(started[client % 2].1.clone()));
     }
     let used = async || {
-        let rows = Db::new(config.clone()).unwrap().query("select coalesce(max(used_1), 0) from limit_counters", &[]).await.unwrap();
+        let rows = Db::new(config.clone())
+            .unwrap()
+            .query("select coalesce(max(used_1), 0) from limit_counters", &[])
+            .await
+            .unwrap();
         rows[0].get::<_, i32>(0)
     };
     // Over Valkey nothing tells how far it is; then the moment is as it comes.
     while limits == "postgres" && used().await < 30 {}
     started[0].0.start_kill().unwrap();
-    let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all()).await.expect("within one window").into_iter().sum();
+    let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all())
+        .await
+        .expect("within one window")
+        .into_iter()
+        .sum();
     // What the killed process was answering is counted, and nobody heard of it.
-    assert!((120 - CLIENTS / 2..=120).contains(&admitted), "{admitted} of 120");
+    assert!(
+        (120 - CLIENTS / 2..=120).contains(&admitted),
+        "{admitted} of 120"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,8 +22,15 @@ async fn an_outage_is_survived(node: &Node, stop: impl AsyncFnOnce(), resume: im
         let asked = Instant::now();
         let response = node.ask().await;
         slowest = slowest.max(asked.elapsed());
-        assert!(!response.status().is_server_error(), "{}", response.status());
-        assert!(response.headers().contains_key("x-ratelimit-reset") && response.headers().contains_key("ratelimit"));
+        assert!(
+            !response.status().is_server_error(),
+            "{}",
+            response.status()
+        );
+        assert!(
+            response.headers().contains_key("x-ratelimit-reset")
+                && response.headers().contains_key("ratelimit")
+        );
         admitted += usize::from(response.status().is_success());
     }
     // The only process goes on from the request that the store counted.
@@ -41,7 +48,12 @@ const QUICK: Duration = Duration::from_millis(50);
 async fn a_frozen_valkey_is_done_without() {
     let valkey = Valkey::start().await;
     let node = Node::new(&database().await, &options(&valkey.url(), QUICK));
-    an_outage_is_survived(&node, async || valkey.signal(Signal::STOP), async || valkey.signal(Signal::CONT)).await;
+    an_outage_is_survived(
+        &node,
+        async || valkey.signal(Signal::STOP),
+        async || valkey.signal(Signal::CONT),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +61,12 @@ async fn a_killed_valkey_is_done_without() {
     let valkey = Valkey::start().await;
     let node = Node::new(&database().await, &options(&valkey.url(), QUICK));
     let valkey = tokio::sync::Mutex::new(valkey);
-    an_outage_is_survived(&node, async || valkey.lock().await.kill().await, async || valkey.lock().await.start_again().await).await;
+    an_outage_is_survived(
+        &node,
+        async || valkey.lock().await.kill().await,
+        async || valkey.lock().await.start_again().await,
+    )
+    .await;
 }
 
 async fn an_outage_of_postgres_is_survived(outage: Flow) {
@@ -57,7 +74,12 @@ async fn an_outage_of_postgres_is_survived(outage: Flow) {
     let gate = Gate::before_postgres(&config);
     let node = Node::new(&gate.config(&config), &options("postgres", QUICK));
     let turn = async |flow| gate.turn(flow);
-    an_outage_is_survived(&node, async || turn(outage).await, async || turn(Flow::Open).await).await;
+    an_outage_is_survived(
+        &node,
+        async || turn(outage).await,
+        async || turn(Flow::Open).await,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,11 @@ use super::{
 use crate::support::postgres::database;
 
 const HOUR: &[Window] = &[per(120, 3600)];
-const KEY: Key = Key { identifier: Identifier::User(UserId(1)), scope: Scope::User, operation: 0 };
+const KEY: Key = Key {
+    identifier: Identifier::User(UserId(1)),
+    scope: Scope::User,
+    operation: 0,
+};
 const CLIENTS: usize = 24;
 /// Pause of a client that was told to come again at once.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -45,32 +49,69 @@ impl World {
     async fn over_postgres() -> Self {
         let config = database().await;
         let gates = [(); 2].map(|()| Gate::before_postgres(&config));
-        let dbs = gates.each_ref().map(|gate| (Db::new(gate.config(&config)).unwrap(), "postgres".to_owned()));
+        let dbs = gates.each_ref().map(|gate| {
+            (
+                Db::new(gate.config(&config)).unwrap(),
+                "postgres".to_owned(),
+            )
+        });
         Self::over(gates, dbs, None).await
     }
 
     async fn over_valkey() -> Self {
         let (config, valkey) = (database().await, Valkey::start().await);
         let gates = [(); 2].map(|()| Gate::before(valkey.socket()));
-        let dbs = gates.each_ref().map(|gate| (Db::new(config.clone()).unwrap(), format!("redis+unix://{}", gate.socket().display())));
+        let dbs = gates.each_ref().map(|gate| {
+            (
+                Db::new(config.clone()).unwrap(),
+                format!("redis+unix://{}", gate.socket().display()),
+            )
+        });
         Self::over(gates, dbs, Some(valkey)).await
     }
 
     async fn over(gates: [Gate; 2], stores: [(Db, String); 2], valkey: Option<Valkey>) -> Self {
         let clock = Clock::system();
         let nodes = stores.map(|(db, url)| {
-            let options = Options { url: Some(url.into()), ..Options::default() };
+            let options = Options {
+                url: Some(url.into()),
+                ..Options::default()
+            };
             let store = options.store(&db).unwrap().unwrap();
-            let operations = endpoints::all().iter().map(|endpoint| (endpoint.id, endpoint.limit));
+            let operations = endpoints::all()
+                .iter()
+                .map(|endpoint| (endpoint.id, endpoint.limit));
             let process = Entropy::system().letters(20);
-            let shared = Shared::new(store, process, options.deadline, clock.clone(), Tally::default());
+            let shared = Shared::new(
+                store,
+                process,
+                options.deadline,
+                clock.clone(),
+                Tally::default(),
+            );
             Arc::new(Limits::new(operations, Memory::default(), Some(shared)))
         });
-        let world = Self { gates, nodes, clock, valkey };
+        let world = Self {
+            gates,
+            nodes,
+            clock,
+            valkey,
+        };
         // Until each has heard of the other: a heartbeat takes a second.
         for node in &world.nodes {
             let heard = async {
-                while !node.take(Key { operation: 1, ..KEY }, HOUR, world.clock.ticks()).await.is_shared() {
+                while !node
+                    .take(
+                        Key {
+                            operation: 1,
+                            ..KEY
+                        },
+                        HOUR,
+                        world.clock.ticks(),
+                    )
+                    .await
+                    .is_shared()
+                {
                     sleep(AGAIN).await;
                 }
             };
@@ -88,7 +129,11 @@ impl World {
     fn drive(&self, admitted: &Arc<AtomicUsize>, patience: Duration) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
-            let (node, clock, admitted) = (self.nodes[client % 2].clone(), self.clock.clone(), admitted.clone());
+            let (node, clock, admitted) = (
+                self.nodes[client % 2].clone(),
+                self.clock.clone(),
+                admitted.clone(),
+            );
             clients.spawn(async move {
                 let until_used_up = async {
                     loop {
@@ -116,7 +161,9 @@ impl World {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(PATIENT, reached).await.expect("admitted by a store that answers");
+        timeout(PATIENT, reached)
+            .await
+            .expect("admitted by a store that answers");
     }
 }
 
@@ -125,7 +172,10 @@ async fn a_slow_store_is_exact(world: World) {
     world.turn(Flow::Slow);
     // Heartbeats tell how slow it is.
     sleep(Duration::from_secs(3)).await;
-    world.drive(&admitted, Duration::from_mins(1)).join_all().await;
+    world
+        .drive(&admitted, Duration::from_mins(1))
+        .join_all()
+        .await;
     assert_eq!(admitted.load(Ordering::Relaxed), 120);
 }
 
@@ -153,7 +203,10 @@ async fn an_interrupted_store_admits_no_more(world: World, outage: Flow, of: &[u
     world.turn(Flow::Open);
     clients.join_all().await;
     let after = admitted.load(Ordering::Relaxed);
-    assert!(after <= 120, "{outage:?}: {meanwhile} admitted until the store was back, {after} in all");
+    assert!(
+        after <= 120,
+        "{outage:?}: {meanwhile} admitted until the store was back, {after} in all"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

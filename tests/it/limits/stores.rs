@@ -7,7 +7,9 @@ use gantry::{
     db::Db,
     endpoints,
     ids::UserId,
-    limits::{Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim},
+    limits::{
+        Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim,
+    },
 };
 use tokio::{task::JoinSet, time::sleep};
 
@@ -21,23 +23,40 @@ const BOTH: &[Window] = &[per(10, 3600), per(1, 2)];
 
 /// The counters of one node.
 fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limits {
-    let store = options(url, deadline).store(&Db::new(config.clone()).unwrap()).unwrap().unwrap();
-    let operations = endpoints::all().iter().map(|endpoint| (endpoint.id, endpoint.limit));
+    let store = options(url, deadline)
+        .store(&Db::new(config.clone()).unwrap())
+        .unwrap()
+        .unwrap();
+    let operations = endpoints::all()
+        .iter()
+        .map(|endpoint| (endpoint.id, endpoint.limit));
     Limits::new(
         operations,
         Memory::default(),
-        Some(Shared::new(store, Entropy::system().letters(20), deadline, Clock::system(), Tally::default())),
+        Some(Shared::new(
+            store,
+            Entropy::system().letters(20),
+            deadline,
+            Clock::system(),
+            Tally::default(),
+        )),
     )
 }
 
 fn key(user: i64) -> Key {
-    Key { identifier: Identifier::User(UserId(user)), scope: Scope::User, operation: 0 }
+    Key {
+        identifier: Identifier::User(UserId(user)),
+        scope: Scope::User,
+        operation: 0,
+    }
 }
 
 /// Three nodes on one store.
 async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
     let config = database().await;
-    let nodes = (0..3).map(|_| Arc::new(node(&config, url, PATIENT))).collect::<Vec<_>>();
+    let nodes = (0..3)
+        .map(|_| Arc::new(node(&config, url, PATIENT)))
+        .collect::<Vec<_>>();
     for node in &nodes {
         // Connecting takes longer than a request waits.
         while !connected(node).await {}
@@ -47,14 +66,25 @@ async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
 
 /// Whether the store answers: what it counts, another node's table does not know.
 async fn connected(node: &Limits) -> bool {
-    let (key, windows) = (Key { scope: Scope::Unresolved, ..key(i64::MAX) }, &[per(1_000_000, 3600)]);
+    let (key, windows) = (
+        Key {
+            scope: Scope::Unresolved,
+            ..key(i64::MAX)
+        },
+        &[per(1_000_000, 3600)],
+    );
     let shared = node.take(key, windows, 0).await.is_shared();
     sleep(Duration::from_millis(5)).await;
     shared
 }
 
 /// Takes `times` from each node at once, for each key; everything that was said.
-async fn drive(nodes: &[Arc<Limits>], keys: &[Key], windows: &'static [Window], times: usize) -> Vec<(Key, Verdict)> {
+async fn drive(
+    nodes: &[Arc<Limits>],
+    keys: &[Key],
+    windows: &'static [Window],
+    times: usize,
+) -> Vec<(Key, Verdict)> {
     let mut tasks = JoinSet::new();
     for node in nodes {
         for _ in 0..4 {
@@ -78,24 +108,43 @@ async fn three_nodes_are_exact(url: &str) {
 
     // One key, hammered: exactly the quota, and every number of what remains is said once.
     let said = drive(&nodes, &[key(1)], HOUR, 100).await;
-    let remaining: Vec<u32> = said.iter().filter(|(_, v)| v.admitted).map(|(_, v)| v.quota().remaining).collect();
+    let remaining: Vec<u32> = said
+        .iter()
+        .filter(|(_, v)| v.admitted)
+        .map(|(_, v)| v.quota().remaining)
+        .collect();
     assert_eq!(remaining.len(), 120);
-    assert_eq!(remaining.into_iter().collect::<BTreeSet<_>>(), (0..120).collect());
-    assert!(said.iter().all(|(_, v)| v.admitted || v.quota().remaining == 0));
-    assert!(said.iter().all(|(_, v)| (3_590..=3_600).contains(&v.quota().reset_secs)));
+    assert_eq!(
+        remaining.into_iter().collect::<BTreeSet<_>>(),
+        (0..120).collect()
+    );
+    assert!(
+        said.iter()
+            .all(|(_, v)| v.admitted || v.quota().remaining == 0)
+    );
+    assert!(
+        said.iter()
+            .all(|(_, v)| (3_590..=3_600).contains(&v.quota().reset_secs))
+    );
 
     // Many keys at once, in whatever order: no deadlock, and each exact.
     let keys: Vec<_> = (100..140).map(key).collect();
     let said = drive(&nodes, &keys, SEVEN, 8).await;
     for key in keys {
-        assert_eq!(said.iter().filter(|(k, v)| *k == key && v.admitted).count(), 7);
+        assert_eq!(
+            said.iter().filter(|(k, v)| *k == key && v.admitted).count(),
+            7
+        );
     }
 
     // Both windows or neither: what the second refuses, the hour does not count.
     let said = drive(&nodes, &[key(2)], BOTH, 40).await;
     let admitted: Vec<_> = said.iter().filter(|(_, v)| v.admitted).collect();
     let taken = nodes[0].peek(&[(key(2), BOTH)], 0).await[0].as_slice()[0];
-    assert_eq!(taken.limit - taken.remaining, u32::try_from(admitted.len()).unwrap());
+    assert_eq!(
+        taken.limit - taken.remaining,
+        u32::try_from(admitted.len()).unwrap()
+    );
     // The machine may be slow enough for a second window, not for three.
     assert!((1..=3).contains(&admitted.len()), "{}", admitted.len());
 }
@@ -145,8 +194,18 @@ async fn valkey_mends_a_window_without_an_end() {
         let name = format!("gantry:limit:{{{operation}/u{user}/-}}:0");
         valkey.say(&command.replace("%s", &name)).await;
         let verdict = nodes[0].take(key(user), HOUR, 0).await;
-        assert_eq!((verdict.admitted, verdict.quota().reset_secs), (false, 3600));
-        let left: i64 = valkey.say(&format!("PTTL {name}")).await.lines().next().unwrap()[1..].parse().unwrap();
+        assert_eq!(
+            (verdict.admitted, verdict.quota().reset_secs),
+            (false, 3600)
+        );
+        let left: i64 = valkey
+            .say(&format!("PTTL {name}"))
+            .await
+            .lines()
+            .next()
+            .unwrap()[1..]
+            .parse()
+            .unwrap();
         assert!((3_590_000..=3_600_000).contains(&left), "{left}");
     }
 }
@@ -161,7 +220,17 @@ async fn dead_counters_give_their_room_back_and_live_ones_stay() {
     sleep(Duration::from_millis(1_100)).await;
     let db = Db::new(config).unwrap();
     reclaim(&db).await.unwrap();
-    let live: i64 = db.query("select count(*) from limit_counters where key like '%/-'", &[]).await.unwrap()[0].get(0);
+    let live: i64 = db
+        .query(
+            "select count(*) from limit_counters where key like '%/-'",
+            &[],
+        )
+        .await
+        .unwrap()[0]
+        .get(0);
     assert_eq!(live, 50);
-    assert_eq!(nodes[1].take(key(100), HOUR, 0).await.quota().remaining, 118);
+    assert_eq!(
+        nodes[1].take(key(100), HOUR, 0).await.quota().remaining,
+        118
+    );
 }

@@ -46,12 +46,19 @@ pub(super) struct Valkey {
 impl Valkey {
     pub(super) async fn start() -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
-        let mut candidates =
-            ["valkey-server", "redis-server"].iter().flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
-        let program = candidates.find(|file| file.is_file()).expect("a Valkey or Redis server: apt-get install redis-server");
+        let mut candidates = ["valkey-server", "redis-server"]
+            .iter()
+            .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
+        let program = candidates
+            .find(|file| file.is_file())
+            .expect("a Valkey or Redis server: apt-get install redis-server");
         let dir = tempfile::tempdir().unwrap();
         let process = Self::spawn(&program, dir.path()).await;
-        Self { process, program, dir }
+        Self {
+            process,
+            program,
+            dir,
+        }
     }
 
     pub(super) async fn spawn(program: &Path, dir: &Path) -> Child {
@@ -72,7 +79,10 @@ impl Valkey {
     }
 
     pub(super) fn url(&self) -> String {
-        format!("redis+unix://{}", self.dir.path().join("valkey.sock").display())
+        format!(
+            "redis+unix://{}",
+            self.dir.path().join("valkey.sock").display()
+        )
     }
 
     pub(super) fn socket(&self) -> PathBuf {
@@ -94,8 +104,13 @@ impl Valkey {
 
     /// One command, and the answer as it comes.
     pub(super) async fn say(&self, line: &str) -> String {
-        let mut stream = UnixStream::connect(self.dir.path().join("valkey.sock")).await.unwrap();
-        stream.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).await.unwrap();
+        let mut stream = UnixStream::connect(self.dir.path().join("valkey.sock"))
+            .await
+            .unwrap();
+        stream
+            .write_all(format!("{line}\r\nQUIT\r\n").as_bytes())
+            .await
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
@@ -103,7 +118,10 @@ impl Valkey {
 }
 
 pub(super) fn options(url: &str, deadline: Duration) -> Options {
-    Options { url: Some(url.into()), deadline }
+    Options {
+        url: Some(url.into()),
+        deadline,
+    }
 }
 
 /// A whole application, as one of several, by the real clock.
@@ -117,11 +135,27 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(config: &Config, counting: &Options) -> Self {
         let machine = Machine::bare();
-        let settings = Settings { counting: counting.clone(), ..settings(Transport::default(), Uuid::nil()) };
+        let settings = Settings {
+            counting: counting.clone(),
+            ..settings(Transport::default(), Uuid::nil())
+        };
         let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::new(settings, Clock::system(), Entropy::system(), db, clusters, Memory::default()).unwrap();
-        Self { api: app.api(), app, background: Some(background), _machine: machine }
+        let (app, background) = App::new(
+            settings,
+            Clock::system(),
+            Entropy::system(),
+            db,
+            clusters,
+            Memory::default(),
+        )
+        .unwrap();
+        Self {
+            api: app.api(),
+            app,
+            background: Some(background),
+            _machine: machine,
+        }
     }
 
     pub(super) async fn get(&self, path: &str, token: Option<&str>) -> Response {
@@ -129,7 +163,11 @@ impl Node {
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        self.api.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()
+        self.api
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap()
     }
 
     /// Counted by address, and reads no database.
@@ -140,7 +178,9 @@ impl Node {
     pub(super) fn decided_by(&self, by: &str) -> u64 {
         let line = format!("gantry_limits_shared_total{{by=\"{by}\"}} ");
         let page = self.app.metrics.render();
-        page.lines().find_map(|l| l.strip_prefix(&line)).map_or(0, |count| count.parse().unwrap())
+        page.lines()
+            .find_map(|l| l.strip_prefix(&line))
+            .map_or(0, |count| count.parse().unwrap())
     }
 
     pub(super) async fn until_shared(&self) {
@@ -155,7 +195,9 @@ impl Node {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENT, asked).await.unwrap_or_else(|_| panic!("never shared; {before} before"));
+        timeout(PATIENT, asked)
+            .await
+            .unwrap_or_else(|_| panic!("never shared; {before} before"));
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use chrono::TimeDelta;
 use gantry::{
-    access::{Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide},
+    access::{
+        Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide,
+    },
     endpoints,
     http::{Access, Endpoint, Imagined, placeholders, rehearse},
     ids::{ProjectRef, TokenId},
@@ -35,22 +37,40 @@ impl World {
         let app = TestApp::new().await;
         let sibling = app.stub(app.home.id, "sibling").await;
         let second = app.tenant("Second", &app.owner).await;
-        Self { app, sibling, second }
+        Self {
+            app,
+            sibling,
+            second,
+        }
     }
 
     /// The stranger, and everybody of the organization.
     fn people(&self) -> Vec<(&Actor, Option<Role>)> {
         let members = self.app.members().map(|(actor, role)| (actor, Some(role)));
-        [(&self.app.stranger, None)].into_iter().chain(members).collect()
+        [(&self.app.stranger, None)]
+            .into_iter()
+            .chain(members)
+            .collect()
     }
 
     pub(super) async fn reaches(&self) -> Vec<Reach> {
         let (home, second) = (self.app.home.id, self.second.id);
         let project = async |reference: &ProjectRef| {
             let sql = "select id from projects where ref = $1";
-            gantry::ids::ProjectId(self.app.app.db.query(sql, &[&reference.as_str()]).await.unwrap()[0].get(0))
+            gantry::ids::ProjectId(
+                self.app
+                    .app
+                    .db
+                    .query(sql, &[&reference.as_str()])
+                    .await
+                    .unwrap()[0]
+                    .get(0),
+            )
         };
-        let projects = async |reference| Reach::Projects { organization: home, projects: vec![project(reference).await] };
+        let projects = async |reference| Reach::Projects {
+            organization: home,
+            projects: vec![project(reference).await],
+        };
         vec![
             Reach::Account,
             Reach::Organizations(vec![home]),
@@ -64,7 +84,17 @@ impl World {
     async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: Grant) -> Holder {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
-        let stored = scoped::create(db, actor.user, "matrix", &minted, (now, now + TimeDelta::days(300)), &grant, None).await.unwrap();
+        let stored = scoped::create(
+            db,
+            actor.user,
+            "matrix",
+            &minted,
+            (now, now + TimeDelta::days(300)),
+            &grant,
+            None,
+        )
+        .await
+        .unwrap();
         let user = User {
             id: actor.user,
             gotrue_id: actor.gotrue_id,
@@ -73,33 +103,86 @@ impl World {
             approval: None,
             lately: None,
         };
-        Holder { token: minted.expose().to_owned(), user, role }
+        Holder {
+            token: minted.expose().to_owned(),
+            user,
+            role,
+        }
     }
 
     fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
-        let user = User { id: actor.user, gotrue_id: Uuid::nil(), token: Some(actor.token_id), grant: None, approval: None, lately: None };
-        Holder { token: actor.token.clone(), user, role }
+        let user = User {
+            id: actor.user,
+            gotrue_id: Uuid::nil(),
+            token: Some(actor.token_id),
+            grant: None,
+            approval: None,
+            lately: None,
+        };
+        Holder {
+            token: actor.token.clone(),
+            user,
+            role,
+        }
     }
 
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
         let (path, body) = self.spelled(question);
-        let imagined = Imagined { method: question.endpoint.method.name(), path: &path, query: question.query, body: body.as_bytes() };
-        let rehearsal = rehearse(&self.app.app, endpoints::all(), user.clone().into(), imagined).await.unwrap().unwrap();
-        assert_eq!((rehearsal.endpoint.id, rehearsal.case.unwrap_or("-")), (question.endpoint.id, question.case));
+        let imagined = Imagined {
+            method: question.endpoint.method.name(),
+            path: &path,
+            query: question.query,
+            body: body.as_bytes(),
+        };
+        let rehearsal = rehearse(
+            &self.app.app,
+            endpoints::all(),
+            user.clone().into(),
+            imagined,
+        )
+        .await
+        .unwrap()
+        .unwrap();
+        assert_eq!(
+            (rehearsal.endpoint.id, rehearsal.case.unwrap_or("-")),
+            (question.endpoint.id, question.case)
+        );
         letter(&rehearsal.outcome)
     }
 
     pub(super) async fn ask(&self, question: &Question, token: &str) -> Answer {
         let (path, body) = self.spelled(question);
-        let call = self.app.request(question.endpoint.method.name(), &format!("{path}?{}", question.query)).token(token);
-        if question.endpoint.method.has_body() { call.body(body).send().await } else { call.send().await }
+        let call = self
+            .app
+            .request(
+                question.endpoint.method.name(),
+                &format!("{path}?{}", question.query),
+            )
+            .token(token);
+        if question.endpoint.method.has_body() {
+            call.body(body).send().await
+        } else {
+            call.send().await
+        }
     }
 
     /// Path and body of a question about what is at home.
     fn spelled(&self, question: &Question) -> (String, String) {
         let Question { endpoint, body, .. } = question;
-        let path = endpoint.path.replace("{ref}", self.app.home.project.as_str()).replace("{slug}", self.app.home.slug.as_str());
-        let path: Vec<_> = path.split('/').map(|segment| if segment.starts_with('{') { "x1" } else { segment }).collect();
+        let path = endpoint
+            .path
+            .replace("{ref}", self.app.home.project.as_str())
+            .replace("{slug}", self.app.home.slug.as_str());
+        let path: Vec<_> = path
+            .split('/')
+            .map(|segment| {
+                if segment.starts_with('{') {
+                    "x1"
+                } else {
+                    segment
+                }
+            })
+            .collect();
         let body = if endpoint.id == "v1-create-a-project" {
             format!(r#"{{"organization_slug": "{}"}}"#, self.app.home.slug)
         } else {
@@ -110,7 +193,13 @@ impl World {
 
     pub(super) fn subject(&self, endpoint: &'static Endpoint, reaches: &[Reach]) -> Subject {
         match (super::subject(endpoint), &reaches[2]) {
-            (Subject::Project(mut project), Reach::Projects { organization, projects }) => {
+            (
+                Subject::Project(mut project),
+                Reach::Projects {
+                    organization,
+                    projects,
+                },
+            ) => {
                 (project.id, project.organization) = (projects[0], *organization);
                 Subject::Project(project)
             }
@@ -125,17 +214,29 @@ impl World {
 
 /// The letter of the matrix for a real answer. What a handler finds wanting was let in.
 pub(super) fn told(answer: &Answer, head: bool) -> char {
-    let message = if head || answer.status.is_success() { String::new() } else { answer.message() };
+    let message = if head || answer.status.is_success() {
+        String::new()
+    } else {
+        answer.message()
+    };
     match answer.status {
         StatusCode::UNAUTHORIZED => '1',
         StatusCode::NOT_FOUND => '4',
         StatusCode::TOO_MANY_REQUESTS => panic!("counted too often for this test: {answer:?}"),
         StatusCode::FORBIDDEN if head => '3',
         StatusCode::FORBIDDEN if message.starts_with("Missing required permission(s): ") => 'p',
-        StatusCode::FORBIDDEN if message == "This endpoint requires a user-scoped access token" => 'u',
-        StatusCode::FORBIDDEN if message == "This endpoint does not accept scoped access tokens" => 'c',
+        StatusCode::FORBIDDEN if message == "This endpoint requires a user-scoped access token" => {
+            'u'
+        }
+        StatusCode::FORBIDDEN
+            if message == "This endpoint does not accept scoped access tokens" =>
+        {
+            'c'
+        }
         StatusCode::FORBIDDEN if message.starts_with("Missing required OAuth scope: ") => 's',
-        StatusCode::FORBIDDEN if message == "This endpoint does not accept OAuth access tokens" => 'o',
+        StatusCode::FORBIDDEN if message == "This endpoint does not accept OAuth access tokens" => {
+            'o'
+        }
         StatusCode::FORBIDDEN if message.starts_with("Your account does not have") => 'r',
         _ => '.',
     }
@@ -161,10 +262,25 @@ pub(super) fn names_more(endpoint: &Endpoint) -> bool {
 fn sets(question: &Question) -> Vec<Permissions> {
     let required = question.endpoint.access.required(&question.asked()).0;
     let named: Permissions = required.concat().into_iter().collect();
-    let others =
-        [Permission::SnippetsRead, Permission::PlatformWebhooksOrganizationRead, Permission::WorkersRead, Permission::WorkersWrite];
-    let singles = named.iter().chain(others.into_iter().filter(|other| !named.contains(*other)).take(1)).map(one);
-    let groups = required.iter().filter(|group| group.len() > 1).map(|group| group.iter().copied().collect());
+    let others = [
+        Permission::SnippetsRead,
+        Permission::PlatformWebhooksOrganizationRead,
+        Permission::WorkersRead,
+        Permission::WorkersWrite,
+    ];
+    let singles = named
+        .iter()
+        .chain(
+            others
+                .into_iter()
+                .filter(|other| !named.contains(*other))
+                .take(1),
+        )
+        .map(one);
+    let groups = required
+        .iter()
+        .filter(|group| group.len() > 1)
+        .map(|group| group.iter().copied().collect());
     [all()].into_iter().chain(singles).chain(groups).collect()
 }
 
@@ -174,12 +290,20 @@ async fn a_request_gets_what_the_decision_says() {
     let reaches = world.reaches().await;
     let mut holders: Vec<(Permissions, Vec<Holder>)> = Vec::new();
     // What is public is open to whoever; what it answers is its own affair.
-    let mut questions: Vec<_> = questions().into_iter().filter(|question| question.endpoint.access != Access::Public).collect();
+    let mut questions: Vec<_> = questions()
+        .into_iter()
+        .filter(|question| question.endpoint.access != Access::Public)
+        .collect();
     questions.sort_by_key(|question| question.endpoint.id == "v1-delete-a-project");
     let (mut cells, mut wrong) = (0, Vec::new());
     for question in &questions {
         let subject = world.subject(question.endpoint, &reaches);
-        let strict = question.endpoint.limit.windows.iter().any(|window| window.requests < 120);
+        let strict = question
+            .endpoint
+            .limit
+            .windows
+            .iter()
+            .any(|window| window.requests < 120);
         let classic: Vec<_> = world.people().into_iter().map(World::classic).collect();
         let mut asked: Vec<&Holder> = classic.iter().collect();
         let sets = sets(question);
@@ -187,27 +311,52 @@ async fn a_request_gets_what_the_decision_says() {
             if !holders.iter().any(|(known, _)| known == set) {
                 let mut made = Vec::new();
                 for (place, reach) in reaches.iter().enumerate() {
-                    for person in world.people().into_iter().filter(|(_, role)| tells(*set, place, *role)) {
+                    for person in world
+                        .people()
+                        .into_iter()
+                        .filter(|(_, role)| tells(*set, place, *role))
+                    {
                         made.push(world.holder(person, grant(*set, reach.clone())).await);
                     }
                 }
                 holders.push((*set, made));
             }
         }
-        asked.extend(holders.iter().filter(|(known, _)| sets.contains(known)).flat_map(|(_, made)| made));
+        asked.extend(
+            holders
+                .iter()
+                .filter(|(known, _)| sets.contains(known))
+                .flat_map(|(_, made)| made),
+        );
         for holder in asked {
             if strict {
                 world.app.advance(60);
             }
             cells += 1;
             let standing: Standing = standing(&holder.user, &subject, holder.role);
-            let letter = letter(&decide(&Caller::User(holder.user.clone().into()), &question.endpoint.access, &question.asked(), standing));
+            let letter = letter(&decide(
+                &Caller::User(holder.user.clone().into()),
+                &question.endpoint.access,
+                &question.asked(),
+                standing,
+            ));
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
-            let (live, decided) = (told(&answer, head), if head && "rpucso".contains(letter) { '3' } else { letter });
+            let (live, decided) = (
+                told(&answer, head),
+                if head && "rpucso".contains(letter) {
+                    '3'
+                } else {
+                    letter
+                },
+            );
             let simulated = world.simulate(question, &holder.user).await;
             // Whom the decision lets in the handler may tell that there is no such thing.
-            let live = if live == '4' && letter == '.' && names_more(question.endpoint) { '.' } else { live };
+            let live = if live == '4' && letter == '.' && names_more(question.endpoint) {
+                '.'
+            } else {
+                live
+            };
             if live != decided || simulated != letter {
                 wrong.push(format!(
                     "{} {:?} {:?}: decided {letter}, simulated {simulated}, got {live}: {answer:?}",
@@ -218,6 +367,11 @@ async fn a_request_gets_what_the_decision_says() {
         // Another minute, for the next question of the same operation.
         world.app.advance(60);
     }
-    assert!(wrong.is_empty(), "{} of {cells}:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {cells}:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
     assert!(cells > 9_000, "{cells}");
 }

@@ -18,20 +18,29 @@ fn question() -> impl Strategy<Value = Question> {
 
 /// Few permissions or many, and most often some that matter.
 fn permissions(question: Question) -> impl Strategy<Value = Permissions> {
-    let required: Vec<_> = question.endpoint.access.required(&question.asked()).0.concat();
+    let required: Vec<_> = question
+        .endpoint
+        .access
+        .required(&question.asked())
+        .0
+        .concat();
     let relevant = proptest::sample::subsequence(required.clone(), 0..=required.len());
     let any = proptest::sample::subsequence(Permission::ALL, 0..=Permission::ALL.len());
     (relevant, any).prop_map(|(relevant, any)| relevant.into_iter().chain(any).collect())
 }
 
 fn reach() -> impl Strategy<Value = Reach> {
-    let organizations = proptest::sample::subsequence(vec![HOME, OTHER], 1..=2).prop_map(Reach::Organizations);
+    let organizations =
+        proptest::sample::subsequence(vec![HOME, OTHER], 1..=2).prop_map(Reach::Organizations);
     let projects = proptest::sample::subsequence(vec![PROJECT, SIBLING], 1..=2);
     let of = prop_oneof![Just(HOME), Just(OTHER)];
     prop_oneof![
         Just(Reach::Account),
         organizations,
-        (of, projects).prop_map(|(organization, projects)| Reach::Projects { organization, projects })
+        (of, projects).prop_map(|(organization, projects)| Reach::Projects {
+            organization,
+            projects
+        })
     ]
 }
 
@@ -48,7 +57,9 @@ fn wider(reach: &Reach) -> Vec<Reach> {
     match reach {
         Reach::Account => vec![],
         Reach::Organizations(_) => vec![Reach::Organizations(vec![HOME, OTHER]), Reach::Account],
-        Reach::Projects { organization, .. } => vec![Reach::Organizations(vec![*organization]), Reach::Account],
+        Reach::Projects { organization, .. } => {
+            vec![Reach::Organizations(vec![*organization]), Reach::Account]
+        }
     }
 }
 

@@ -26,20 +26,62 @@ async fn administrators_change_what_every_member_sees() {
         let may = role >= gantry::access::Role::Administrator;
         app.get(&list).as_(actor).send().await.expect(200);
         app.get(&one).as_(actor).send().await.expect(200);
-        app.post(&list).as_(actor).json(&body).send().await.expect(if may { 201 } else { 403 });
-        app.patch(&one).as_(actor).json(&json!({"name": "Acme"})).send().await.expect(if may { 200 } else { 403 });
-        app.post(&format!("{one}/secrets")).as_(actor).send().await.expect(if may { 201 } else { 403 });
+        app.post(&list)
+            .as_(actor)
+            .json(&body)
+            .send()
+            .await
+            .expect(if may { 201 } else { 403 });
+        app.patch(&one)
+            .as_(actor)
+            .json(&json!({"name": "Acme"}))
+            .send()
+            .await
+            .expect(if may { 200 } else { 403 });
+        app.post(&format!("{one}/secrets"))
+            .as_(actor)
+            .send()
+            .await
+            .expect(if may { 201 } else { 403 });
     }
-    for call in [app.get(&list), app.get(&one), app.delete(&one), app.post(&format!("{one}/secrets"))] {
+    for call in [
+        app.get(&list),
+        app.get(&one),
+        app.delete(&one),
+        app.post(&format!("{one}/secrets")),
+    ] {
         call.as_(&app.stranger).send().await.expect(404);
     }
-    app.delete(&one).as_(&app.developer).send().await.expect(403);
+    app.delete(&one)
+        .as_(&app.developer)
+        .send()
+        .await
+        .expect(403);
     // Another organization's path does not lead to it.
-    let elsewhere = format!("/v1/organizations/{}/oauth/apps/{}", app.foreign.slug, client.id);
-    app.get(&elsewhere).as_(&app.stranger).send().await.expect(404);
-    app.delete(&elsewhere).as_(&app.stranger).send().await.expect(404);
-    app.get(&format!("{list}/nonsense")).as_(&app.owner).send().await.expect(404);
-    app.delete(&one).as_(&app.administrator).send().await.expect(200);
+    let elsewhere = format!(
+        "/v1/organizations/{}/oauth/apps/{}",
+        app.foreign.slug, client.id
+    );
+    app.get(&elsewhere)
+        .as_(&app.stranger)
+        .send()
+        .await
+        .expect(404);
+    app.delete(&elsewhere)
+        .as_(&app.stranger)
+        .send()
+        .await
+        .expect(404);
+    app.get(&format!("{list}/nonsense"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(404);
+    app.delete(&one)
+        .as_(&app.administrator)
+        .send()
+        .await
+        .expect(200);
     app.get(&one).as_(&app.owner).send().await.expect(404);
 }
 
@@ -47,9 +89,16 @@ async fn administrators_change_what_every_member_sees() {
 async fn what_cannot_work_is_refused_by_name() {
     let app = TestApp::new().await;
     let create = async |field: &str, value: Value| {
-        let mut body = json!({"name": "Acme", "redirect_uris": [CALLBACK], "scopes": ["projects:read"]});
+        let mut body =
+            json!({"name": "Acme", "redirect_uris": [CALLBACK], "scopes": ["projects:read"]});
         body[field] = value;
-        app.post(&apps(&app)).as_(&app.owner).json(&body).send().await.expect(400).message()
+        app.post(&apps(&app))
+            .as_(&app.owner)
+            .json(&body)
+            .send()
+            .await
+            .expect(400)
+            .message()
     };
     for (field, value) in [
         ("name", json!("")),
@@ -77,24 +126,56 @@ async fn restrictions_stay() {
     let client = register(&app, json!({})).await;
     let one = format!("{}/{}", apps(&app), client.id);
     let change = async |body: Value| app.patch(&one).as_(&app.owner).json(&body).send().await;
-    change(json!({"bind_to_authorizing_user": true, "project_selection": "optional"})).await.expect(200);
-    for loosened in [json!({"bind_to_authorizing_user": false}), json!({"project_selection": "off"})] {
+    change(json!({"bind_to_authorizing_user": true, "project_selection": "optional"}))
+        .await
+        .expect(200);
+    for loosened in [
+        json!({"bind_to_authorizing_user": false}),
+        json!({"project_selection": "off"}),
+    ] {
         change(loosened).await.expect(400);
     }
-    change(json!({"project_selection": "required"})).await.expect(200);
-    change(json!({"project_selection": "optional"})).await.expect(400);
+    change(json!({"project_selection": "required"}))
+        .await
+        .expect(200);
+    change(json!({"project_selection": "optional"}))
+        .await
+        .expect(400);
     change(json!({"public": true})).await.expect(400);
-    let shown = app.get(&one).as_(&app.owner).send().await.expect(200).json();
-    assert_eq!((&shown["bind_to_authorizing_user"], &shown["project_selection"]), (&json!(true), &json!("required")));
+    let shown = app
+        .get(&one)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (
+            &shown["bind_to_authorizing_user"],
+            &shown["project_selection"]
+        ),
+        (&json!(true), &json!("required"))
+    );
 }
 
 /// A redirect URI that somebody takes away is not brought back by who changes the name at the same moment.
 #[tokio::test]
 async fn of_changes_at_once_none_undoes_another() {
     let app = TestApp::new().await;
-    let client = register(&app, json!({"redirect_uris": [CALLBACK, "https://stolen.example/callback"]})).await;
+    let client = register(
+        &app,
+        json!({"redirect_uris": [CALLBACK, "https://stolen.example/callback"]}),
+    )
+    .await;
     let one = format!("{}/{}", apps(&app), client.id);
-    let change = async |body: Value| app.patch(&one).as_(&app.owner).json(&body).send().await.expect(200);
+    let change = async |body: Value| {
+        app.patch(&one)
+            .as_(&app.owner)
+            .json(&body)
+            .send()
+            .await
+            .expect(200)
+    };
     tokio::join!(
         change(json!({"name": "Renamed"})),
         change(json!({"redirect_uris": [CALLBACK]})),
@@ -103,7 +184,13 @@ async fn of_changes_at_once_none_undoes_another() {
         change(json!({"project_selection": "required"})),
         change(json!({"scopes": ["projects:read"]})),
     );
-    let shown = app.get(&one).as_(&app.owner).send().await.expect(200).json();
+    let shown = app
+        .get(&one)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let expected = json!({
         "name": "Renamed", "redirect_uris": [CALLBACK], "website": "https://app.example", "bind_to_authorizing_user": true,
         "project_selection": "required", "scopes": ["projects:read"],
@@ -117,19 +204,46 @@ async fn of_changes_at_once_none_undoes_another() {
 #[tokio::test]
 async fn scopes_that_are_taken_away_are_gone_and_new_ones_are_asked_for() {
     let app = TestApp::new().await;
-    let client = register(&app, json!({"scopes": ["projects:read", "organizations:read"]})).await;
+    let client = register(
+        &app,
+        json!({"scopes": ["projects:read", "organizations:read"]}),
+    )
+    .await;
     let one = format!("{}/{}", apps(&app), client.id);
     let pair = client.tokens(&app, &app.owner).await;
     assert_eq!(tried(&app.node, &pair.access).await, 200);
-    let change = async |scopes: Value| app.patch(&one).as_(&app.owner).json(&json!({"scopes": scopes})).send().await.expect(200);
+    let change = async |scopes: Value| {
+        app.patch(&one)
+            .as_(&app.owner)
+            .json(&json!({"scopes": scopes}))
+            .send()
+            .await
+            .expect(200)
+    };
     change(json!(["organizations:read", "database:read"])).await;
-    app.get("/v1/projects").token(&pair.access).send().await.expect(403);
-    app.get("/v1/organizations").token(&pair.access).send().await.expect(200);
-    app.get(&app.at("/database/migrations")).token(&pair.access).send().await.expect(403);
+    app.get("/v1/projects")
+        .token(&pair.access)
+        .send()
+        .await
+        .expect(403);
+    app.get("/v1/organizations")
+        .token(&pair.access)
+        .send()
+        .await
+        .expect(200);
+    app.get(&app.at("/database/migrations"))
+        .token(&pair.access)
+        .send()
+        .await
+        .expect(403);
     let renewed = client.refresh(&app.node, &pair.refresh).await.expect(200);
     assert_eq!(renewed.json()["scope"], "organizations:read");
     change(json!(["projects:read", "organizations:read"])).await;
-    assert_eq!(tried(&app.node, &pair.access).await, 200, "what was approved is approved");
+    assert_eq!(
+        tried(&app.node, &pair.access).await,
+        200,
+        "what was approved is approved"
+    );
 }
 
 #[tokio::test]
@@ -142,16 +256,38 @@ async fn an_application_has_five_secrets_at_most_and_a_public_one_none() {
     }
     let path = format!("{}/{}/secrets", apps(&app), client.id);
     app.post(&path).as_(&app.owner).send().await.expect(400);
-    app.delete(&format!("{path}/{last}")).as_(&app.owner).send().await.expect(200);
-    app.delete(&format!("{path}/{last}")).as_(&app.owner).send().await.expect(404);
+    app.delete(&format!("{path}/{last}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    app.delete(&format!("{path}/{last}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(404);
     app.post(&path).as_(&app.owner).send().await.expect(201);
     let public = register(&app, json!({"public": true})).await;
-    app.post(&format!("{}/{}/secrets", apps(&app), public.id)).as_(&app.owner).send().await.expect(400);
+    app.post(&format!("{}/{}/secrets", apps(&app), public.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
     // A secret of one is none of another.
     let other = register(&app, json!({})).await;
-    let detail = app.get(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200).json();
+    let detail = app
+        .get(&format!("{}/{}", apps(&app), client.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     let number = &detail["secrets"][0]["id"];
-    app.delete(&format!("{}/{}/secrets/{number}", apps(&app), other.id)).as_(&app.owner).send().await.expect(404);
+    app.delete(&format!("{}/{}/secrets/{number}", apps(&app), other.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(404);
 }
 
 #[tokio::test]
@@ -159,17 +295,43 @@ async fn an_icon_is_taken_away_by_an_empty_one() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"icon": "https://app.example/icon.png"})).await;
     let one = format!("{}/{}", apps(&app), client.id);
-    let change = async |body: Value| app.patch(&one).as_(&app.owner).json(&body).send().await.expect(200).json()["icon"].clone();
-    assert_eq!(change(json!({"name": "Acme 2"})).await, "https://app.example/icon.png", "what is not named stays");
+    let change = async |body: Value| {
+        app.patch(&one)
+            .as_(&app.owner)
+            .json(&body)
+            .send()
+            .await
+            .expect(200)
+            .json()["icon"]
+            .clone()
+    };
+    assert_eq!(
+        change(json!({"name": "Acme 2"})).await,
+        "https://app.example/icon.png",
+        "what is not named stays"
+    );
     assert_eq!(change(json!({"icon": ""})).await, Value::Null);
     let made = register(&app, json!({"icon": ""})).await;
-    let shown = app.get(&format!("{}/{}", apps(&app), made.id)).as_(&app.owner).send().await.expect(200).json();
+    let shown = app
+        .get(&format!("{}/{}", apps(&app), made.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(shown["icon"], Value::Null);
 }
 
 async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Error> {
     let audit = Recorder::operator("operator", &Entropy::system(), "gantry application verify");
-    verify::set(&app.app.db, id.parse::<Uuid>().unwrap(), verified, audit, app.clock.now()).await
+    verify::set(
+        &app.app.db,
+        id.parse::<Uuid>().unwrap(),
+        verified,
+        audit,
+        app.clock.now(),
+    )
+    .await
 }
 
 /// The operator looked at a name, a website, an icon, redirect URIs and scopes: a change of one ends it, except to fewer scopes.
@@ -178,11 +340,28 @@ async fn what_the_operator_vouched_for_is_what_they_looked_at() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"website": "https://app.example"})).await;
     let one = format!("{}/{}", apps(&app), client.id);
-    let verified = async || app.get(&one).as_(&app.owner).send().await.expect(200).json()["verified"] == true;
+    let verified = async || {
+        app.get(&one)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()["verified"]
+            == true
+    };
     assert!(!verified().await);
-    for stays in [json!({"scopes": ["projects:read"]}), json!({"name": "Acme", "icon": ""}), json!({"project_selection": "optional"})] {
+    for stays in [
+        json!({"scopes": ["projects:read"]}),
+        json!({"name": "Acme", "icon": ""}),
+        json!({"project_selection": "optional"}),
+    ] {
         assert!(vouch(&app, &client.id, true).await.unwrap().verified);
-        app.patch(&one).as_(&app.owner).json(&stays).send().await.expect(200);
+        app.patch(&one)
+            .as_(&app.owner)
+            .json(&stays)
+            .send()
+            .await
+            .expect(200);
         assert!(verified().await, "{stays}");
     }
     for changed in [
@@ -196,10 +375,25 @@ async fn what_the_operator_vouched_for_is_what_they_looked_at() {
         json!({"scopes": ["projects:read", "database:write", "secrets:read"]}),
     ] {
         vouch(&app, &client.id, true).await.unwrap();
-        assert_eq!(app.patch(&one).as_(&app.owner).json(&changed).send().await.expect(200).json()["verified"], false, "{changed}");
+        assert_eq!(
+            app.patch(&one)
+                .as_(&app.owner)
+                .json(&changed)
+                .send()
+                .await
+                .expect(200)
+                .json()["verified"],
+            false,
+            "{changed}"
+        );
         assert!(!verified().await, "{changed}");
     }
-    let own = app.patch(&one).as_(&app.owner).json(&json!({"verified": true})).send().await;
+    let own = app
+        .patch(&one)
+        .as_(&app.owner)
+        .json(&json!({"verified": true}))
+        .send()
+        .await;
     own.expect(400);
     assert!(!verified().await);
 }
@@ -213,9 +407,22 @@ async fn who_is_asked_reads_that_the_operator_vouches() {
     let warning = "Whoever runs this server has not looked at this application.";
     browser.get(&page).await.expect(200).says(warning);
     vouch(&app, &client.id, true).await.unwrap();
-    browser.get(&page).await.expect(200).says(">Verified<").hides(warning);
-    let one = format!("/organizations/{}/applications/{}", app.home.slug, client.id);
-    browser.get(&one).await.expect(200).says(">Verified<").says("The operator vouches for this name");
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says(">Verified<")
+        .hides(warning);
+    let one = format!(
+        "/organizations/{}/applications/{}",
+        app.home.slug, client.id
+    );
+    browser
+        .get(&one)
+        .await
+        .expect(200)
+        .says(">Verified<")
+        .says("The operator vouches for this name");
     vouch(&app, &client.id, false).await.unwrap();
     browser.get(&page).await.expect(200).says(warning);
 }
@@ -225,25 +432,64 @@ async fn vouching_is_recorded_where_the_application_belongs() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for verified in [true, true, false, false] {
-        assert_eq!(vouch(&app, &client.id, verified).await.unwrap().verified, verified);
+        assert_eq!(
+            vouch(&app, &client.id, verified).await.unwrap().verified,
+            verified
+        );
     }
     let sql = "select address, subject, before, after from audit_entries where chain = $1 and operation = 'gantry application verify' order by number";
-    let rows = app.app.db.query(sql, &[&format!("organization {}", app.home.id)]).await.unwrap();
-    let verified = |row: &tokio_postgres::Row, column| serde_json::from_str::<Value>(row.get(column)).unwrap()["verified"].clone();
-    let entries: Vec<_> = rows.iter().map(|row| (row.get(0), row.get(1), verified(row, 2), verified(row, 3))).collect();
+    let rows = app
+        .app
+        .db
+        .query(sql, &[&format!("organization {}", app.home.id)])
+        .await
+        .unwrap();
+    let verified = |row: &tokio_postgres::Row, column| {
+        serde_json::from_str::<Value>(row.get(column)).unwrap()["verified"].clone()
+    };
+    let entries: Vec<_> = rows
+        .iter()
+        .map(|row| (row.get(0), row.get(1), verified(row, 2), verified(row, 3)))
+        .collect();
     let (who, slug) = ("operator:operator", app.home.slug.as_str());
-    assert_eq!(entries, [(who, slug, json!(false), json!(true)), (who, slug, json!(true), json!(false))]);
+    assert_eq!(
+        entries,
+        [
+            (who, slug, json!(false), json!(true)),
+            (who, slug, json!(true), json!(false))
+        ]
+    );
 
     let listed = verify::list(&app.app.db, Some(app.home.id)).await.unwrap();
-    assert!(matches!(listed.as_slice(), [one] if one.client_id.to_string() == client.id), "{listed:?}");
-    assert!(verify::list(&app.app.db, Some(app.foreign.id)).await.unwrap().is_empty());
+    assert!(
+        matches!(listed.as_slice(), [one] if one.client_id.to_string() == client.id),
+        "{listed:?}"
+    );
+    assert!(
+        verify::list(&app.app.db, Some(app.foreign.id))
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let body = json!({"client_name": "Assistant", "redirect_uris": [CALLBACK]});
-    let itself = anywhere(app.post("/platform/oauth/apps/register")).json(&body).send().await.expect(201).json();
+    let itself = anywhere(app.post("/platform/oauth/apps/register"))
+        .json(&body)
+        .send()
+        .await
+        .expect(201)
+        .json();
     let refused = vouch(&app, itself["client_id"].as_str().unwrap(), true).await;
     assert!(matches!(refused, Err(Error::Rejected(_))), "{refused:?}");
     assert_eq!(verify::list(&app.app.db, None).await.unwrap().len(), 1);
-    app.delete(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200);
-    assert!(matches!(vouch(&app, &client.id, true).await, Err(Error::NotFound)));
+    app.delete(&format!("{}/{}", apps(&app), client.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert!(matches!(
+        vouch(&app, &client.id, true).await,
+        Err(Error::NotFound)
+    ));
 }
 
 /// All that it does for one member counts together, whichever tokens it has.
@@ -251,13 +497,39 @@ async fn vouching_is_recorded_where_the_application_belongs() {
 async fn the_operator_gives_an_application_a_limit_of_its_own() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
-    let (first, second) = (client.tokens(&app, &app.owner).await, client.tokens(&app, &app.owner).await);
+    let (first, second) = (
+        client.tokens(&app, &app.owner).await,
+        client.tokens(&app, &app.owner).await,
+    );
     let application = Some(client.id.parse().unwrap());
-    let about = About { application, ..About::default() };
-    overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None).await.unwrap();
+    let about = About {
+        application,
+        ..About::default()
+    };
+    overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None)
+        .await
+        .unwrap();
     let reading = tokio::spawn(overrides::run(app.app.clone()));
-    let number = app.app.limits.policies().operation("v1-list-all-organizations").unwrap();
-    while app.app.limits.policy(number, Place { application, organization: None }).windows()[0].requests != 3 {
+    let number = app
+        .app
+        .limits
+        .policies()
+        .operation("v1-list-all-organizations")
+        .unwrap();
+    while app
+        .app
+        .limits
+        .policy(
+            number,
+            Place {
+                application,
+                organization: None,
+            },
+        )
+        .windows()[0]
+        .requests
+        != 3
+    {
         tokio::task::yield_now().await;
     }
     reading.abort();
@@ -265,9 +537,24 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
     let ask = async |token: &str| app.get("/v1/organizations").token(token).send().await;
     for (token, left) in [(&first, "2"), (&second, "1"), (&first, "0")] {
         let answer = ask(&token.access).await.expect(200);
-        assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), (Some("3"), Some(left)));
+        assert_eq!(
+            (
+                answer.header("x-ratelimit-limit"),
+                answer.header("x-ratelimit-remaining")
+            ),
+            (Some("3"), Some(left))
+        );
     }
     assert_eq!(ask(&second.access).await.status, 429);
-    let own = app.get("/v1/organizations").as_(&app.owner).send().await.expect(200);
-    assert_eq!(own.header("x-ratelimit-limit"), Some("120"), "the member's own requests are as before");
+    let own = app
+        .get("/v1/organizations")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        own.header("x-ratelimit-limit"),
+        Some("120"),
+        "the member's own requests are as before"
+    );
 }

@@ -3,7 +3,9 @@
 use gantry::http::Transport;
 use serde_json::json;
 
-use super::flow::{CALLBACK, CHALLENGE, Client, anywhere, fails, parameter, parameters, query, register};
+use super::flow::{
+    CALLBACK, CHALLENGE, Client, anywhere, fails, parameter, parameters, query, register,
+};
 use crate::support::{
     ISSUER, TestApp,
     client::{Answer, Call},
@@ -12,27 +14,50 @@ use crate::support::{
 };
 
 async fn ask(app: &TestApp, text: &str) -> Answer {
-    anywhere(app.get(&format!("/v1/oauth/authorize?{text}"))).send().await
+    anywhere(app.get(&format!("/v1/oauth/authorize?{text}")))
+        .send()
+        .await
 }
 
-async fn ask_with(app: &TestApp, client: &Client, name: &'static str, value: Option<&str>) -> Answer {
+async fn ask_with(
+    app: &TestApp,
+    client: &Client,
+    name: &'static str,
+    value: Option<&str>,
+) -> Answer {
     let mut fields = client.asks();
     fields.retain(|(known, _)| *known != name);
     fields.extend(value.map(|value| (name, value.to_owned())));
-    let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let fields: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     ask(app, &query(&fields)).await
 }
 
 async fn kept(app: &TestApp) -> i64 {
-    app.app.db.query("select count(*) from oauth_requests", &[]).await.unwrap()[0].get(0)
+    app.app
+        .db
+        .query("select count(*) from oauth_requests", &[])
+        .await
+        .unwrap()[0]
+        .get(0)
 }
 
 /// No answer goes to an address that is not registered, letter by letter; not even an error.
 #[tokio::test]
 async fn nothing_goes_to_an_address_that_is_not_registered() {
     let app = TestApp::new().await;
-    let client = register(&app, json!({"redirect_uris": [CALLBACK, "http://localhost:3000/cb"]})).await;
-    register(&app, json!({"redirect_uris": ["https://other.example/callback"]})).await;
+    let client = register(
+        &app,
+        json!({"redirect_uris": [CALLBACK, "http://localhost:3000/cb"]}),
+    )
+    .await;
+    register(
+        &app,
+        json!({"redirect_uris": ["https://other.example/callback"]}),
+    )
+    .await;
     let wrong = [
         "https://evil.example/callback",
         "https://app.example.evil.example/callback",
@@ -84,11 +109,30 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
         fails(address, &answer, "invalid_request");
         assert!(answer.header("location").is_none(), "{address}");
     }
-    ask_with(&app, &client, "redirect_uri", Some("https://app.example/callback\u{0}")).await.expect(400);
+    ask_with(
+        &app,
+        &client,
+        "redirect_uri",
+        Some("https://app.example/callback\u{0}"),
+    )
+    .await
+    .expect(400);
     let long = format!("{CALLBACK}{}", "x".repeat(4_000));
-    fails("long", &ask_with(&app, &client, "redirect_uri", Some(&long)).await, "invalid_request");
-    fails("none", &ask_with(&app, &client, "redirect_uri", None).await, "invalid_request");
-    fails("empty", &ask_with(&app, &client, "redirect_uri", Some("")).await, "invalid_request");
+    fails(
+        "long",
+        &ask_with(&app, &client, "redirect_uri", Some(&long)).await,
+        "invalid_request",
+    );
+    fails(
+        "none",
+        &ask_with(&app, &client, "redirect_uri", None).await,
+        "invalid_request",
+    );
+    fails(
+        "empty",
+        &ask_with(&app, &client, "redirect_uri", Some("")).await,
+        "invalid_request",
+    );
     assert_eq!(kept(&app).await, 0);
 }
 
@@ -98,27 +142,67 @@ async fn an_error_before_the_address_is_known_stays_here() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for (case, text) in [
-        ("no client", query(&[("redirect_uri", CALLBACK), ("response_type", "code")])),
-        ("empty client", query(&[("client_id", ""), ("redirect_uri", CALLBACK)])),
-        ("unknown client", query(&[("client_id", "00000000-0000-4000-8000-000000000000"), ("redirect_uri", CALLBACK)])),
-        ("no uuid", query(&[("client_id", "acme"), ("redirect_uri", CALLBACK)])),
-        ("an address", query(&[("client_id", "https://app.example/client.json"), ("redirect_uri", CALLBACK)])),
+        (
+            "no client",
+            query(&[("redirect_uri", CALLBACK), ("response_type", "code")]),
+        ),
+        (
+            "empty client",
+            query(&[("client_id", ""), ("redirect_uri", CALLBACK)]),
+        ),
+        (
+            "unknown client",
+            query(&[
+                ("client_id", "00000000-0000-4000-8000-000000000000"),
+                ("redirect_uri", CALLBACK),
+            ]),
+        ),
+        (
+            "no uuid",
+            query(&[("client_id", "acme"), ("redirect_uri", CALLBACK)]),
+        ),
+        (
+            "an address",
+            query(&[
+                ("client_id", "https://app.example/client.json"),
+                ("redirect_uri", CALLBACK),
+            ]),
+        ),
         ("nothing", String::new()),
     ] {
         let answer = ask(&app, &text).await.expect(422);
         let message = answer.message();
-        assert!(["Unrecognized client_id", "Required parameter: client_id"].contains(&message.as_str()), "{case}: {answer:?}");
+        assert!(
+            ["Unrecognized client_id", "Required parameter: client_id"].contains(&message.as_str()),
+            "{case}: {answer:?}"
+        );
         assert!(answer.header("location").is_none(), "{case}");
     }
-    let both = [("client_id", client.id.as_str()), ("redirect_uri", "https://evil.example/"), ("response_type", "token")];
+    let both = [
+        ("client_id", client.id.as_str()),
+        ("redirect_uri", "https://evil.example/"),
+        ("response_type", "token"),
+    ];
     let answer = ask(&app, &query(&both)).await;
     fails("both", &answer, "invalid_request");
     // A person sees a page of ours instead of JSON.
     let navigate = |call: Call| anywhere(call).header("sec-fetch-mode", "navigate");
-    let answer = navigate(app.get(&format!("/v1/oauth/authorize?{}", query(&both)))).send().await.expect(303);
-    assert_eq!(answer.header("location"), Some("/authorize/problem?why=request"));
-    let answer = navigate(app.get("/v1/oauth/authorize")).send().await.expect(303);
-    assert_eq!(answer.header("location"), Some("/authorize/problem?why=client"));
+    let answer = navigate(app.get(&format!("/v1/oauth/authorize?{}", query(&both))))
+        .send()
+        .await
+        .expect(303);
+    assert_eq!(
+        answer.header("location"),
+        Some("/authorize/problem?why=request")
+    );
+    let answer = navigate(app.get("/v1/oauth/authorize"))
+        .send()
+        .await
+        .expect(303);
+    assert_eq!(
+        answer.header("location"),
+        Some("/authorize/problem?why=client")
+    );
     app.post("/v1/oauth/authorize").send().await.expect(404);
 }
 
@@ -129,12 +213,18 @@ async fn a_field_is_there_once() {
     let right: Vec<(&str, String)> = client.asks();
     for (name, value) in &right {
         for again in [value.as_str(), "other"] {
-            let mut fields: Vec<_> = right.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let mut fields: Vec<_> = right
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect();
             fields.push((name, again));
             fails(name, &ask(&app, &query(&fields)).await, "invalid_request");
         }
     }
-    let mut fields: Vec<_> = right.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut fields: Vec<_> = right
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     let many: Vec<String> = (0..80).map(|n| format!("extra{n}")).collect();
     fields.extend(many.iter().map(|name| (name.as_str(), "1")));
     fails("many", &ask(&app, &query(&fields)).await, "invalid_request");
@@ -149,17 +239,37 @@ async fn what_cannot_be_asked_is_told_to_the_application() {
     for (name, value, error) in [
         ("response_type", None, "invalid_request"),
         ("response_type", Some("token"), "unsupported_response_type"),
-        ("response_type", Some("id_token token"), "unsupported_response_type"),
-        ("response_type", Some("code token"), "unsupported_response_type"),
+        (
+            "response_type",
+            Some("id_token token"),
+            "unsupported_response_type",
+        ),
+        (
+            "response_type",
+            Some("code token"),
+            "unsupported_response_type",
+        ),
         ("response_type", Some("none"), "unsupported_response_type"),
         ("response_type", Some("CODE"), "unsupported_response_type"),
         ("response_mode", Some("fragment"), "invalid_request"),
         ("response_mode", Some("form_post"), "invalid_request"),
         ("response_mode", Some("web_message"), "invalid_request"),
-        ("request", Some("eyJhbGciOiJub25lIn0.e30."), "request_not_supported"),
+        (
+            "request",
+            Some("eyJhbGciOiJub25lIn0.e30."),
+            "request_not_supported",
+        ),
         ("request", Some(""), "request_not_supported"),
-        ("request_uri", Some("http://169.254.169.254/latest"), "request_uri_not_supported"),
-        ("request_uri", Some("urn:ietf:params:oauth:request_uri:x"), "request_uri_not_supported"),
+        (
+            "request_uri",
+            Some("http://169.254.169.254/latest"),
+            "request_uri_not_supported",
+        ),
+        (
+            "request_uri",
+            Some("urn:ietf:params:oauth:request_uri:x"),
+            "request_uri_not_supported",
+        ),
         ("code_challenge_method", None, "invalid_request"),
         ("code_challenge_method", Some("plain"), "invalid_request"),
         ("code_challenge_method", Some("s256"), "invalid_request"),
@@ -167,28 +277,64 @@ async fn what_cannot_be_asked_is_told_to_the_application() {
         ("code_challenge", None, "invalid_request"),
         ("code_challenge", Some("short"), "invalid_request"),
         ("code_challenge", Some(&plain[1..]), "invalid_request"),
-        ("code_challenge", Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM="), "invalid_request"),
-        ("code_challenge", Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw+cM"), "invalid_request"),
+        (
+            "code_challenge",
+            Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM="),
+            "invalid_request",
+        ),
+        (
+            "code_challenge",
+            Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw+cM"),
+            "invalid_request",
+        ),
         ("scope", Some("database:write"), "invalid_scope"),
         ("scope", Some("everything"), "invalid_scope"),
         ("scope", Some("PROJECTS:READ"), "invalid_scope"),
         ("resource", Some("https://evil.example"), "invalid_target"),
         ("resource", Some("http://#fragment"), "invalid_target"),
         ("resource", Some("mcp"), "invalid_target"),
-        ("resource", Some("http://api.example/other"), "invalid_target"),
-        ("resource", Some("http://api.example/v1/projects"), "invalid_target"),
+        (
+            "resource",
+            Some("http://api.example/other"),
+            "invalid_target",
+        ),
+        (
+            "resource",
+            Some("http://api.example/v1/projects"),
+            "invalid_target",
+        ),
     ] {
         let answer = ask_with(&app, &client, name, value).await.expect(303);
         let address = answer.header("location").unwrap();
-        assert!(address.starts_with("https://app.example/callback?error="), "{name} {value:?}: {address}");
-        assert_eq!(parameter(address, "error"), error, "{name} {value:?}: {address}");
-        assert_eq!((parameter(address, "state").as_str(), parameter(address, "iss").as_str()), ("xyz", ISSUER), "{name}");
+        assert!(
+            address.starts_with("https://app.example/callback?error="),
+            "{name} {value:?}: {address}"
+        );
+        assert_eq!(
+            parameter(address, "error"),
+            error,
+            "{name} {value:?}: {address}"
+        );
+        assert_eq!(
+            (
+                parameter(address, "state").as_str(),
+                parameter(address, "iss").as_str()
+            ),
+            ("xyz", ISSUER),
+            "{name}"
+        );
         assert!(!address.contains("code="), "{address}");
     }
     assert_eq!(kept(&app).await, 0);
     let long = "x".repeat(3_000);
-    let answer = ask_with(&app, &client, "state", Some(&long)).await.expect(303);
-    assert!(parameters(answer.header("location").unwrap()).iter().all(|(name, _)| name != "state"));
+    let answer = ask_with(&app, &client, "state", Some(&long))
+        .await
+        .expect(303);
+    assert!(
+        parameters(answer.header("location").unwrap())
+            .iter()
+            .all(|(name, _)| name != "state")
+    );
 }
 
 /// Who keeps no secret has nothing else to prove itself with; who does may leave it out, and then nobody can slip one in.
@@ -196,16 +342,43 @@ async fn what_cannot_be_asked_is_told_to_the_application() {
 async fn a_challenge_is_needed_where_nothing_else_proves_who_asks() {
     let app = TestApp::new().await;
     let public = register(&app, json!({"public": true})).await;
-    let answer = ask_with(&app, &public, "code_challenge", None).await.expect(303);
-    assert_eq!(parameter(answer.header("location").unwrap(), "error"), "invalid_request");
-    let without = [("client_id", public.id.as_str()), ("redirect_uri", CALLBACK), ("response_type", "code")];
+    let answer = ask_with(&app, &public, "code_challenge", None)
+        .await
+        .expect(303);
+    assert_eq!(
+        parameter(answer.header("location").unwrap(), "error"),
+        "invalid_request"
+    );
+    let without = [
+        ("client_id", public.id.as_str()),
+        ("redirect_uri", CALLBACK),
+        ("response_type", "code"),
+    ];
     let answer = ask(&app, &query(&without)).await.expect(303);
-    assert_eq!(parameter(answer.header("location").unwrap(), "error"), "invalid_request");
+    assert_eq!(
+        parameter(answer.header("location").unwrap(), "error"),
+        "invalid_request"
+    );
     let confidential = register(&app, json!({})).await;
-    let without = [("client_id", confidential.id.as_str()), ("redirect_uri", CALLBACK), ("response_type", "code")];
+    let without = [
+        ("client_id", confidential.id.as_str()),
+        ("redirect_uri", CALLBACK),
+        ("response_type", "code"),
+    ];
     let answer = ask(&app, &query(&without)).await.expect(303);
-    assert!(answer.header("location").unwrap().starts_with("/authorize?auth_id="));
-    let alias = [without[0], without[1], without[2], ("code_challenge", CHALLENGE), ("code_challenge_method", "sha256")];
+    assert!(
+        answer
+            .header("location")
+            .unwrap()
+            .starts_with("/authorize?auth_id=")
+    );
+    let alias = [
+        without[0],
+        without[1],
+        without[2],
+        ("code_challenge", CHALLENGE),
+        ("code_challenge_method", "sha256"),
+    ];
     ask(&app, &query(&alias)).await.expect(303);
     assert_eq!(kept(&app).await, 2);
 }
@@ -215,7 +388,10 @@ async fn a_claim_of_a_project_is_for_who_may_give_it_away() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"project_selection": "optional"})).await;
     let fields: Vec<_> = client.asks();
-    let mut fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut fields: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     fields.push(("project_ref", app.home.project.as_str()));
     let path = format!("/v1/oauth/authorize/project-claim?{}", query(&fields));
     app.get(&path).send().await.expect(401);
@@ -225,9 +401,18 @@ async fn a_claim_of_a_project_is_for_who_may_give_it_away() {
     }
     let answer = app.get(&path).as_(&app.owner).send().await.expect(303);
     let id = parameter(answer.header("location").unwrap(), "auth_id");
-    let shown = app.get(&format!("/platform/oauth/authorizations/{id}")).as_(&app.owner).send().await.expect(200);
+    let shown = app
+        .get(&format!("/platform/oauth/authorizations/{id}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     assert_eq!(shown.json()["project_ref"], app.home.project.as_str());
-    app.get("/v1/oauth/authorize/project-claim").as_(&app.owner).send().await.expect(400);
+    app.get("/v1/oauth/authorize/project-claim")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
 }
 
 /// RFC 8252, 7.3: another port is for native applications, which keep no secret. Whoever holds a secret runs on a server.
@@ -245,7 +430,14 @@ async fn only_a_native_application_is_answered_on_another_port() {
     ] {
         let answer = ask_with(&app, client, "redirect_uri", Some(address)).await;
         if allowed {
-            assert!(answer.expect(303).header("location").unwrap().starts_with("/authorize?auth_id="), "{address}");
+            assert!(
+                answer
+                    .expect(303)
+                    .header("location")
+                    .unwrap()
+                    .starts_with("/authorize?auth_id="),
+                "{address}"
+            );
         } else {
             fails(address, &answer, "invalid_request");
         }
@@ -257,18 +449,40 @@ async fn only_a_native_application_is_answered_on_another_port() {
 async fn a_state_comes_back_as_it_went_or_is_refused() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
-    for state in ["xyz", "a b+c&d=e", "é\u{1f980}\r\n\t", "%FF", "\u{7f}\u{1}", "{\"a\":[1]}"] {
-        let address = client.approved(&app, &app.owner, &[("state", state)], &json!({})).await;
+    for state in [
+        "xyz",
+        "a b+c&d=e",
+        "é\u{1f980}\r\n\t",
+        "%FF",
+        "\u{7f}\u{1}",
+        "{\"a\":[1]}",
+    ] {
+        let address = client
+            .approved(&app, &app.owner, &[("state", state)], &json!({}))
+            .await;
         assert_eq!(parameter(&address, "state"), state);
     }
     let fields: Vec<_> = client.asks();
-    let fields: Vec<_> = fields.iter().filter(|(name, _)| *name != "state").map(|(name, value)| (*name, value.as_str())).collect();
+    let fields: Vec<_> = fields
+        .iter()
+        .filter(|(name, _)| *name != "state")
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     let before = kept(&app).await;
     for odd in ["%FF", "a%C3", "%ED%A0%80", "%EF%BF%BD"] {
-        fails(odd, &ask(&app, &format!("{}&state={odd}", query(&fields))).await, "invalid_request");
+        fails(
+            odd,
+            &ask(&app, &format!("{}&state={odd}", query(&fields))).await,
+            "invalid_request",
+        );
     }
-    let answer = ask(&app, &format!("{}&state=a%00b", query(&fields))).await.expect(400);
-    assert_eq!(answer.message(), "state: cannot contain the character U+0000");
+    let answer = ask(&app, &format!("{}&state=a%00b", query(&fields)))
+        .await
+        .expect(400);
+    assert_eq!(
+        answer.message(),
+        "state: cannot contain the character U+0000"
+    );
     assert_eq!(kept(&app).await, before);
 }
 
@@ -282,22 +496,50 @@ async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_
     settings.oauth.public_url = None;
     let node = app.another_with(settings, std::sync::Arc::new(Machine::bare()));
     let fields: Vec<_> = client.asks();
-    let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let fields: Vec<_> = fields
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     let registration = json!({"client_name": "Assistant", "redirect_uris": [CALLBACK]});
     for call in [
         node.get(&format!("/v1/oauth/authorize?{}", query(&fields))),
-        node.get(&format!("/v1/oauth/authorize/project-claim?{}&project_ref={}", query(&fields), app.home.project)).as_(&app.owner),
+        node.get(&format!(
+            "/v1/oauth/authorize/project-claim?{}&project_ref={}",
+            query(&fields),
+            app.home.project
+        ))
+        .as_(&app.owner),
         node.get("/.well-known/oauth-authorization-server"),
         node.get("/.well-known/oauth-protected-resource"),
         node.get("/.well-known/oauth-protected-resource/mcp"),
-        node.post("/platform/oauth/apps/register").json(&registration),
+        node.post("/platform/oauth/apps/register")
+            .json(&registration),
     ] {
-        let answer = anywhere(call).header("host", "evil.example").send().await.expect(503);
-        assert!(answer.message().contains("--public-url") && !answer.text().contains("evil.example"), "{answer:?}");
+        let answer = anywhere(call)
+            .header("host", "evil.example")
+            .send()
+            .await
+            .expect(503);
+        assert!(
+            answer.message().contains("--public-url") && !answer.text().contains("evil.example"),
+            "{answer:?}"
+        );
     }
-    let refused = node.get("/v1/projects").header("host", "evil.example").send().await.expect(401);
-    assert_eq!(refused.header("www-authenticate"), Some("Bearer scope=\"projects:read\""));
+    let refused = node
+        .get("/v1/projects")
+        .header("host", "evil.example")
+        .send()
+        .await
+        .expect(401);
+    assert_eq!(
+        refused.header("www-authenticate"),
+        Some("Bearer scope=\"projects:read\"")
+    );
     // What was approved before goes on.
-    node.get("/v1/projects").token(&pair.access).send().await.expect(200);
+    node.get("/v1/projects")
+        .token(&pair.access)
+        .send()
+        .await
+        .expect(200);
     client.refresh(&node, &pair.refresh).await.expect(200);
 }

@@ -7,12 +7,26 @@ use crate::support::{ISSUER, TestApp};
 
 /// Tokens for a resource, by the whole way.
 async fn tokens(app: &TestApp, client: &Client, resource: &str) -> Pair {
-    let asked: Vec<_> = [("resource", resource)].into_iter().filter(|(_, resource)| !resource.is_empty()).collect();
+    let asked: Vec<_> = [("resource", resource)]
+        .into_iter()
+        .filter(|(_, resource)| !resource.is_empty())
+        .collect();
     let address = client.approved(app, &app.owner, &asked, &json!({})).await;
     let code = parameter(&address, "code");
-    let mut fields = vec![("grant_type", "authorization_code"), ("code", &code), ("redirect_uri", CALLBACK), ("code_verifier", VERIFIER)];
+    let mut fields = vec![
+        ("grant_type", "authorization_code"),
+        ("code", &code),
+        ("redirect_uri", CALLBACK),
+        ("code_verifier", VERIFIER),
+    ];
     fields.extend(asked);
-    Pair::of(&client.call(&app.node, "/oauth/token", &fields).send().await.expect(200))
+    Pair::of(
+        &client
+            .call(&app.node, "/oauth/token", &fields)
+            .send()
+            .await
+            .expect(200),
+    )
 }
 
 #[tokio::test]
@@ -23,10 +37,19 @@ async fn a_token_for_the_api_works_there() {
         let pair = tokens(&app, &client, resource).await;
         assert_eq!(tried(&app.node, &pair.access).await, 200, "{resource}");
         let pair = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
-        assert_eq!(tried(&app.node, &pair.access).await, 200, "{resource}, renewed");
+        assert_eq!(
+            tried(&app.node, &pair.access).await,
+            200,
+            "{resource}, renewed"
+        );
     }
     // The resource that the metadata names is one of them.
-    let metadata = app.get("/.well-known/oauth-protected-resource").send().await.expect(200).json();
+    let metadata = app
+        .get("/.well-known/oauth-protected-resource")
+        .send()
+        .await
+        .expect(200)
+        .json();
     let pair = tokens(&app, &client, metadata["resource"].as_str().unwrap()).await;
     assert_eq!(tried(&app.node, &pair.access).await, 200);
 }
@@ -35,7 +58,12 @@ async fn a_token_for_the_api_works_there() {
 async fn a_token_for_an_mcp_server_does_not_work_at_the_api() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
-    let metadata = app.get("/.well-known/oauth-protected-resource/mcp").send().await.expect(200).json();
+    let metadata = app
+        .get("/.well-known/oauth-protected-resource/mcp")
+        .send()
+        .await
+        .expect(200)
+        .json();
     let resource = metadata["resource"].as_str().unwrap();
     let pair = tokens(&app, &client, resource).await;
     let renewed = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
@@ -44,11 +72,34 @@ async fn a_token_for_an_mcp_server_does_not_work_at_the_api() {
             app.get(path).token(token).send().await.expect(401);
         }
     }
-    let refused = app.get("/v1/projects").token(&renewed.access).send().await.expect(401);
-    assert!(refused.header("www-authenticate").unwrap().contains("error=\"invalid_token\""), "{refused:?}");
+    let refused = app
+        .get("/v1/projects")
+        .token(&renewed.access)
+        .send()
+        .await
+        .expect(401);
+    assert!(
+        refused
+            .header("www-authenticate")
+            .unwrap()
+            .contains("error=\"invalid_token\""),
+        "{refused:?}"
+    );
     // The MCP server finds out whom the token is for.
-    let told = client.call(&app.node, "/oauth/introspect", &[("token", &renewed.access)]).send().await.expect(200).json();
-    assert_eq!((&told["active"], &told["aud"]), (&json!(true), &json!(resource)));
+    let told = client
+        .call(
+            &app.node,
+            "/oauth/introspect",
+            &[("token", &renewed.access)],
+        )
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&told["active"], &told["aud"]),
+        (&json!(true), &json!(resource))
+    );
 }
 
 /// Approvals of a former version may name any address below the issuer.
@@ -57,8 +108,24 @@ async fn a_token_that_was_issued_for_something_else_before_is_refused() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = tokens(&app, &client, "").await;
-    app.app.db.query("update oauth_grants set resource = 'http://api.example/anything'", &[]).await.unwrap();
+    app.app
+        .db
+        .query(
+            "update oauth_grants set resource = 'http://api.example/anything'",
+            &[],
+        )
+        .await
+        .unwrap();
     assert_eq!(tried(&app.node, &pair.access).await, 401);
-    let unused: bool = app.app.db.query("select bool_and(first_used_at is null) from oauth_access_tokens", &[]).await.unwrap()[0].get(0);
+    let unused: bool = app
+        .app
+        .db
+        .query(
+            "select bool_and(first_used_at is null) from oauth_access_tokens",
+            &[],
+        )
+        .await
+        .unwrap()[0]
+        .get(0);
     assert!(unused, "a token is not used by being refused");
 }

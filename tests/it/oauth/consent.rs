@@ -12,8 +12,18 @@ fn page(id: &str) -> String {
     format!("/authorize?auth_id={id}")
 }
 
-async fn press(browser: &mut Browser, id: &str, decision: &str, more: &[(&str, &str)], slug: &str) -> Seen {
-    let mut fields = vec![("auth_id", id), ("decision", decision), ("organization", slug)];
+async fn press(
+    browser: &mut Browser,
+    id: &str,
+    decision: &str,
+    more: &[(&str, &str)],
+    slug: &str,
+) -> Seen {
+    let mut fields = vec![
+        ("auth_id", id),
+        ("decision", decision),
+        ("organization", slug),
+    ];
     fields.extend(more);
     browser.submit(&page(id), "/authorize", &fields).await
 }
@@ -27,27 +37,89 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
     let app = TestApp::new().await;
     let (client, mut browser) = (bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
-    let asked = browser.get(&page(&id)).await.expect(200).says("Allow Acme to act for you?").says("olga@example.com");
-    let asked = asked.says("app.example").says("Not verified").says("See projects and their state").says("Home").says("Owner");
-    assert!(asked.header("content-security-policy").unwrap().contains("form-action 'self' https://app.example;"));
-    let away = press(&mut browser, &id, "approve", &[], app.home.slug.as_str()).await.expect(303);
+    let asked = browser
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("Allow Acme to act for you?")
+        .says("olga@example.com");
+    let asked = asked
+        .says("app.example")
+        .says("Not verified")
+        .says("See projects and their state")
+        .says("Home")
+        .says("Owner");
+    assert!(
+        asked
+            .header("content-security-policy")
+            .unwrap()
+            .contains("form-action 'self' https://app.example;")
+    );
+    let away = press(&mut browser, &id, "approve", &[], app.home.slug.as_str())
+        .await
+        .expect(303);
     let address = location(&away);
-    assert!(address.starts_with("https://app.example/callback?code=") && parameter(&address, "iss") == ISSUER);
-    let pair = Pair::of(&client.exchange(&app.node, &parameter(&address, "code")).await.expect(200));
+    assert!(
+        address.starts_with("https://app.example/callback?code=")
+            && parameter(&address, "iss") == ISSUER
+    );
+    let pair = Pair::of(
+        &client
+            .exchange(&app.node, &parameter(&address, "code"))
+            .await
+            .expect(200),
+    );
     assert_eq!(tried(&app.node, &pair.access).await, 200);
     // The way back shows what was allowed; pressing again does nothing.
-    let receipt = browser.get(&page(&id)).await.expect(200).says("You allowed Acme").says("See projects and their state");
+    let receipt = browser
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("You allowed Acme")
+        .says("See projects and their state");
     assert!(!receipt.html.contains("value=\"approve\""));
     let token = receipt.form_token();
-    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
-    browser.post("/authorize", &fields).await.leads_to(&page(&id));
+    let fields = [
+        ("form_token", token.as_str()),
+        ("auth_id", &id),
+        ("decision", "approve"),
+        ("organization", app.home.slug.as_str()),
+    ];
+    browser
+        .post("/authorize", &fields)
+        .await
+        .leads_to(&page(&id));
     // And it is among what can be taken back.
-    let listed = browser.get("/account/applications").await.expect(200).says("Acme").says("Whole organization");
-    let number = listed.html.split("name=\"id\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let taken = browser.submit("/account/applications", "/account/applications/revoke", &[("id", &number)]).await;
+    let listed = browser
+        .get("/account/applications")
+        .await
+        .expect(200)
+        .says("Acme")
+        .says("Whole organization");
+    let number = listed
+        .html
+        .split("name=\"id\" value=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
+    let taken = browser
+        .submit(
+            "/account/applications",
+            "/account/applications/revoke",
+            &[("id", &number)],
+        )
+        .await;
     taken.leads_to("/account/applications?done=revoked");
     assert_eq!(tried(&app.node, &pair.access).await, 401);
-    browser.get("/account/applications?done=revoked").await.expect(200).says("The application is revoked").says("No applications");
+    browser
+        .get("/account/applications?done=revoked")
+        .await
+        .expect(200)
+        .says("The application is revoked")
+        .says("No applications");
 }
 
 /// Impatient fingers: the first press leads to the application, and every other shows what it did.
@@ -57,11 +129,18 @@ async fn pressing_twice_is_no_error() {
     let (client, mut browser) = (bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let token = browser.get(&page(&id)).await.expect(200).form_token();
-    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
+    let fields = [
+        ("form_token", token.as_str()),
+        ("auth_id", &id),
+        ("decision", "approve"),
+        ("organization", app.home.slug.as_str()),
+    ];
     let press = async || browser.at(&app.node).post("/authorize", &fields).await;
     let pressed = tokio::join!(press(), press(), press(), press());
-    let (away, back): (Vec<_>, Vec<_>) =
-        [&pressed.0, &pressed.1, &pressed.2, &pressed.3].map(location).into_iter().partition(|to| to.starts_with("https://app.example/"));
+    let (away, back): (Vec<_>, Vec<_>) = [&pressed.0, &pressed.1, &pressed.2, &pressed.3]
+        .map(location)
+        .into_iter()
+        .partition(|to| to.starts_with("https://app.example/"));
     assert_eq!((away.len(), back), (1, vec![page(&id); 3]));
 }
 
@@ -71,16 +150,36 @@ async fn a_member_refuses_and_the_application_is_told() {
     let (client, mut browser) = (bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let address = location(&press(&mut browser, &id, "deny", &[], "").await.expect(303));
-    assert_eq!((parameter(&address, "error").as_str(), parameter(&address, "state").as_str()), ("access_denied", "xyz"));
+    assert_eq!(
+        (
+            parameter(&address, "error").as_str(),
+            parameter(&address, "state").as_str()
+        ),
+        ("access_denied", "xyz")
+    );
     assert!(!address.contains("code="));
-    browser.get(&page(&id)).await.expect(200).says("You refused Acme");
+    browser
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("You refused Acme");
     // Whatever else is pressed is no approval.
     for odd in ["", "Approve", "yes"] {
         let id = client.ask(&app.node, &[]).await;
-        let address = location(&press(&mut browser, &id, odd, &[], app.home.slug.as_str()).await.expect(303));
+        let address = location(
+            &press(&mut browser, &id, odd, &[], app.home.slug.as_str())
+                .await
+                .expect(303),
+        );
         assert_eq!(parameter(&address, "error"), "access_denied", "{odd}");
     }
-    let grants: i64 = app.app.db.query("select count(*) from oauth_grants", &[]).await.unwrap()[0].get(0);
+    let grants: i64 = app
+        .app
+        .db
+        .query("select count(*) from oauth_grants", &[])
+        .await
+        .unwrap()[0]
+        .get(0);
     assert_eq!(grants, 0);
 }
 
@@ -92,18 +191,44 @@ async fn a_request_belongs_to_the_browser_that_opened_it() {
     let id = client.ask(&app.node, &[]).await;
     browser.get(&page(&id)).await.expect(200);
     let mut other = signed_in(&app, &app.administrator).await;
-    other.get(&page(&id)).await.expect(410).says("This request is over");
+    other
+        .get(&page(&id))
+        .await
+        .expect(410)
+        .says("This request is over");
     let token = other.get("/account").await.form_token();
-    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
+    let fields = [
+        ("form_token", token.as_str()),
+        ("auth_id", &id),
+        ("decision", "approve"),
+        ("organization", app.home.slug.as_str()),
+    ];
     other.post("/authorize", &fields).await.leads_to(&page(&id));
     // The same person in another browser is another session.
     let mut second = Browser::new(&app.node);
-    second.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    second
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     second.get(&page(&id)).await.expect(410);
-    let path = format!("/platform/organizations/{}/oauth/authorizations/{id}", app.home.slug);
-    app.post(&path).as_(&app.owner).json(&json!({})).send().await.expect(400);
-    app.delete(&format!("/platform/oauth/authorizations/{id}")).as_(&app.owner).send().await.expect(400);
-    press(&mut browser, &id, "approve", &[], app.home.slug.as_str()).await.expect(303);
+    let path = format!(
+        "/platform/organizations/{}/oauth/authorizations/{id}",
+        app.home.slug
+    );
+    app.post(&path)
+        .as_(&app.owner)
+        .json(&json!({}))
+        .send()
+        .await
+        .expect(400);
+    app.delete(&format!("/platform/oauth/authorizations/{id}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(400);
+    press(&mut browser, &id, "approve", &[], app.home.slug.as_str())
+        .await
+        .expect(303);
 }
 
 #[tokio::test]
@@ -113,16 +238,40 @@ async fn who_is_not_signed_in_signs_in_first_and_comes_back() {
     give_password(&app, &app.owner).await;
     let (mut browser, id) = (Browser::new(&app.node), client.ask(&app.node, &[]).await);
     let next = format!("/authorize?auth_id={id}");
-    browser.get(&next).await.leads_to(&format!("/sign-in?next=%2Fauthorize%3Fauth_id%3D{id}"));
-    browser.post("/authorize", &[("auth_id", &id), ("decision", "approve")]).await.expect(303);
-    browser.post("/sign-in", &[("email", &email("olga")), ("password", PASSWORD), ("next", &next)]).await.leads_to(&next);
-    browser.get(&next).await.expect(200).says("olga@example.com");
+    browser
+        .get(&next)
+        .await
+        .leads_to(&format!("/sign-in?next=%2Fauthorize%3Fauth_id%3D{id}"));
+    browser
+        .post("/authorize", &[("auth_id", &id), ("decision", "approve")])
+        .await
+        .expect(303);
+    browser
+        .post(
+            "/sign-in",
+            &[
+                ("email", &email("olga")),
+                ("password", PASSWORD),
+                ("next", &next),
+            ],
+        )
+        .await
+        .leads_to(&next);
+    browser
+        .get(&next)
+        .await
+        .expect(200)
+        .says("olga@example.com");
     // As somebody else: the request is let go of, and answered by the next session.
-    let away = browser.submit(&next, "/authorize/switch", &[("auth_id", &id)]).await;
+    let away = browser
+        .submit(&next, "/authorize/switch", &[("auth_id", &id)])
+        .await;
     away.leads_to(&format!("/sign-in?next=%2Fauthorize%3Fauth_id%3D{id}"));
     let mut adam = signed_in(&app, &app.administrator).await;
     adam.get(&next).await.expect(200).says("adam@example.com");
-    press(&mut adam, &id, "approve", &[], app.home.slug.as_str()).await.expect(303);
+    press(&mut adam, &id, "approve", &[], app.home.slug.as_str())
+        .await
+        .expect(303);
 }
 
 #[tokio::test]
@@ -135,16 +284,27 @@ async fn an_answer_comes_from_our_own_page() {
     let foreign = stranger.get("/account").await.expect(200).form_token();
     let slug = app.home.slug.as_str();
     let fields = |token: &str| {
-        [("form_token", token.to_owned()), ("auth_id", id.clone()), ("decision", "approve".into()), ("organization", slug.into())]
+        [
+            ("form_token", token.to_owned()),
+            ("auth_id", id.clone()),
+            ("decision", "approve".into()),
+            ("organization", slug.into()),
+        ]
     };
     let post = async |browser: &mut Browser, token: &str| {
         let fields = fields(token);
-        let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
         browser.post("/authorize", &fields).await
     };
-    for (case, token) in
-        [("none", ""), ("somebody else's", foreign.as_str()), ("invented", &"0".repeat(64)), ("longer", &format!("{right}0"))]
-    {
+    for (case, token) in [
+        ("none", ""),
+        ("somebody else's", foreign.as_str()),
+        ("invented", &"0".repeat(64)),
+        ("longer", &format!("{right}0")),
+    ] {
         assert_eq!(post(&mut browser, token).await.status, 403, "{case}");
     }
     let ours = browser.origin.clone();
@@ -160,11 +320,31 @@ async fn an_answer_comes_from_our_own_page() {
         assert_eq!(post(&mut browser, &right).await.status, 403, "{origin:?}");
     }
     browser.origin = None;
-    assert_eq!(post(&mut browser, &right).await.status, 403, "nobody says where it is from");
+    assert_eq!(
+        post(&mut browser, &right).await.status,
+        403,
+        "nobody says where it is from"
+    );
     browser.origin = ours;
     // By its address alone nothing is answered.
-    browser.get(&format!("{}&decision=approve&organization={slug}&form_token={right}", page(&id))).await.expect(200).says("Allow Acme");
-    let waits: i64 = app.app.db.query("select count(*) from oauth_requests where done_at is null", &[]).await.unwrap()[0].get(0);
+    browser
+        .get(&format!(
+            "{}&decision=approve&organization={slug}&form_token={right}",
+            page(&id)
+        ))
+        .await
+        .expect(200)
+        .says("Allow Acme");
+    let waits: i64 = app
+        .app
+        .db
+        .query(
+            "select count(*) from oauth_requests where done_at is null",
+            &[],
+        )
+        .await
+        .unwrap()[0]
+        .get(0);
     assert_eq!(waits, 1);
     assert_eq!(post(&mut browser, &right).await.status, 303);
 }
@@ -176,16 +356,43 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
     let id = client.ask(&app.node, &[]).await;
     let token = browser.get(&page(&id)).await.expect(200).form_token();
     app.advance(600);
-    browser.get(&page(&id)).await.expect(410).says("This request is over");
-    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
-    browser.post("/authorize", &fields).await.leads_to(&page(&id));
-    browser.get(&page("00000000-0000-4000-8000-000000000000")).await.expect(410);
+    browser
+        .get(&page(&id))
+        .await
+        .expect(410)
+        .says("This request is over");
+    let fields = [
+        ("form_token", token.as_str()),
+        ("auth_id", &id),
+        ("decision", "approve"),
+        ("organization", app.home.slug.as_str()),
+    ];
+    browser
+        .post("/authorize", &fields)
+        .await
+        .leads_to(&page(&id));
+    browser
+        .get(&page("00000000-0000-4000-8000-000000000000"))
+        .await
+        .expect(410);
     browser.get("/authorize?auth_id=nonsense").await.expect(400);
     browser.get("/authorize").await.expect(400);
-    browser.get("/authorize/problem?why=client").await.expect(400).says("This application is unknown");
-    browser.get("/authorize/problem?why=%3Cscript%3E").await.expect(400).says("This link is not right");
+    browser
+        .get("/authorize/problem?why=client")
+        .await
+        .expect(400)
+        .says("This application is unknown");
+    browser
+        .get("/authorize/problem?why=%3Cscript%3E")
+        .await
+        .expect(400)
+        .says("This link is not right");
     let deleted = client.ask(&app.node, &[]).await;
-    app.delete(&format!("{}/{}", apps(&app), client.id)).as_(&app.owner).send().await.expect(200);
+    app.delete(&format!("{}/{}", apps(&app), client.id))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
     browser.get(&page(&deleted)).await.expect(410);
 }
 
@@ -195,42 +402,141 @@ async fn the_page_says_what_it_is_about() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
     let all = json!(["projects:write", "database:write"]);
-    let more =
-        json!({"name": "<script>alert(1)</script>", "scopes": all, "bind_to_authorizing_user": true, "project_selection": "required"});
+    let more = json!({"name": "<script>alert(1)</script>", "scopes": all, "bind_to_authorizing_user": true, "project_selection": "required"});
     let picky = register(&app, more).await;
     let mut browser = olga(&app).await;
-    let id = picky.ask(&app.node, &[("organization_slug", second.slug.as_str())]).await;
-    let asked = browser.get(&page(&id)).await.expect(200).says("&#60;script&#62;").says(second.project.as_str());
-    assert!(!asked.html.contains("<script>alert") && !asked.html.contains(app.home.project.as_str()));
+    let id = picky
+        .ask(&app.node, &[("organization_slug", second.slug.as_str())])
+        .await;
+    let asked = browser
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("&#60;script&#62;")
+        .says(second.project.as_str());
+    assert!(
+        !asked.html.contains("<script>alert") && !asked.html.contains(app.home.project.as_str())
+    );
     let elsewhere = format!("{}&organization={}", page(&id), app.home.slug);
-    browser.get(&elsewhere).await.expect(200).says(app.home.project.as_str());
-    let none = location(&press(&mut browser, &id, "approve", &[], app.home.slug.as_str()).await.expect(303));
-    assert_eq!(none, format!("{}&organization={}&wrong=no-project", page(&id), app.home.slug));
-    browser.get(&none).await.expect(200).says("Choose at least one project.").says(app.home.project.as_str());
-    let mixed = [("project", app.home.project.as_str()), ("project", second.project.as_str()), ("project", "nonsense")];
-    let elsewhere = location(&press(&mut browser, &id, "approve", &mixed[..2], app.home.slug.as_str()).await.expect(303));
-    let shown = browser.get(&elsewhere).await.expect(200).says("Choose 1 to 100 projects of this organization.");
+    browser
+        .get(&elsewhere)
+        .await
+        .expect(200)
+        .says(app.home.project.as_str());
+    let none = location(
+        &press(&mut browser, &id, "approve", &[], app.home.slug.as_str())
+            .await
+            .expect(303),
+    );
+    assert_eq!(
+        none,
+        format!(
+            "{}&organization={}&wrong=no-project",
+            page(&id),
+            app.home.slug
+        )
+    );
+    browser
+        .get(&none)
+        .await
+        .expect(200)
+        .says("Choose at least one project.")
+        .says(app.home.project.as_str());
+    let mixed = [
+        ("project", app.home.project.as_str()),
+        ("project", second.project.as_str()),
+        ("project", "nonsense"),
+    ];
+    let elsewhere = location(
+        &press(
+            &mut browser,
+            &id,
+            "approve",
+            &mixed[..2],
+            app.home.slug.as_str(),
+        )
+        .await
+        .expect(303),
+    );
+    let shown = browser
+        .get(&elsewhere)
+        .await
+        .expect(200)
+        .says("Choose 1 to 100 projects of this organization.");
     shown.says(&format!("value=\"{}\" checked", app.home.project));
-    let odd = location(&press(&mut browser, &id, "approve", &mixed, app.home.slug.as_str()).await.expect(303));
-    assert!(odd.starts_with(&page(&id)) && !odd.contains("nonsense"), "{odd}");
-    let whole = location(&press(&mut browser, &id, "approve", &[("reach", "all")], app.home.slug.as_str()).await.expect(303));
+    let odd = location(
+        &press(&mut browser, &id, "approve", &mixed, app.home.slug.as_str())
+            .await
+            .expect(303),
+    );
+    assert!(
+        odd.starts_with(&page(&id)) && !odd.contains("nonsense"),
+        "{odd}"
+    );
+    let whole = location(
+        &press(
+            &mut browser,
+            &id,
+            "approve",
+            &[("reach", "all")],
+            app.home.slug.as_str(),
+        )
+        .await
+        .expect(303),
+    );
     assert!(whole.ends_with("&reach=all&wrong=no-project"), "{whole}");
-    browser.get(&format!("{}&wrong=%3Cscript%3E", page(&id))).await.expect(200).hides("role=\"alert\"");
-    press(&mut browser, &id, "approve", &[], app.foreign.slug.as_str()).await.expect(404);
-    press(&mut browser, &id, "approve", &[("project", app.home.project.as_str())], app.home.slug.as_str()).await.expect(303);
+    browser
+        .get(&format!("{}&wrong=%3Cscript%3E", page(&id)))
+        .await
+        .expect(200)
+        .hides("role=\"alert\"");
+    press(&mut browser, &id, "approve", &[], app.foreign.slug.as_str())
+        .await
+        .expect(404);
+    press(
+        &mut browser,
+        &id,
+        "approve",
+        &[("project", app.home.project.as_str())],
+        app.home.slug.as_str(),
+    )
+    .await
+    .expect(303);
 
     let mut rhea = signed_in(&app, &app.read_only).await;
     let id = picky.ask(&app.node, &[]).await;
-    rhea.get(&page(&id)).await.expect(200).says("It asks for more than your role allows").says("Your role does not include this.");
+    rhea.get(&page(&id))
+        .await
+        .expect(200)
+        .says("It asks for more than your role allows")
+        .says("Your role does not include this.");
     let free = register(&app, json!({})).await;
     let id = free.ask(&app.node, &[]).await;
-    let low = rhea.get(&page(&id)).await.expect(200).says("Your role is too low");
+    let low = rhea
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("Your role is too low");
     assert!(!low.html.contains("value=\"approve\""));
-    press(&mut rhea, &id, "approve", &[], app.home.slug.as_str()).await.expect(403);
+    press(&mut rhea, &id, "approve", &[], app.home.slug.as_str())
+        .await
+        .expect(403);
 
-    let local = register(&app, json!({"redirect_uris": ["http://localhost:3000/cb"], "bind_to_authorizing_user": true})).await;
-    let id = local.ask(&app.node, &[("redirect_uri", "http://localhost:3000/cb")]).await;
-    let shown = app.get(&format!("/platform/oauth/authorizations/{id}")).as_(&app.owner).send().await.expect(200).json();
+    let local = register(
+        &app,
+        json!({"redirect_uris": ["http://localhost:3000/cb"], "bind_to_authorizing_user": true}),
+    )
+    .await;
+    let id = local
+        .ask(&app.node, &[("redirect_uri", "http://localhost:3000/cb")])
+        .await;
+    let shown = app
+        .get(&format!("/platform/oauth/authorizations/{id}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
     assert_eq!(shown["domain"], "a program on your computer");
 }
 
@@ -242,11 +548,24 @@ async fn an_application_is_kept_by_its_pages() {
     let all = format!("/organizations/{}/applications", app.home.slug);
     let new = format!("{all}/new");
     browser.get(&all).await.expect(200).says("No applications");
-    let wrong = [("name", "Shop"), ("redirect_uris", "http://app.example/cb"), ("scope", "projects:read"), ("selection", "off")];
-    browser.submit(&new, &all, &wrong).await.expect(422).says("must be https").says("value=\"Shop\"");
+    let wrong = [
+        ("name", "Shop"),
+        ("redirect_uris", "http://app.example/cb"),
+        ("scope", "projects:read"),
+        ("selection", "off"),
+    ];
+    browser
+        .submit(&new, &all, &wrong)
+        .await
+        .expect(422)
+        .says("must be https")
+        .says("value=\"Shop\"");
     let right = [
         ("name", "Shop"),
-        ("redirect_uris", "https://app.example/callback\r\nhttp://127.0.0.1/cb\r\n"),
+        (
+            "redirect_uris",
+            "https://app.example/callback\r\nhttp://127.0.0.1/cb\r\n",
+        ),
         ("scope", "projects:read"),
         ("scope", "database:read"),
         ("selection", "optional"),
@@ -255,11 +574,31 @@ async fn an_application_is_kept_by_its_pages() {
     ];
     let made = location(&browser.submit(&new, &all, &right).await.expect(303));
     let one = made.strip_suffix("?done=registered").unwrap().to_owned();
-    let shown = browser.get(&made).await.expect(200).says("The application is registered").says("https://app.example/callback");
+    let shown = browser
+        .get(&made)
+        .await
+        .expect(200)
+        .says("The application is registered")
+        .says("https://app.example/callback");
     shown.says("value=\"https://app.example/icon.png\"");
-    let secret = browser.submit(&one, &format!("{one}/secrets"), &[]).await.expect(200).says("shown only now");
-    let text = secret.html.split("id=\"secret\">").nth(1).unwrap().split('<').next().unwrap().to_owned();
-    let client = Client { id: one.rsplit('/').next().unwrap().to_owned(), secret: Some(text.clone()) };
+    let secret = browser
+        .submit(&one, &format!("{one}/secrets"), &[])
+        .await
+        .expect(200)
+        .says("shown only now");
+    let text = secret
+        .html
+        .split("id=\"secret\">")
+        .nth(1)
+        .unwrap()
+        .split('<')
+        .next()
+        .unwrap()
+        .to_owned();
+    let client = Client {
+        id: one.rsplit('/').next().unwrap().to_owned(),
+        secret: Some(text.clone()),
+    };
     client.tokens(&app, &app.owner).await;
     let shown = browser.get(&one).await.expect(200).says("One approval");
     assert!(!shown.html.contains(&text) && shown.html.contains(&text[40..]));
@@ -271,8 +610,15 @@ async fn an_application_is_kept_by_its_pages() {
         ("bound", "yes"),
         ("icon", ""),
     ];
-    browser.submit(&one, &one, &changed).await.leads_to(&format!("{one}?done=changed"));
-    browser.get(&one).await.expect(200).hides("value=\"https://app.example/icon.png\"");
+    browser
+        .submit(&one, &one, &changed)
+        .await
+        .leads_to(&format!("{one}?done=changed"));
+    browser
+        .get(&one)
+        .await
+        .expect(200)
+        .hides("value=\"https://app.example/icon.png\"");
     let loosened = [
         ("name", "Shop 2"),
         ("redirect_uris", "https://app.example/callback"),
@@ -280,19 +626,48 @@ async fn an_application_is_kept_by_its_pages() {
         ("selection", "off"),
         ("bound", "yes"),
     ];
-    browser.submit(&one, &one, &loosened).await.expect(422).says("cannot be loosened");
-    let number = shown.html.split("name=\"id\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    browser.submit(&one, &format!("{one}/secrets/revoke"), &[("id", &number)]).await.leads_to(&format!("{one}?done=secret"));
-    browser.get(&format!("{one}/delete")).await.expect(200).says("One approval of a member ends");
-    browser.submit(&format!("{one}/delete"), &format!("{one}/delete"), &[]).await.leads_to(&format!("{all}?done=deleted"));
+    browser
+        .submit(&one, &one, &loosened)
+        .await
+        .expect(422)
+        .says("cannot be loosened");
+    let number = shown
+        .html
+        .split("name=\"id\" value=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
+    browser
+        .submit(&one, &format!("{one}/secrets/revoke"), &[("id", &number)])
+        .await
+        .leads_to(&format!("{one}?done=secret"));
+    browser
+        .get(&format!("{one}/delete"))
+        .await
+        .expect(200)
+        .says("One approval of a member ends");
+    browser
+        .submit(&format!("{one}/delete"), &format!("{one}/delete"), &[])
+        .await
+        .leads_to(&format!("{all}?done=deleted"));
     browser.get(&one).await.expect(404);
 
     let mut rhea = signed_in(&app, &app.read_only).await;
     rhea.get(&all).await.expect(200);
-    let mine = location(&browser.submit(&new, &all, &right).await.expect(303)).replace("?done=registered", "");
+    let mine = location(&browser.submit(&new, &all, &right).await.expect(303))
+        .replace("?done=registered", "");
     for shown in [rhea.get(&mine).await, rhea.get(&new).await] {
-        let shown = shown.expect(200).says("Needs the role Administrator; yours is Read-only.");
-        shown.hides("New secret").hides(">Save<").hides(">Delete<").hides(">Register<");
+        let shown = shown
+            .expect(200)
+            .says("Needs the role Administrator; yours is Read-only.");
+        shown
+            .hides("New secret")
+            .hides(">Save<")
+            .hides(">Delete<")
+            .hides(">Register<");
     }
     rhea.submit(&new, &all, &right).await.expect(403);
     let mut stan = signed_in(&app, &app.stranger).await;
@@ -306,24 +681,70 @@ async fn an_application_that_lost_its_scopes_is_allowed_nothing_and_the_member_i
     let (client, mut browser) = (bound(&app).await, olga(&app).await);
     let one = format!("{}/{}", apps(&app), client.id);
     let narrow = async |scopes: serde_json::Value| {
-        app.patch(&one).as_(&app.owner).json(&json!({"scopes": scopes})).send().await.expect(200);
+        app.patch(&one)
+            .as_(&app.owner)
+            .json(&json!({"scopes": scopes}))
+            .send()
+            .await
+            .expect(200);
     };
     let code = client.code(&app, &app.owner).await;
-    let (id, by_token) = (client.ask(&app.node, &[]).await, client.ask(&app.node, &[]).await);
+    let (id, by_token) = (
+        client.ask(&app.node, &[]).await,
+        client.ask(&app.node, &[]).await,
+    );
     let token = browser.get(&page(&id)).await.expect(200).form_token();
     narrow(json!(["secrets:read"])).await;
-    let shown = browser.get(&page(&id)).await.expect(200).says("no longer has any of the scopes");
+    let shown = browser
+        .get(&page(&id))
+        .await
+        .expect(200)
+        .says("no longer has any of the scopes");
     shown.hides("value=\"approve\"");
-    let fields = [("form_token", token.as_str()), ("auth_id", &id), ("decision", "approve"), ("organization", app.home.slug.as_str())];
-    browser.post("/authorize", &fields).await.leads_to(&page(&id));
-    let path = format!("/platform/organizations/{}/oauth/authorizations/{by_token}", app.home.slug);
-    let refused = app.post(&path).as_(&app.owner).json(&json!({})).send().await.expect(400);
-    assert!(refused.message().contains("no longer has any of the scopes"), "{refused:?}");
-    let grants: i64 = app.app.db.query("select count(*) from oauth_grants", &[]).await.unwrap()[0].get(0);
+    let fields = [
+        ("form_token", token.as_str()),
+        ("auth_id", &id),
+        ("decision", "approve"),
+        ("organization", app.home.slug.as_str()),
+    ];
+    browser
+        .post("/authorize", &fields)
+        .await
+        .leads_to(&page(&id));
+    let path = format!(
+        "/platform/organizations/{}/oauth/authorizations/{by_token}",
+        app.home.slug
+    );
+    let refused = app
+        .post(&path)
+        .as_(&app.owner)
+        .json(&json!({}))
+        .send()
+        .await
+        .expect(400);
+    assert!(
+        refused
+            .message()
+            .contains("no longer has any of the scopes"),
+        "{refused:?}"
+    );
+    let grants: i64 = app
+        .app
+        .db
+        .query("select count(*) from oauth_grants", &[])
+        .await
+        .unwrap()[0]
+        .get(0);
     assert_eq!(grants, 1, "the one before");
-    super::flow::fails("a code of before", &client.exchange(&app.node, &code).await, "invalid_scope");
+    super::flow::fails(
+        "a code of before",
+        &client.exchange(&app.node, &code).await,
+        "invalid_scope",
+    );
     narrow(json!(["projects:read"])).await;
-    press(&mut browser, &id, "approve", &[], app.home.slug.as_str()).await.expect(303);
+    press(&mut browser, &id, "approve", &[], app.home.slug.as_str())
+        .await
+        .expect(303);
 }
 
 /// A redirect URI that was registered before hosts were checked puts no words into the policy of the page.
@@ -331,15 +752,35 @@ async fn an_application_that_lost_its_scopes_is_allowed_nothing_and_the_member_i
 async fn the_policy_of_the_page_names_hosts_only() {
     let app = TestApp::new().await;
     let (client, mut browser) = (bound(&app).await, olga(&app).await);
-    for address in ["https://a;sandbox/cb", "https://a,b/cb", "https://%2A.a.test/cb", "https://a'unsafe-inline'/cb"] {
+    for address in [
+        "https://a;sandbox/cb",
+        "https://a,b/cb",
+        "https://%2A.a.test/cb",
+        "https://a'unsafe-inline'/cb",
+    ] {
         let sql = "update oauth_applications set redirect_uris = array[$1]";
         app.app.db.query(sql, &[&address]).await.unwrap();
         let id = client.ask(&app.node, &[("redirect_uri", address)]).await;
         let policy = browser.get(&page(&id)).await.expect(200);
         let policy = policy.header("content-security-policy").unwrap();
-        assert!(policy.contains("form-action 'self'; frame-ancestors"), "{address}: {policy}");
-        let again = json!({"name": "Again", "redirect_uris": [address], "scopes": ["projects:read"]});
-        let refused = app.post(&apps(&app)).as_(&app.owner).json(&again).send().await.expect(400);
-        assert!(refused.message().starts_with("redirect_uris: one of them must spell its host"), "{address}: {refused:?}");
+        assert!(
+            policy.contains("form-action 'self'; frame-ancestors"),
+            "{address}: {policy}"
+        );
+        let again =
+            json!({"name": "Again", "redirect_uris": [address], "scopes": ["projects:read"]});
+        let refused = app
+            .post(&apps(&app))
+            .as_(&app.owner)
+            .json(&again)
+            .send()
+            .await
+            .expect(400);
+        assert!(
+            refused
+                .message()
+                .starts_with("redirect_uris: one of them must spell its host"),
+            "{address}: {refused:?}"
+        );
     }
 }

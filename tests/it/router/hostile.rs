@@ -10,8 +10,15 @@ use tokio_postgres::{NoTls, error::SqlState};
 use super::{PASSWORD, Way, config, connect, number, packet, refusal, startup};
 
 /// Roles that exist in every project, and are nobody's to log in as.
-const OURS: [&str; 7] =
-    ["supabase_admin", "gantry_owner", "supabase_read_only_user", "authenticator", "anon", "authenticated", "service_role"];
+const OURS: [&str; 7] = [
+    "supabase_admin",
+    "gantry_owner",
+    "supabase_read_only_user",
+    "authenticator",
+    "anon",
+    "authenticated",
+    "service_role",
+];
 
 #[tokio::test]
 async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
@@ -21,7 +28,13 @@ async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
             let mut config = way.config(role);
             config.password(password);
             let (code, message) = refusal(&config).await;
-            assert_eq!((code, message), (SqlState::INVALID_AUTHORIZATION_SPECIFICATION, format!("role \"{role}\" is not for logging in")));
+            assert_eq!(
+                (code, message),
+                (
+                    SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+                    format!("role \"{role}\" is not for logging in")
+                )
+            );
         }
     }
     for password in ["", "wrong", "SCRAM-SHA-256$4096:", "\u{1F40E}"] {
@@ -30,13 +43,24 @@ async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
         assert!(connect(&config).await.is_err(), "{password:?}");
     }
     // Nor by a name that PostgreSQL would make into one of ours.
-    for role in ["Supabase_Admin", "\"supabase_admin\"", "supabase_admin ", " supabase_admin", "root", "postgres\u{200b}", "POSTGRES"] {
+    for role in [
+        "Supabase_Admin",
+        "\"supabase_admin\"",
+        "supabase_admin ",
+        " supabase_admin",
+        "root",
+        "postgres\u{200b}",
+        "POSTGRES",
+    ] {
         let mut config = way.config(role);
         config.password("");
         assert!(connect(&config).await.is_err(), "{role:?}");
     }
     let long = format!("postgres{}", "x".repeat(60));
-    assert_eq!(refusal(&way.config(&long)).await.0, SqlState::PROTOCOL_VIOLATION);
+    assert_eq!(
+        refusal(&way.config(&long)).await.0,
+        SqlState::PROTOCOL_VIOLATION
+    );
 }
 
 #[tokio::test]
@@ -44,11 +68,27 @@ async fn the_server_itself_asks_everybody_but_us_for_a_password() {
     let way = Way::new().await;
     // At the socket, where the router is: without it in front.
     let socket = way.app.app.clusters.socket_path(&way.project);
-    for role in ["postgres", "authenticator", "anon", "service_role", "nobody_at_all"] {
+    for role in [
+        "postgres",
+        "authenticator",
+        "anon",
+        "service_role",
+        "nobody_at_all",
+    ] {
         let mut config = tokio_postgres::Config::new();
-        config.host_path(socket.parent().unwrap()).user(role).dbname("postgres");
-        let error = config.connect(NoTls).await.err().unwrap_or_else(|| panic!("{role} is let in without a password"));
-        assert!(format!("{error:?}").contains("password missing"), "{role}: {error:?}");
+        config
+            .host_path(socket.parent().unwrap())
+            .user(role)
+            .dbname("postgres");
+        let error = config
+            .connect(NoTls)
+            .await
+            .err()
+            .unwrap_or_else(|| panic!("{role} is let in without a password"));
+        assert!(
+            format!("{error:?}").contains("password missing"),
+            "{role}: {error:?}"
+        );
     }
 }
 
@@ -60,24 +100,66 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
     admin.batch_execute("create role plain login; alter role plain password 'md5aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'").await.unwrap();
     // Whoever runs the tests may be postgres, too.
     let me = fs::read_to_string(data.join("pg_ident.conf")).unwrap();
-    fs::write(data.join("pg_ident.conf"), format!("{me}{}", me.replace("gantry_owner", "postgres"))).unwrap();
-    for (method, role) in [("trust", "postgres"), ("peer map=gantry", "postgres"), ("password", "postgres"), ("md5", "plain")] {
+    fs::write(
+        data.join("pg_ident.conf"),
+        format!("{me}{}", me.replace("gantry_owner", "postgres")),
+    )
+    .unwrap();
+    for (method, role) in [
+        ("trust", "postgres"),
+        ("peer map=gantry", "postgres"),
+        ("password", "postgres"),
+        ("md5", "plain"),
+    ] {
         let loaded = async || {
-            machine.clusters.admin(&way.project).await.unwrap().query_one("select pg_conf_load_time()::text", &[]).await.unwrap().get(0)
+            machine
+                .clusters
+                .admin(&way.project)
+                .await
+                .unwrap()
+                .query_one("select pg_conf_load_time()::text", &[])
+                .await
+                .unwrap()
+                .get(0)
         };
         let before: String = loaded().await;
         let hba = format!("local all supabase_admin peer map=gantry\nlocal all all {method}\n");
         fs::write(data.join("pg_hba.conf"), hba).unwrap();
-        admin.batch_execute("select pg_reload_conf()").await.unwrap();
+        admin
+            .batch_execute("select pg_reload_conf()")
+            .await
+            .unwrap();
         while loaded().await == before {}
         if method == "trust" || method.starts_with("peer") {
             let mut direct = tokio_postgres::Config::new();
-            direct.host_path(way.app.app.clusters.socket_path(&way.project).parent().unwrap()).user(role).dbname("postgres");
-            drop(direct.connect(NoTls).await.expect("the server was to be open"));
+            direct
+                .host_path(
+                    way.app
+                        .app
+                        .clusters
+                        .socket_path(&way.project)
+                        .parent()
+                        .unwrap(),
+                )
+                .user(role)
+                .dbname("postgres");
+            drop(
+                direct
+                    .connect(NoTls)
+                    .await
+                    .expect("the server was to be open"),
+            );
         }
         let (code, message) = refusal(&way.config(role)).await;
-        assert_eq!(code, SqlState::INVALID_AUTHORIZATION_SPECIFICATION, "{method}: {message}");
-        assert!(message.contains("does not authenticate by SCRAM-SHA-256"), "{method}: {message}");
+        assert_eq!(
+            code,
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+            "{method}: {message}"
+        );
+        assert!(
+            message.contains("does not authenticate by SCRAM-SHA-256"),
+            "{method}: {message}"
+        );
     }
 }
 
@@ -103,22 +185,38 @@ async fn what_a_client_may_ask_for_at_the_start_makes_it_nobody_else() {
         if let Ok(client) = connect(&config).await {
             let row =
                 client.query_one("select current_user::text, session_user::text, current_setting('is_superuser')", &[]).await.unwrap();
-            assert_eq!([0, 1, 2].map(|n| row.get::<_, String>(n)), ["postgres", "postgres", "off"], "{options}");
+            assert_eq!(
+                [0, 1, 2].map(|n| row.get::<_, String>(n)),
+                ["postgres", "postgres", "off"],
+                "{options}"
+            );
             assert!(options.starts_with("-P"), "{options} is accepted");
         }
     }
-    for (name, value) in [("session_authorization", "supabase_admin"), ("role", "supabase_admin"), ("role", "gantry_owner")] {
+    for (name, value) in [
+        ("session_authorization", "supabase_admin"),
+        ("role", "supabase_admin"),
+        ("role", "gantry_owner"),
+    ] {
         let mut raw = way.raw().await;
-        raw.send(&startup(&[("user", &format!("postgres.{}", way.project)), ("database", "postgres"), (name, value)])).await;
+        raw.send(&startup(&[
+            ("user", &format!("postgres.{}", way.project)),
+            ("database", "postgres"),
+            (name, value),
+        ]))
+        .await;
         // It is asked for its password before anything else is looked at.
         let mut first = [0];
         raw.0.read_exact(&mut first).await.unwrap();
         assert_eq!(first[0], b'R');
     }
     let client = way.connect().await;
-    for sql in
-        ["set role gantry_owner", "set session authorization gantry_owner", "set role supabase_admin", "grant supabase_admin to postgres"]
-    {
+    for sql in [
+        "set role gantry_owner",
+        "set session authorization gantry_owner",
+        "set role supabase_admin",
+        "grant supabase_admin to postgres",
+    ] {
         assert!(client.batch_execute(sql).await.is_err(), "{sql}");
     }
 }
@@ -127,14 +225,30 @@ async fn what_a_client_may_ask_for_at_the_start_makes_it_nobody_else() {
 async fn a_cancel_key_is_of_use_only_to_who_has_it() {
     let way = Way::new().await;
     let client = way.connect().await;
-    let pid: i32 = client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
-    let sleeping = tokio::spawn(async move { client.simple_query("select pg_sleep(1)").await.map(drop) });
+    let pid: i32 = client
+        .query_one("select pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let sleeping =
+        tokio::spawn(async move { client.simple_query("select pg_sleep(1)").await.map(drop) });
     for secret in [[0; 4], [0xff; 4], Entropy::system().bytes()] {
         let mut raw = way.raw().await;
-        raw.send(&packet(&[&80_877_102_u32.to_be_bytes()[..], &pid.to_be_bytes(), &secret].concat())).await;
+        raw.send(&packet(
+            &[
+                &80_877_102_u32.to_be_bytes()[..],
+                &pid.to_be_bytes(),
+                &secret,
+            ]
+            .concat(),
+        ))
+        .await;
         assert_eq!(raw.rest().await, b"", "nobody is told anything");
     }
-    sleeping.await.unwrap().expect("it was cancelled by a stranger");
+    sleeping
+        .await
+        .unwrap()
+        .expect("it was cancelled by a stranger");
 }
 
 #[tokio::test]
@@ -148,17 +262,53 @@ async fn packets_that_are_none_are_refused_in_words() {
         ("too short", 7_u32.to_be_bytes().to_vec(), "08P01"),
         ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec(), "08P01"),
         ("SSH", b"SSH-2.0-x\r\n".to_vec(), "08P01"),
-        ("version 2", packet(&[&[0, 2, 0, 0][..], &[0; 288]].concat()), "0A000"),
+        (
+            "version 2",
+            packet(&[&[0, 2, 0, 0][..], &[0; 288]].concat()),
+            "0A000",
+        ),
         ("no terminator", packet(b"\0\x03\0\0user\0x"), "08P01"),
-        ("bytes after the terminator", packet(&[&startup(&[("user", &user)])[4..], b"x\0"].concat()), "08P01"),
-        ("a zero in a name", startup(&[("user", &format!("postgres\0.{}", way.project))]), "08P01"),
-        ("two users", startup(&[("user", &user), ("user", "supabase_admin")]), "08P01"),
+        (
+            "bytes after the terminator",
+            packet(&[&startup(&[("user", &user)])[4..], b"x\0"].concat()),
+            "08P01",
+        ),
+        (
+            "a zero in a name",
+            startup(&[("user", &format!("postgres\0.{}", way.project))]),
+            "08P01",
+        ),
+        (
+            "two users",
+            startup(&[("user", &user), ("user", "supabase_admin")]),
+            "08P01",
+        ),
         ("no user", startup(&[("database", "postgres")]), "28000"),
-        ("nobody", startup(&[("user", &format!(".{}", way.project))]), "28000"),
-        ("an unknown project", startup(&[("user", "postgres.aaaaaaaaaaaaaaaaaaaa")]), "XX000"),
-        ("a path", startup(&[("user", "postgres.../../control/./../")]), "XX000"),
-        ("a long database", startup(&[("user", &user), ("database", &long)]), "08P01"),
-        ("questions without end", packet(&80_877_104_u32.to_be_bytes()).repeat(9), ""),
+        (
+            "nobody",
+            startup(&[("user", &format!(".{}", way.project))]),
+            "28000",
+        ),
+        (
+            "an unknown project",
+            startup(&[("user", "postgres.aaaaaaaaaaaaaaaaaaaa")]),
+            "XX000",
+        ),
+        (
+            "a path",
+            startup(&[("user", "postgres.../../control/./../")]),
+            "XX000",
+        ),
+        (
+            "a long database",
+            startup(&[("user", &user), ("database", &long)]),
+            "08P01",
+        ),
+        (
+            "questions without end",
+            packet(&80_877_104_u32.to_be_bytes()).repeat(9),
+            "",
+        ),
     ] {
         let mut raw = way.raw().await;
         raw.send(&bytes).await;
@@ -171,7 +321,12 @@ async fn packets_that_are_none_are_refused_in_words() {
     }
     // Nothing of it harmed anybody.
     assert_eq!(number(&way.connect().await, "select 1::bigint").await, 1);
-    assert_eq!(refusal(&config(way.address, "x.aaaaaaaaaaaaaaaaaaaa")).await.0, SqlState::INTERNAL_ERROR);
+    assert_eq!(
+        refusal(&config(way.address, "x.aaaaaaaaaaaaaaaaaaaa"))
+            .await
+            .0,
+        SqlState::INTERNAL_ERROR
+    );
 }
 
 #[tokio::test]
@@ -179,7 +334,11 @@ async fn words_sent_before_the_question_for_tls_is_answered_do_not_become_the_cl
     let way = Way::new().await;
     let mut raw = way.raw().await;
     // In one segment with the question: what somebody on the way could have put there.
-    let injected = [packet(&80_877_103_u32.to_be_bytes()), startup(&[("user", &format!("postgres.{}", way.project))])].concat();
+    let injected = [
+        packet(&80_877_103_u32.to_be_bytes()),
+        startup(&[("user", &format!("postgres.{}", way.project))]),
+    ]
+    .concat();
     raw.send(&injected).await;
     let rest = raw.rest().await;
     assert!(rest[0] == b'S' && !rest.contains(&b'R'), "{rest:?}");
@@ -189,7 +348,11 @@ async fn words_sent_before_the_question_for_tls_is_answered_do_not_become_the_cl
 #[tokio::test]
 async fn garbage_is_survived() {
     let way = Way::new().await;
-    let valid = startup(&[("user", &format!("postgres.{}", way.project)), ("database", "postgres"), ("options", "-c a=b")]);
+    let valid = startup(&[
+        ("user", &format!("postgres.{}", way.project)),
+        ("database", "postgres"),
+        ("options", "-c a=b"),
+    ]);
     let strategy = (
         proptest::collection::vec((0..valid.len(), any::<u8>()), 0..6),
         0..=valid.len(),
@@ -212,7 +375,10 @@ async fn garbage_is_survived() {
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut raw.0).await;
         let rest = raw.rest().await;
         // A challenge at most: nobody is in.
-        assert!(rest.is_empty() || [b'E', b'R', b'N', b'S'].contains(&rest[0]), "{rest:?}");
+        assert!(
+            rest.is_empty() || [b'E', b'R', b'N', b'S'].contains(&rest[0]),
+            "{rest:?}"
+        );
         assert!(!rest.ends_with(b"Z\0\0\0\x05I"), "{rest:?}");
     }
     assert_eq!(number(&way.connect().await, "select 1::bigint").await, 1);

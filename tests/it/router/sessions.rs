@@ -15,26 +15,55 @@ use crate::support::machine::PATIENCE;
 async fn a_project_is_reached_by_each_of_its_names() {
     let way = Way::new().await;
     let mut by_option = config(way.address, "postgres");
-    by_option.options(format!("reference={} -c statement_timeout=4711", way.project));
+    by_option.options(format!(
+        "reference={} -c statement_timeout=4711",
+        way.project
+    ));
     let plain = connect(&by_option).await.unwrap();
-    let timeout: String = plain.query_one("show statement_timeout", &[]).await.unwrap().get(0);
+    let timeout: String = plain
+        .query_one("show statement_timeout", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(timeout, "4711ms", "other options are passed on");
 
     let mut by_suffix = way.config("postgres");
     by_suffix.dbname("postgres");
     let client = connect(&by_suffix).await.unwrap();
-    let row = client.query_one("select current_user::text, session_user::text, current_setting('is_superuser')", &[]).await.unwrap();
-    assert_eq!([0, 1, 2].map(|n| row.get::<_, String>(n)), ["postgres", "postgres", "off"]);
+    let row = client
+        .query_one(
+            "select current_user::text, session_user::text, current_setting('is_superuser')",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        [0, 1, 2].map(|n| row.get::<_, String>(n)),
+        ["postgres", "postgres", "off"]
+    );
 
-    for host in [format!("db.{}.example.test", way.project), format!("{}.example.test", way.project)] {
+    for host in [
+        format!("db.{}.example.test", way.project),
+        format!("{}.example.test", way.project),
+    ] {
         let mut by_host = tokio_postgres::Config::new();
-        by_host.host(&host).hostaddr([127, 0, 0, 1].into()).port(way.address.port()).user("postgres").password(PASSWORD).dbname("postgres");
+        by_host
+            .host(&host)
+            .hostaddr([127, 0, 0, 1].into())
+            .port(way.address.port())
+            .user("postgres")
+            .password(PASSWORD)
+            .dbname("postgres");
         by_host.ssl_mode(tokio_postgres::config::SslMode::Require);
         let (client, connection) = by_host.connect(way.tls()).await.unwrap();
         tokio::spawn(connection);
         assert_eq!(number(&client, "select 7::bigint").await, 7, "{host}");
     }
-    assert_eq!(refusal(&config(way.address, "postgres")).await.0, SqlState::INTERNAL_ERROR, "nothing names it");
+    assert_eq!(
+        refusal(&config(way.address, "postgres")).await.0,
+        SqlState::INTERNAL_ERROR,
+        "nothing names it"
+    );
 }
 
 #[tokio::test]
@@ -45,7 +74,10 @@ async fn a_password_opens_its_own_project_only() {
         body["db_pass"] = "another horse".into();
         body
     });
-    let other = other.send().await.expect(201).json()["ref"].as_str().unwrap().to_owned();
+    let other = other.send().await.expect(201).json()["ref"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     // Right after it was asked for: a connection waits until it is there.
     let mut there = config(way.address, &format!("postgres.{other}"));
     assert_eq!(refusal(&there).await.0, SqlState::INVALID_PASSWORD);
@@ -59,7 +91,11 @@ async fn a_password_opens_its_own_project_only() {
         let mut own = config(way.address, &format!("{role}.{other}"));
         own.password(password);
         let client = connect(&own).await.unwrap();
-        let me: String = client.query_one("select current_user::text", &[]).await.unwrap().get(0);
+        let me: String = client
+            .query_one("select current_user::text", &[])
+            .await
+            .unwrap()
+            .get(0);
         assert_eq!(me, role);
     }
     let mut wrong = way.config("postgres");
@@ -67,8 +103,15 @@ async fn a_password_opens_its_own_project_only() {
     assert_eq!(refusal(&wrong).await.0, SqlState::INVALID_PASSWORD);
 
     // A new password is known at once: nothing is kept.
-    let changed = way.app.patch(&format!("/v1/projects/{other}/database/password")).as_(&way.app.owner);
-    changed.json(&serde_json::json!({"password": "third"})).send().await.expect(200);
+    let changed = way
+        .app
+        .patch(&format!("/v1/projects/{other}/database/password"))
+        .as_(&way.app.owner);
+    changed
+        .json(&serde_json::json!({"password": "third"}))
+        .send()
+        .await
+        .expect(200);
     assert_eq!(refusal(&there).await.0, SqlState::INVALID_PASSWORD);
     there.password("third");
     connect(&there).await.unwrap();
@@ -93,28 +136,60 @@ async fn notifications_copies_and_great_rows_pass() {
         .await
         .unwrap();
     }
-    client.batch_execute("notify news, 'headline'").await.unwrap();
-    assert_eq!(timeout(PATIENCE, notification(&mut connection)).await.unwrap(), "headline");
+    client
+        .batch_execute("notify news, 'headline'")
+        .await
+        .unwrap();
+    assert_eq!(
+        timeout(PATIENCE, notification(&mut connection))
+            .await
+            .unwrap(),
+        "headline"
+    );
 
-    client.batch_execute("create table lines (n int, text text)").await.unwrap();
+    client
+        .batch_execute("create table lines (n int, text text)")
+        .await
+        .unwrap();
     let mut sink = pin!(client.copy_in("copy lines from stdin").await.unwrap());
     for n in 0..1000 {
-        sink.send(Bytes::from(format!("{n}\t{}\n", "x".repeat(1000)))).await.unwrap();
+        sink.send(Bytes::from(format!("{n}\t{}\n", "x".repeat(1000))))
+            .await
+            .unwrap();
     }
     assert_eq!(sink.finish().await.unwrap(), 1000);
     let out = pin!(client.copy_out("copy lines to stdout").await.unwrap());
     let bytes: Vec<Bytes> = out.try_collect().await.unwrap();
-    assert_eq!(bytes.iter().map(Bytes::len).sum::<usize>(), (0..1000).map(|n: u32| n.to_string().len() + 1 + 1000 + 1).sum::<usize>());
+    assert_eq!(
+        bytes.iter().map(Bytes::len).sum::<usize>(),
+        (0..1000)
+            .map(|n: u32| n.to_string().len() + 1 + 1000 + 1)
+            .sum::<usize>()
+    );
 
-    let great: String = client.query_one("select repeat('äö', 8000000)", &[]).await.unwrap().get(0);
+    let great: String = client
+        .query_one("select repeat('äö', 8000000)", &[])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(great.len(), 32_000_000);
-    let back: i64 = client.query_one("select length($1::text)::bigint", &[&great]).await.unwrap().get(0);
+    let back: i64 = client
+        .query_one("select length($1::text)::bigint", &[&great])
+        .await
+        .unwrap()
+        .get(0);
     assert_eq!(back, 16_000_000);
 
     // As a client with a pipeline sends them.
     let many = join_all((0..200_i32).map(|n| {
         let client = &client;
-        async move { client.query_one("select $1::int4", &[&n]).await.unwrap().get::<_, i32>(0) }
+        async move {
+            client
+                .query_one("select $1::int4", &[&n])
+                .await
+                .unwrap()
+                .get::<_, i32>(0)
+        }
     }))
     .await;
     assert_eq!(many, (0..200).collect::<Vec<_>>());
@@ -123,15 +198,20 @@ async fn notifications_copies_and_great_rows_pass() {
 async fn interrupted(client: &tokio_postgres::Client, token: CancelToken, tls: bool, way: &Way) {
     let sleeping = client.simple_query("select pg_sleep(60)");
     let cancelling = async {
-        let busy =
-            "select count(*) from pg_stat_activity where query like '%pg_sleep(60)%' and state = 'active' and pid <> pg_backend_pid()";
+        let busy = "select count(*) from pg_stat_activity where query like '%pg_sleep(60)%' and state = 'active' and pid <> pg_backend_pid()";
         let watcher = way.connect().await;
         while number(&watcher, busy).await == 0 {
             tokio::task::yield_now().await;
         }
-        if tls { token.cancel_query(way.tls()).await.unwrap() } else { token.cancel_query(NoTls).await.unwrap() }
+        if tls {
+            token.cancel_query(way.tls()).await.unwrap()
+        } else {
+            token.cancel_query(NoTls).await.unwrap()
+        }
     };
-    let (ended, ()) = timeout(PATIENCE, async { tokio::join!(sleeping, cancelling) }).await.expect("it is not cancelled");
+    let (ended, ()) = timeout(PATIENCE, async { tokio::join!(sleeping, cancelling) })
+        .await
+        .expect("it is not cancelled");
     assert_eq!(ended.unwrap_err().code(), Some(&SqlState::QUERY_CANCELED));
 }
 
@@ -147,8 +227,14 @@ async fn a_statement_is_cancelled_also_after_many_connections() {
     interrupted(&client, client.cancel_token(), false, &way).await;
 
     let mut encrypted = tokio_postgres::Config::new();
-    encrypted.host("example.test").hostaddr([127, 0, 0, 1].into()).port(way.address.port());
-    encrypted.user(format!("postgres.{}", way.project)).password(PASSWORD).dbname("postgres");
+    encrypted
+        .host("example.test")
+        .hostaddr([127, 0, 0, 1].into())
+        .port(way.address.port());
+    encrypted
+        .user(format!("postgres.{}", way.project))
+        .password(PASSWORD)
+        .dbname("postgres");
     encrypted.ssl_mode(tokio_postgres::config::SslMode::Require);
     let (client, connection) = encrypted.connect(way.tls()).await.unwrap();
     tokio::spawn(connection);
@@ -166,7 +252,11 @@ async fn a_crowd_is_served_as_far_as_the_server_goes() {
                 Some(client)
             }
             Err(error) => {
-                assert_eq!(error.code(), Some(&SqlState::TOO_MANY_CONNECTIONS), "{error:?}");
+                assert_eq!(
+                    error.code(),
+                    Some(&SqlState::TOO_MANY_CONNECTIONS),
+                    "{error:?}"
+                );
                 None
             }
         }
@@ -193,33 +283,71 @@ async fn psql_connects_and_verifies_the_certificate() {
         return;
     }
     let run = |extra: String| {
-        let url = format!("host=example.test hostaddr=127.0.0.1 port={} dbname=postgres {extra}", way.address.port());
+        let url = format!(
+            "host=example.test hostaddr=127.0.0.1 port={} dbname=postgres {extra}",
+            way.address.port()
+        );
         let mut command = Command::new(&psql);
-        command.args(["-w", "-X", "-A", "-t", &url, "-c", "select 6 * 7"]).env("PGPASSWORD", PASSWORD);
+        command
+            .args(["-w", "-X", "-A", "-t", &url, "-c", "select 6 * 7"])
+            .env("PGPASSWORD", PASSWORD);
         tokio::task::spawn_blocking(move || command.output().unwrap())
     };
-    let ca = format!("sslmode=verify-full sslrootcert={}", way.authority.display());
+    let ca = format!(
+        "sslmode=verify-full sslrootcert={}",
+        way.authority.display()
+    );
     let user = format!("user=postgres.{}", way.project);
-    for ways in [format!("{user} {ca}"), format!("{user} sslmode=disable"), format!("user=postgres options=reference={} {ca}", way.project)]
-    {
+    for ways in [
+        format!("{user} {ca}"),
+        format!("{user} sslmode=disable"),
+        format!("user=postgres options=reference={} {ca}", way.project),
+    ] {
         let output = run(ways.clone()).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n", "{ways}: {output:?}");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "42\n",
+            "{ways}: {output:?}"
+        );
     }
     // What is offered does not lie: the channel ends at the router, and nobody can bind to it.
-    let output = run(format!("{user} {ca} channel_binding=require")).await.unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("channel binding"), "{output:?}");
+    let output = run(format!("{user} {ca} channel_binding=require"))
+        .await
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("channel binding"),
+        "{output:?}"
+    );
 }
 
 #[tokio::test]
 async fn logical_replication_passes_and_physical_does_not() {
     let way = Way::new().await;
-    let parameters = |kind| [("user", format!("postgres.{}", way.project)), ("database", "postgres".to_owned()), ("replication", kind)];
-    for (kind, first) in [("database".to_owned(), b'R'), ("true".to_owned(), b'E'), ("on".to_owned(), b'E')] {
+    let parameters = |kind| {
+        [
+            ("user", format!("postgres.{}", way.project)),
+            ("database", "postgres".to_owned()),
+            ("replication", kind),
+        ]
+    };
+    for (kind, first) in [
+        ("database".to_owned(), b'R'),
+        ("true".to_owned(), b'E'),
+        ("on".to_owned(), b'E'),
+    ] {
         let mut raw = way.raw().await;
         let parameters = parameters(kind.clone());
-        raw.send(&super::startup(&parameters.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>())).await;
+        raw.send(&super::startup(
+            &parameters
+                .iter()
+                .map(|(name, value)| (*name, value.as_str()))
+                .collect::<Vec<_>>(),
+        ))
+        .await;
         let mut answer = [0];
-        tokio::io::AsyncReadExt::read_exact(&mut raw.0, &mut answer).await.unwrap();
+        tokio::io::AsyncReadExt::read_exact(&mut raw.0, &mut answer)
+            .await
+            .unwrap();
         assert_eq!(answer[0], first, "{kind}");
     }
 }

@@ -13,7 +13,12 @@ use crate::support::{
 };
 
 async fn ask(way: &Way, what: &str) {
-    way.app.post(&format!("/v1/projects/{}/{what}", way.project)).as_(&way.app.owner).send().await.expect(200);
+    way.app
+        .post(&format!("/v1/projects/{}/{what}", way.project))
+        .as_(&way.app.owner)
+        .send()
+        .await
+        .expect(200);
 }
 
 /// Returns when the session has ended.
@@ -35,7 +40,10 @@ async fn a_paused_project_says_so_and_comes_back() {
     ended(&client).await;
     let error = connect(&way.config("postgres")).await.unwrap_err();
     let error = error.as_db_error().unwrap();
-    assert_eq!((error.code(), error.message()), (&SqlState::CANNOT_CONNECT_NOW, "the project is paused"));
+    assert_eq!(
+        (error.code(), error.message()),
+        (&SqlState::CANNOT_CONNECT_NOW, "the project is paused")
+    );
     assert!(error.hint().unwrap().contains("/restore"), "{error:?}");
 
     ask(&way, "restore").await;
@@ -59,22 +67,49 @@ async fn a_restart_and_a_killed_server_end_sessions_and_let_new_ones_in() {
         loop {
             match connect(&way.config("postgres")).await {
                 Ok(client) => break client,
-                Err(error) => assert_eq!(error.code(), Some(&SqlState::CANNOT_CONNECT_NOW), "{error:?}"),
+                Err(error) => assert_eq!(
+                    error.code(),
+                    Some(&SqlState::CANNOT_CONNECT_NOW),
+                    "{error:?}"
+                ),
             }
         }
     };
-    let client = timeout(PATIENCE, again).await.expect("nobody is let in any more");
-    assert_eq!(number(&client, "select count(*) from pg_class where relname = 'kept'").await, 1);
+    let client = timeout(PATIENCE, again)
+        .await
+        .expect("nobody is let in any more");
+    assert_eq!(
+        number(
+            &client,
+            "select count(*) from pg_class where relname = 'kept'"
+        )
+        .await,
+        1
+    );
 }
 
 #[tokio::test]
 async fn a_project_that_is_gone_or_elsewhere_is_not_there() {
     let way = Way::new().await;
     let elsewhere = super::config(way.address, &format!("postgres.{}", way.app.home.project));
-    assert_eq!(refusal(&elsewhere).await, (SqlState::CANNOT_CONNECT_NOW, "the project's database is on another machine".to_owned()));
-    way.app.delete(&format!("/v1/projects/{}", way.project)).as_(&way.app.owner).send().await.expect(200);
+    assert_eq!(
+        refusal(&elsewhere).await,
+        (
+            SqlState::CANNOT_CONNECT_NOW,
+            "the project's database is on another machine".to_owned()
+        )
+    );
+    way.app
+        .delete(&format!("/v1/projects/{}", way.project))
+        .as_(&way.app.owner)
+        .send()
+        .await
+        .expect(200);
     let (code, message) = refusal(&way.config("postgres")).await;
-    assert_eq!((code, message.as_str()), (SqlState::INTERNAL_ERROR, "Tenant or user not found"));
+    assert_eq!(
+        (code, message.as_str()),
+        (SqlState::INTERNAL_ERROR, "Tenant or user not found")
+    );
 }
 
 #[tokio::test]
@@ -95,7 +130,10 @@ async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     slept.expect("a statement was cut off");
     ended(&working).await;
     timeout(PATIENCE, way.router).await.unwrap().unwrap();
-    assert!(tokio::net::TcpStream::connect(way.address).await.is_err(), "it still takes connections");
+    assert!(
+        tokio::net::TcpStream::connect(way.address).await.is_err(),
+        "it still takes connections"
+    );
 }
 
 /// With no project: nobody who says nothing holds a place for long.
@@ -105,7 +143,13 @@ async fn who_says_nothing_is_hung_up_on() {
     let project = app.home.project.clone();
     let way = Way::to(app, project).await;
     let mut silent = Vec::new();
-    for said in [&b""[..], b"\0", b"\0\0\0\x50\0\x03\0\0us", b"\0\0\0\x08\x04\xd2\x16\x2f", b"\x16\x03\x01"] {
+    for said in [
+        &b""[..],
+        b"\0",
+        b"\0\0\0\x50\0\x03\0\0us",
+        b"\0\0\0\x08\x04\xd2\x16\x2f",
+        b"\x16\x03\x01",
+    ] {
         let mut raw = way.raw().await;
         raw.send(said).await;
         silent.push(raw);
@@ -115,5 +159,8 @@ async fn who_says_nothing_is_hung_up_on() {
         let closed = timeout(Duration::from_secs(30), raw.0.read_to_end(&mut rest)).await;
         assert!(closed.is_ok() && rest.len() <= 1, "{rest:?}");
     }
-    assert_eq!(way.metric("gantry_router_connections_total{outcome=\"malformed\"}"), 5);
+    assert_eq!(
+        way.metric("gantry_router_connections_total{outcome=\"malformed\"}"),
+        5
+    );
 }

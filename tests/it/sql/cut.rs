@@ -40,7 +40,11 @@ impl Wire {
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let server: PathBuf = server.socket().path().into();
         let cut = tokio::spawn(async move { carry(&listener, server, cut).await.unwrap() });
-        Self { target: Target::new(our_own(folder.path().join("socket"))), cut, _folder: folder }
+        Self {
+            target: Target::new(our_own(folder.path().join("socket"))),
+            cut,
+            _folder: folder,
+        }
     }
 
     /// Whether it was cut, or ended before that.
@@ -84,18 +88,34 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
 async fn assert_whole(server: &Target, n: usize, what: &str) -> bool {
     wait_until_idle(server).await;
     let made = one(server, &format!("select to_regclass('t{n}') is not null")).await == json!(true);
-    let recorded = migrations::list(server, LIMITS).await.unwrap().iter().any(|row| row.name.as_deref() == Some(&format!("m{n}")));
+    let recorded = migrations::list(server, LIMITS)
+        .await
+        .unwrap()
+        .iter()
+        .any(|row| row.name.as_deref() == Some(&format!("m{n}")));
     assert_eq!(made, recorded, "{what}");
     made
 }
 
 fn migration(n: usize) -> NewMigration {
-    let migration = keyed(&format!("create table t{n} (); insert into log values ({n})"), &format!("k{n}"));
-    NewMigration { name: Some(format!("m{n}")), rollback: Some(format!("drop table t{n}")), ..migration }
+    let migration = keyed(
+        &format!("create table t{n} (); insert into log values ({n})"),
+        &format!("k{n}"),
+    );
+    NewMigration {
+        name: Some(format!("m{n}")),
+        rollback: Some(format!("drop table t{n}")),
+        ..migration
+    }
 }
 
 fn cuts() -> impl Iterator<Item = Cut> {
-    (1..).flat_map(|messages| [false, true].map(|delivered| Cut { messages, delivered }))
+    (1..).flat_map(|messages| {
+        [false, true].map(|delivered| Cut {
+            messages,
+            delivered,
+        })
+    })
 }
 
 #[tokio::test]
@@ -107,7 +127,11 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
         let wire = Wire::to(&server, cut);
         let outcome = apply(&wire.target, &clock(), &migration(n), BUDGET).await;
         let was_cut = wire.was_cut().await;
-        assert_eq!(matches!(outcome, Err(Error::DatabaseUnreachable)), was_cut, "{cut:?}: {outcome:?}");
+        assert_eq!(
+            matches!(outcome, Err(Error::DatabaseUnreachable)),
+            was_cut,
+            "{cut:?}: {outcome:?}"
+        );
         let whole = assert_whole(&server, n, &format!("{cut:?}")).await;
         if !was_cut {
             break;
@@ -118,9 +142,15 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
             not += 1;
         }
         // Sent again by a client that never heard of the first.
-        let again = apply(&server, &clock(), &migration(n), BUDGET).await.unwrap();
+        let again = apply(&server, &clock(), &migration(n), BUDGET)
+            .await
+            .unwrap();
         assert_eq!(again.replayed, whole, "{cut:?}");
-        assert_eq!(one(&server, &format!("select count(*) from log where n = {n}")).await, json!(1), "{cut:?}");
+        assert_eq!(
+            one(&server, &format!("select count(*) from log where n = {n}")).await,
+            json!(1),
+            "{cut:?}"
+        );
     }
     // Only the loss of the commit's answer leaves it applied.
     assert!(applied == 1 && not > 12, "{applied} applied, {not} not");
@@ -132,11 +162,18 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
     run(&server, "create table log (n int)").await.unwrap();
     let (mut undone, mut not) = (0, 0);
     for (n, cut) in cuts().enumerate() {
-        let version = apply(&server, &clock(), &migration(n), BUDGET).await.unwrap().version;
+        let version = apply(&server, &clock(), &migration(n), BUDGET)
+            .await
+            .unwrap()
+            .version;
         let wire = Wire::to(&server, cut);
         let outcome = roll_back(&wire.target, &version, BUDGET).await;
         let was_cut = wire.was_cut().await;
-        assert_eq!(matches!(outcome, Err(Error::DatabaseUnreachable)), was_cut, "{cut:?}: {outcome:?}");
+        assert_eq!(
+            matches!(outcome, Err(Error::DatabaseUnreachable)),
+            was_cut,
+            "{cut:?}: {outcome:?}"
+        );
         let whole = assert_whole(&server, n, &format!("{cut:?}")).await;
         if !was_cut {
             break;
@@ -146,7 +183,9 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
         } else {
             undone += 1;
         }
-        roll_back(&server, &version, BUDGET).await.expect("again is no error");
+        roll_back(&server, &version, BUDGET)
+            .await
+            .expect("again is no error");
         assert!(!assert_whole(&server, n, "again").await);
     }
     assert!(undone == 1 && not > 6, "{undone} undone, {not} not");
@@ -156,11 +195,23 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
 async fn cut_anywhere_a_rename_is_done_or_not() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
-    let version = apply(&server, &clock(), &migration(0), BUDGET).await.unwrap().version;
+    let version = apply(&server, &clock(), &migration(0), BUDGET)
+        .await
+        .unwrap()
+        .version;
     for (n, cut) in cuts().enumerate() {
         let name = format!("r{n}");
         let wire = Wire::to(&server, cut);
-        let _ = patch(&wire.target, &version, &Patch { name: Some(name.clone()), rollback: Some(name.clone()) }, BUDGET).await;
+        let _ = patch(
+            &wire.target,
+            &version,
+            &Patch {
+                name: Some(name.clone()),
+                rollback: Some(name.clone()),
+            },
+            BUDGET,
+        )
+        .await;
         let was_cut = wire.was_cut().await;
         wait_until_idle(&server).await;
         let row = migrations::get(&server, &version, LIMITS).await.unwrap();

@@ -12,15 +12,26 @@ use serde_json::{Value, json};
 use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server};
 
 fn undoable(query: &str, rollback: &str) -> NewMigration {
-    NewMigration { rollback: Some(rollback.into()), ..new(query) }
+    NewMigration {
+        rollback: Some(rollback.into()),
+        ..new(query)
+    }
 }
 
 async fn add(target: &Target, migration: &NewMigration) -> String {
-    apply(target, &clock(), migration, BUDGET).await.unwrap().version
+    apply(target, &clock(), migration, BUDGET)
+        .await
+        .unwrap()
+        .version
 }
 
 async fn versions(target: &Target) -> Vec<String> {
-    migrations::list(target, LIMITS).await.unwrap().into_iter().map(|migration| migration.version).collect()
+    migrations::list(target, LIMITS)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|migration| migration.version)
+        .collect()
 }
 
 /// The command line's own history, as it creates and fills it.
@@ -34,11 +45,20 @@ const THEIRS: &str = "create schema if not exists supabase_migrations;
 #[tokio::test]
 async fn one_migration_is_shown_with_all_that_is_known() {
     let target = server().await;
-    assert!(matches!(get(&target, "20261101091503", LIMITS).await, Err(Error::NotFound)), "no history yet");
+    assert!(
+        matches!(
+            get(&target, "20261101091503", LIMITS).await,
+            Err(Error::NotFound)
+        ),
+        "no history yet"
+    );
     let migration = NewMigration {
         name: Some("first".into()),
         created_by: Some("me@example.com".into()),
-        ..NewMigration { rollback: Some("drop table a".into()), ..keyed("create table a ()", "k") }
+        ..NewMigration {
+            rollback: Some("drop table a".into()),
+            ..keyed("create table a ()", "k")
+        }
     };
     let version = add(&target, &migration).await;
     assert_eq!(
@@ -47,20 +67,38 @@ async fn one_migration_is_shown_with_all_that_is_known() {
             "created_by": "me@example.com", "idempotency_key": "k"})
     );
     let bare = add(&target, &new("select 1")).await;
-    assert_eq!(json!(get(&target, &bare, LIMITS).await.unwrap()), json!({"version": bare, "statements": ["select 1"]}));
-    assert!(matches!(get(&target, "1", LIMITS).await, Err(Error::NotFound)));
+    assert_eq!(
+        json!(get(&target, &bare, LIMITS).await.unwrap()),
+        json!({"version": bare, "statements": ["select 1"]})
+    );
+    assert!(matches!(
+        get(&target, "1", LIMITS).await,
+        Err(Error::NotFound)
+    ));
 }
 
 #[tokio::test]
 async fn what_is_only_recorded_does_not_run() {
     let target = server().await;
-    let migration = NewMigration { name: Some("by hand".into()), ..keyed("create index concurrently on nowhere (a)", "k") };
+    let migration = NewMigration {
+        name: Some("by hand".into()),
+        ..keyed("create index concurrently on nowhere (a)", "k")
+    };
     let first = record(&target, &clock(), &migration, BUDGET).await.unwrap();
-    assert_eq!((first.version.as_str(), first.replayed), ("20261101091503", false));
+    assert_eq!(
+        (first.version.as_str(), first.replayed),
+        ("20261101091503", false)
+    );
     let again = record(&target, &clock(), &migration, BUDGET).await.unwrap();
-    assert_eq!((again.version, again.replayed), (first.version.clone(), true));
+    assert_eq!(
+        (again.version, again.replayed),
+        (first.version.clone(), true)
+    );
     let shown = json!(get(&target, &first.version, LIMITS).await.unwrap());
-    assert_eq!((&shown["name"], &shown["statements"]), (&json!("by hand"), &json!([migration.query])));
+    assert_eq!(
+        (&shown["name"], &shown["statements"]),
+        (&json!("by hand"), &json!([migration.query]))
+    );
     // The next one comes after it, applied or not.
     assert_eq!(add(&target, &new("select 1")).await, "20261101091504");
 }
@@ -68,49 +106,128 @@ async fn what_is_only_recorded_does_not_run() {
 #[tokio::test]
 async fn a_key_stands_for_one_request() {
     let target = server().await;
-    let first = NewMigration { name: Some("a".into()), ..keyed("create table a ()", "k") };
+    let first = NewMigration {
+        name: Some("a".into()),
+        ..keyed("create table a ()", "k")
+    };
     let version = add(&target, &first).await;
     let others = [
-        NewMigration { query: "create table b ()".into(), ..first.clone() },
-        NewMigration { name: Some("b".into()), ..first.clone() },
-        NewMigration { name: None, ..first.clone() },
-        NewMigration { rollback: Some(String::new()), ..first.clone() },
+        NewMigration {
+            query: "create table b ()".into(),
+            ..first.clone()
+        },
+        NewMigration {
+            name: Some("b".into()),
+            ..first.clone()
+        },
+        NewMigration {
+            name: None,
+            ..first.clone()
+        },
+        NewMigration {
+            rollback: Some(String::new()),
+            ..first.clone()
+        },
     ];
     for other in &others {
-        assert!(matches!(apply(&target, &clock(), other, BUDGET).await, Err(Error::Conflict(_))), "{other:?}");
+        assert!(
+            matches!(
+                apply(&target, &clock(), other, BUDGET).await,
+                Err(Error::Conflict(_))
+            ),
+            "{other:?}"
+        );
     }
     let recorded = record(&target, &clock(), &first, BUDGET).await;
-    assert!(matches!(recorded, Err(Error::Conflict(_))), "recording is not applying");
+    assert!(
+        matches!(recorded, Err(Error::Conflict(_))),
+        "recording is not applying"
+    );
 
     // Neither another caller nor a later name makes it another request.
-    patch(&target, &version, &Patch { name: Some("renamed".into()), rollback: Some("drop table a".into()) }, BUDGET).await.unwrap();
-    let again = NewMigration { created_by: Some("another".into()), ..first.clone() };
-    assert!(apply(&target, &clock(), &again, BUDGET).await.unwrap().replayed);
+    patch(
+        &target,
+        &version,
+        &Patch {
+            name: Some("renamed".into()),
+            rollback: Some("drop table a".into()),
+        },
+        BUDGET,
+    )
+    .await
+    .unwrap();
+    let again = NewMigration {
+        created_by: Some("another".into()),
+        ..first.clone()
+    };
+    assert!(
+        apply(&target, &clock(), &again, BUDGET)
+            .await
+            .unwrap()
+            .replayed
+    );
     assert_eq!(versions(&target).await, [version.as_str()]);
 
     // Taken back, the key is free again: also for something else.
     roll_back(&target, &version, BUDGET).await.unwrap();
-    assert!(!apply(&target, &clock(), &others[0], BUDGET).await.unwrap().replayed);
-    assert_eq!(one(&target, "select to_regclass('b')::text").await, json!("b"));
+    assert!(
+        !apply(&target, &clock(), &others[0], BUDGET)
+            .await
+            .unwrap()
+            .replayed
+    );
+    assert_eq!(
+        one(&target, "select to_regclass('b')::text").await,
+        json!("b")
+    );
 }
 
 #[tokio::test]
 async fn a_history_without_the_requests_goes_by_the_text() {
     let target = server().await;
     add(&target, &keyed("create table a ()", "k")).await;
-    run(&target, "drop table supabase_migrations.gantry_requests").await.unwrap();
-    assert!(apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap().replayed);
-    assert!(matches!(apply(&target, &clock(), &keyed("create table b ()", "k"), BUDGET).await, Err(Error::Conflict(_))));
+    run(&target, "drop table supabase_migrations.gantry_requests")
+        .await
+        .unwrap();
+    assert!(
+        apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
+            .await
+            .unwrap()
+            .replayed
+    );
+    assert!(matches!(
+        apply(&target, &clock(), &keyed("create table b ()", "k"), BUDGET).await,
+        Err(Error::Conflict(_))
+    ));
 }
 
 #[tokio::test]
 async fn name_and_rollback_can_be_changed() {
     let target = server().await;
     run(&target, THEIRS).await.unwrap();
-    let change = |name: Option<&str>, rollback: Option<&str>| Patch { name: name.map(Into::into), rollback: rollback.map(Into::into) };
-    patch(&target, "20250101000000", &change(Some("ours"), None), BUDGET).await.unwrap();
-    patch(&target, "20250101000000", &change(None, Some("drop table theirs")), BUDGET).await.unwrap();
-    patch(&target, "20250101000000", &change(None, None), BUDGET).await.unwrap();
+    let change = |name: Option<&str>, rollback: Option<&str>| Patch {
+        name: name.map(Into::into),
+        rollback: rollback.map(Into::into),
+    };
+    patch(
+        &target,
+        "20250101000000",
+        &change(Some("ours"), None),
+        BUDGET,
+    )
+    .await
+    .unwrap();
+    patch(
+        &target,
+        "20250101000000",
+        &change(None, Some("drop table theirs")),
+        BUDGET,
+    )
+    .await
+    .unwrap();
+    patch(&target, "20250101000000", &change(None, None), BUDGET)
+        .await
+        .unwrap();
     assert_eq!(
         json!(get(&target, "20250101000000", LIMITS).await.unwrap()),
         json!({"version": "20250101000000", "name": "ours", "statements": ["create table theirs ()", "select 1"],
@@ -125,7 +242,9 @@ async fn name_and_rollback_can_be_changed() {
 #[tokio::test]
 async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
     let target = server().await;
-    run(&target, "create table log (at serial, what text)").await.unwrap();
+    run(&target, "create table log (at serial, what text)")
+        .await
+        .unwrap();
     let mut made = Vec::new();
     for n in 0..4 {
         made.push(
@@ -139,40 +258,87 @@ async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
             .await,
         );
     }
-    run(&target, "insert into supabase_migrations.schema_migrations (version) values ('init')").await.unwrap();
+    run(
+        &target,
+        "insert into supabase_migrations.schema_migrations (version) values ('init')",
+    )
+    .await
+    .unwrap();
     roll_back(&target, &made[1], BUDGET).await.unwrap();
-    assert_eq!(run(&target, "select what from log order by at").await.unwrap(), json!([{"what": "t3"}, {"what": "t2"}, {"what": "t1"}]));
-    assert_eq!(versions(&target).await, [made[0].as_str(), "init"], "a version that is no number has no place in the order");
-    roll_back(&target, &made[1], BUDGET).await.expect("again is no error");
+    assert_eq!(
+        run(&target, "select what from log order by at")
+            .await
+            .unwrap(),
+        json!([{"what": "t3"}, {"what": "t2"}, {"what": "t1"}])
+    );
+    assert_eq!(
+        versions(&target).await,
+        [made[0].as_str(), "init"],
+        "a version that is no number has no place in the order"
+    );
+    roll_back(&target, &made[1], BUDGET)
+        .await
+        .expect("again is no error");
     // Versions sort as text: one of other length is where its digits put it.
     roll_back(&target, "3", BUDGET).await.unwrap();
     assert_eq!(versions(&target).await, [made[0].as_str(), "init"]);
     roll_back(&target, "2", BUDGET).await.unwrap();
     assert_eq!(versions(&target).await, ["init"]);
-    assert_eq!(one(&target, "select count(*) from pg_tables where tablename ~ '^t[0-9]$'").await, json!(0));
+    assert_eq!(
+        one(
+            &target,
+            "select count(*) from pg_tables where tablename ~ '^t[0-9]$'"
+        )
+        .await,
+        json!(0)
+    );
 }
 
 #[tokio::test]
 async fn rolling_back_is_all_or_nothing() {
     let target = server().await;
     let first = add(&target, &undoable("create table a ()", "drop table a")).await;
-    let second = add(&target, &undoable("create table b ()", "drop table b;\ndrop table nope")).await;
+    let second = add(
+        &target,
+        &undoable("create table b ()", "drop table b;\ndrop table nope"),
+    )
+    .await;
     let third = add(&target, &undoable("create table c ()", "drop table c")).await;
     let all = [first.as_str(), second.as_str(), third.as_str()];
     let untouched = async || {
         assert_eq!(versions(&target).await, all);
-        assert_eq!(one(&target, "select count(*) from pg_tables where schemaname = 'public'").await, json!(3));
+        assert_eq!(
+            one(
+                &target,
+                "select count(*) from pg_tables where schemaname = 'public'"
+            )
+            .await,
+            json!(3)
+        );
     };
     assert_eq!(
         message(roll_back(&target, &first, BUDGET).await),
-        format!("Failed to run sql query: ERROR:  42P01: table \"nope\" does not exist\nCONTEXT:  rollback of {second}\n")
+        format!(
+            "Failed to run sql query: ERROR:  42P01: table \"nope\" does not exist\nCONTEXT:  rollback of {second}\n"
+        )
     );
     untouched().await;
-    let change = |rollback: &str| Patch { rollback: Some(rollback.into()), ..Patch::default() };
-    for (rollback, refused) in [("drop table b; commit", "cannot contain COMMIT (line 1)"), ("\nvacuum", "does not run VACUUM (line 2)")] {
-        patch(&target, &second, &change(rollback), BUDGET).await.unwrap();
+    let change = |rollback: &str| Patch {
+        rollback: Some(rollback.into()),
+        ..Patch::default()
+    };
+    for (rollback, refused) in [
+        ("drop table b; commit", "cannot contain COMMIT (line 1)"),
+        ("\nvacuum", "does not run VACUUM (line 2)"),
+    ] {
+        patch(&target, &second, &change(rollback), BUDGET)
+            .await
+            .unwrap();
         let refusal = message(roll_back(&target, &first, BUDGET).await);
-        assert!(refusal.starts_with(&format!("rollback of {second}: ")) && refusal.contains(refused), "{refusal}");
+        assert!(
+            refusal.starts_with(&format!("rollback of {second}: ")) && refusal.contains(refused),
+            "{refusal}"
+        );
         untouched().await;
     }
     run(&target, &format!("update supabase_migrations.schema_migrations set rollback = null where version <> '{third}'")).await.unwrap();
@@ -195,22 +361,48 @@ async fn rolling_back_is_all_or_nothing() {
 #[tokio::test]
 async fn the_command_line_reads_and_repairs_what_we_wrote() {
     let target = server().await;
-    let version = add(&target, &NewMigration { name: Some("ours".into()), ..keyed("create table a ()", "k") }).await;
+    let version = add(
+        &target,
+        &NewMigration {
+            name: Some("ours".into()),
+            ..keyed("create table a ()", "k")
+        },
+    )
+    .await;
     // `migration list`, `migration fetch`, then `migration repair` in both directions, and without versions.
-    let listed = run(&target, "select version from supabase_migrations.schema_migrations order by version").await.unwrap();
+    let listed = run(
+        &target,
+        "select version from supabase_migrations.schema_migrations order by version",
+    )
+    .await
+    .unwrap();
     assert_eq!(listed, json!([{"version": version}]));
     let fetched = "select version, coalesce(name, '') as name, statements from supabase_migrations.schema_migrations";
-    assert_eq!(run(&target, fetched).await.unwrap(), json!([{"version": version, "name": "ours", "statements": ["create table a ()"]}]));
-    let reverted = format!("delete from supabase_migrations.schema_migrations where version = any(array['{version}'])");
+    assert_eq!(
+        run(&target, fetched).await.unwrap(),
+        json!([{"version": version, "name": "ours", "statements": ["create table a ()"]}])
+    );
+    let reverted = format!(
+        "delete from supabase_migrations.schema_migrations where version = any(array['{version}'])"
+    );
     run(&target, &reverted).await.unwrap();
-    run(&target, THEIRS).await.expect("what it runs before every change finds our table");
+    run(&target, THEIRS)
+        .await
+        .expect("what it runs before every change finds our table");
     let upsert = "insert into supabase_migrations.schema_migrations(version, name, statements) values ('20250101000000', 'again', '{}')
                   on conflict (version) do update set name = excluded.name, statements = excluded.statements";
     run(&target, upsert).await.unwrap();
-    run(&target, "truncate supabase_migrations.schema_migrations").await.expect("nothing refers to it");
+    run(&target, "truncate supabase_migrations.schema_migrations")
+        .await
+        .expect("nothing refers to it");
     // The key went with the row.
     run(&target, "drop table a").await.unwrap();
-    assert!(!apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap().replayed);
+    assert!(
+        !apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
+            .await
+            .unwrap()
+            .replayed
+    );
 }
 
 #[tokio::test]
@@ -218,7 +410,10 @@ async fn we_read_and_go_on_from_what_the_command_line_wrote() {
     let target = server().await;
     run(&target, THEIRS).await.unwrap();
     let theirs = json!({"version": "20250101000000", "name": "theirs", "statements": ["create table theirs ()", "select 1"]});
-    assert_eq!(json!(get(&target, "20250101000000", LIMITS).await.unwrap()), theirs);
+    assert_eq!(
+        json!(get(&target, "20250101000000", LIMITS).await.unwrap()),
+        theirs
+    );
     let ours = add(&target, &undoable("create table a ()", "drop table a")).await;
     assert_eq!(versions(&target).await, ["20250101000000", ours.as_str()]);
     roll_back(&target, &ours, BUDGET).await.unwrap();

@@ -74,7 +74,9 @@ async fn no_text_makes_the_reader_write() {
         "set transaction_read_only = off;".into(),
         "rollback; begin read write;".into(),
         format!("commit; {writable} commit;"),
-        format!("reset role; reset session authorization; commit; {writable} commit; begin; reset role;"),
+        format!(
+            "reset role; reset session authorization; commit; {writable} commit; begin; reset role;"
+        ),
         format!("commit; {writable} discard all; {writable} commit;"),
         "commit and chain; set transaction read write;".into(),
         "savepoint a; set transaction read write;".into(),
@@ -84,17 +86,33 @@ async fn no_text_makes_the_reader_write() {
     ];
     let last = ["", "; commit", "; end; select 1"];
     // Allowed as such: a role may change itself. It must not stay.
-    let itself = ["alter role current_user set statement_timeout = 1", "alter role current_user password 'x'", "set statement_timeout = 0"];
+    let itself = [
+        "alter role current_user set statement_timeout = 1",
+        "alter role current_user password 'x'",
+        "set statement_timeout = 0",
+    ];
     for escape in &escapes {
         for write in WRITES {
             let text = format!("{escape} {write}");
             let refusal = message(read(&target, &text).await);
             assert!(
-                ["42501", "25006", "25001", "2D000", "cannot contain", "does not run"].iter().any(|refused| refusal.contains(refused)),
+                [
+                    "42501",
+                    "25006",
+                    "25001",
+                    "2D000",
+                    "cannot contain",
+                    "does not run"
+                ]
+                .iter()
+                .any(|refused| refusal.contains(refused)),
                 "{text}: {refusal}"
             );
         }
-        for text in itself.iter().flat_map(|write| last.map(|last| format!("{escape} {write}{last}"))) {
+        for text in itself
+            .iter()
+            .flat_map(|write| last.map(|last| format!("{escape} {write}{last}")))
+        {
             let _ = read(&target, &text).await;
         }
     }
@@ -107,7 +125,15 @@ async fn the_reader_has_no_privilege_to_write() {
     let target = server().await;
     run(&target, SCENE).await.unwrap();
     let before = run(&target, WHAT_STAYS).await.unwrap();
-    let mut session = Session::open(&target, READER, "postgres", &[("default_transaction_read_only", "off")], LIMITS).await.unwrap();
+    let mut session = Session::open(
+        &target,
+        READER,
+        "postgres",
+        &[("default_transaction_read_only", "off")],
+        LIMITS,
+    )
+    .await
+    .unwrap();
     for write in WRITES {
         let refusal = message(session.simple(write).await);
         assert!(refusal.contains("42501"), "{write}: {refusal}");
@@ -121,9 +147,14 @@ async fn the_reader_has_no_privilege_to_write() {
 async fn everybody_else_keeps_temporary_tables_and_large_objects() {
     let target = server().await;
     for role in ["postgres", "anon", "authenticated", "service_role"] {
-        let text =
-            format!("begin; set local role {role}; create temporary table x (); select lo_unlink(lo_from_bytea(0, 'x')) as gone; rollback");
-        assert_eq!(run(&target, &text).await.unwrap(), json!([{"gone": 1}]), "{role}");
+        let text = format!(
+            "begin; set local role {role}; create temporary table x (); select lo_unlink(lo_from_bytea(0, 'x')) as gone; rollback"
+        );
+        assert_eq!(
+            run(&target, &text).await.unwrap(),
+            json!([{"gone": 1}]),
+            "{role}"
+        );
     }
     run(&target, "create role mine; grant mine to postgres; grant temporary on database postgres to mine; grant execute on function lo_create(oid) to mine; set role mine; create temp table x (); select lo_create(0)").await.unwrap();
 }
@@ -131,14 +162,24 @@ async fn everybody_else_keeps_temporary_tables_and_large_objects() {
 #[tokio::test]
 async fn a_read_only_text_may_have_its_own_begin_and_commit_around() {
     let target = server().await;
-    assert_eq!(read(&target, "begin; select 1 as a; commit").await.unwrap(), json!([{"a": 1}]));
+    assert_eq!(
+        read(&target, "begin; select 1 as a; commit").await.unwrap(),
+        json!([{"a": 1}])
+    );
     assert_eq!(
         message(read(&target, "select 1;\ncommit; select 2").await),
         "query: a read-only query runs in one transaction, so it cannot contain COMMIT (line 2); \
          leave it out, or put begin and commit around the whole text"
     );
-    let with_parameters = Query { text: "commit".into(), parameters: vec![json!(1)], read_only: true };
-    assert!(matches!(run_query(&target, &with_parameters, LIMITS).await, Err(Error::Invalid { .. })));
+    let with_parameters = Query {
+        text: "commit".into(),
+        parameters: vec![json!(1)],
+        read_only: true,
+    };
+    assert!(matches!(
+        run_query(&target, &with_parameters, LIMITS).await,
+        Err(Error::Invalid { .. })
+    ));
 }
 
 #[tokio::test]
@@ -184,11 +225,17 @@ async fn the_owner_gets_out_of_neither_its_role_nor_its_database() {
             Err(Error::Sql(_)) => {}
             Err(error) => panic!("{text}: {error}"),
         }
-        assert!(!std::path::Path::new("/tmp/gantry-was-here").exists(), "{text}");
+        assert!(
+            !std::path::Path::new("/tmp/gantry-was-here").exists(),
+            "{text}"
+        );
     }
     let me = "select current_user::text as me, (select rolsuper from pg_roles where rolname = 'postgres') as super,
                   (select count(*) from pg_roles where rolsuper) as supers, to_regproc('f') as f";
-    assert_eq!(run(&target, me).await.unwrap(), json!([{"me": "postgres", "super": false, "supers": 1, "f": null}]));
+    assert_eq!(
+        run(&target, me).await.unwrap(),
+        json!([{"me": "postgres", "super": false, "supers": 1, "f": null}])
+    );
 }
 
 #[tokio::test]
@@ -201,13 +248,33 @@ async fn ten_gigabytes_end_at_the_limit() {
         "select array_agg(repeat('x', 1000000)) from generate_series(1, 200)",
     ] {
         for result in [run(&target, text).await, read(&target, text).await] {
-            assert_eq!(message(result), "query: the result is over 1048576 bytes; select less", "{text}");
+            assert_eq!(
+                message(result),
+                "query: the result is over 1048576 bytes; select less",
+                "{text}"
+            );
         }
     }
     // More than one value can hold: the server's own limit.
-    assert!(message(run(&target, "select string_agg(repeat('x', 100000000), '') from generate_series(1, 100)").await).contains("ERROR:  "));
+    assert!(
+        message(
+            run(
+                &target,
+                "select string_agg(repeat('x', 100000000), '') from generate_series(1, 100)"
+            )
+            .await
+        )
+        .contains("ERROR:  ")
+    );
     // A migration's rows are nobody's.
-    apply(&target, &clock(), &new("select repeat('x', 10000) from generate_series(1, 20000)"), BUDGET).await.unwrap();
+    apply(
+        &target,
+        &clock(),
+        &new("select repeat('x', 10000) from generate_series(1, 20000)"),
+        BUDGET,
+    )
+    .await
+    .unwrap();
     assert!(start.elapsed() < Duration::from_mins(1));
     wait_until_idle(&target).await;
 }
@@ -215,18 +282,33 @@ async fn ten_gigabytes_end_at_the_limit() {
 #[tokio::test]
 async fn a_megabyte_of_parentheses_is_an_error_like_any_other() {
     let target = server().await;
-    let nested = |open: &str, close: &str| format!("select {}1{}", open.repeat(500_000), close.repeat(500_000));
-    for text in
-        [nested("(", ")"), nested("array[", "]"), nested("not ", ""), nested("/* ", " */"), nested("- ", ""), nested("case when ", "")]
-    {
+    let nested = |open: &str, close: &str| {
+        format!("select {}1{}", open.repeat(500_000), close.repeat(500_000))
+    };
+    for text in [
+        nested("(", ")"),
+        nested("array[", "]"),
+        nested("not ", ""),
+        nested("/* ", " */"),
+        nested("- ", ""),
+        nested("case when ", ""),
+    ] {
         let failed = |result: Result<Value, Error>| match result {
             Ok(_) | Err(Error::Sql(_)) => {}
             Err(error) => panic!("{}…: {error}", &text[..20]),
         };
         failed(run(&target, &text).await);
         failed(read(&target, &text).await);
-        failed(apply(&target, &clock(), &new(&text), BUDGET).await.map(|_| Value::Null));
-        assert_eq!(one(&target, "select 1").await, json!(1), "and the server lives");
+        failed(
+            apply(&target, &clock(), &new(&text), BUDGET)
+                .await
+                .map(|_| Value::Null),
+        );
+        assert_eq!(
+            one(&target, "select 1").await,
+            json!(1),
+            "and the server lives"
+        );
     }
 }
 
@@ -235,10 +317,17 @@ async fn a_megabyte_of_parentheses_is_an_error_like_any_other() {
 async fn a_megabyte_of_comments_in_comments_is_refused() {
     let target = server().await;
     let text = format!("select {}1", "/*".repeat(500_000));
-    for result in
-        [run(&target, &text).await, read(&target, &text).await, apply(&target, &clock(), &new(&text), BUDGET).await.map(|_| Value::Null)]
-    {
-        assert_eq!(message(result), "query: more than 100 comments begin one inside the other");
+    for result in [
+        run(&target, &text).await,
+        read(&target, &text).await,
+        apply(&target, &clock(), &new(&text), BUDGET)
+            .await
+            .map(|_| Value::Null),
+    ] {
+        assert_eq!(
+            message(result),
+            "query: more than 100 comments begin one inside the other"
+        );
     }
     // Up to there it takes no time.
     let text = format!("select {}1", "/*".repeat(100) + &" /*".repeat(300_000));
@@ -250,31 +339,85 @@ async fn a_flood_of_notifications_reaches_nobody() {
     let target = server().await;
     let flood = "listen a; do $$ begin for i in 1..50000 loop perform pg_notify('a', i || repeat('x', 7000)); end loop; end $$";
     for _ in 0..2 {
-        assert_eq!(read(&target, &format!("{flood}; select 1 as a")).await.unwrap(), json!([{"a": 1}]));
-        assert_eq!(run(&target, &format!("{flood}; select 1 as a")).await.unwrap(), json!([{"a": 1}]));
+        assert_eq!(
+            read(&target, &format!("{flood}; select 1 as a"))
+                .await
+                .unwrap(),
+            json!([{"a": 1}])
+        );
+        assert_eq!(
+            run(&target, &format!("{flood}; select 1 as a"))
+                .await
+                .unwrap(),
+            json!([{"a": 1}])
+        );
     }
     wait_until_idle(&target).await;
-    assert_eq!(run(&target, "select pg_notification_queue_usage() < 0.5 as room").await.unwrap(), json!([{"room": true}]));
+    assert_eq!(
+        run(
+            &target,
+            "select pg_notification_queue_usage() < 0.5 as room"
+        )
+        .await
+        .unwrap(),
+        json!([{"room": true}])
+    );
 }
 
 #[tokio::test]
 async fn no_text_outlives_its_deadline() {
     let target = server().await;
-    let limits = Limits { time: Duration::from_millis(500), ..LIMITS };
-    run(&target, "create procedure forever() language plpgsql as 'begin loop commit; end loop; end'").await.unwrap();
+    let limits = Limits {
+        time: Duration::from_millis(500),
+        ..LIMITS
+    };
+    run(
+        &target,
+        "create procedure forever() language plpgsql as 'begin loop commit; end loop; end'",
+    )
+    .await
+    .unwrap();
     for (text, reader) in [
-        ("set statement_timeout = 0; set lock_timeout = 0; select pg_sleep(60)", true),
-        ("do $$ begin loop begin perform pg_sleep(60); exception when query_canceled then null; end; end loop; end $$", true),
-        ("do $$ begin loop begin loop end loop; exception when others then null; end; end loop; end $$", true),
-        ("with recursive r(n) as (select 1 union all select n + 1 from r) select max(n) from r", true),
-        ("select count(*) from generate_series(1, 100000000) a, generate_series(1, 100000000) b", true),
+        (
+            "set statement_timeout = 0; set lock_timeout = 0; select pg_sleep(60)",
+            true,
+        ),
+        (
+            "do $$ begin loop begin perform pg_sleep(60); exception when query_canceled then null; end; end loop; end $$",
+            true,
+        ),
+        (
+            "do $$ begin loop begin loop end loop; exception when others then null; end; end loop; end $$",
+            true,
+        ),
+        (
+            "with recursive r(n) as (select 1 union all select n + 1 from r) select max(n) from r",
+            true,
+        ),
+        (
+            "select count(*) from generate_series(1, 100000000) a, generate_series(1, 100000000) b",
+            true,
+        ),
         ("select pg_advisory_lock(1); select pg_sleep(60)", false),
         ("call forever()", false),
     ] {
         let start = Instant::now();
-        let result = run_query(&target, &Query { text: text.into(), read_only: reader, ..Query::default() }, limits).await;
+        let result = run_query(
+            &target,
+            &Query {
+                text: text.into(),
+                read_only: reader,
+                ..Query::default()
+            },
+            limits,
+        )
+        .await;
         assert!(message(result).contains("57014"), "{text}");
-        assert!(start.elapsed() < Duration::from_secs(10), "{text}: {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{text}: {:?}",
+            start.elapsed()
+        );
     }
     wait_until_idle(&target).await;
     let readers = "select count(*) from pg_stat_activity where usename = 'supabase_read_only_user'";

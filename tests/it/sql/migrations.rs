@@ -14,10 +14,17 @@ use gantry::{
 };
 use serde_json::{Value, json};
 
-use super::{BUDGET, LIMITS, clock, keyed, message, new, one, our_own, run, server, wait_until_idle};
+use super::{
+    BUDGET, LIMITS, clock, keyed, message, new, one, our_own, run, server, wait_until_idle,
+};
 
 async fn versions(target: &Target) -> Vec<String> {
-    migrations::list(target, LIMITS).await.unwrap().into_iter().map(|migration| migration.version).collect()
+    migrations::list(target, LIMITS)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|migration| migration.version)
+        .collect()
 }
 
 #[tokio::test]
@@ -32,16 +39,40 @@ async fn a_migration_is_applied_and_recorded() {
         created_by: Some("me@example.com".into()),
     };
     let applied = apply(&target, &clock(), &migration, BUDGET).await.unwrap();
-    assert_eq!(applied, Applied { version: "20261101091503".into(), replayed: false });
-    let listed = migrations::list(&target, LIMITS).await.unwrap();
-    assert_eq!(json!(listed), json!([{"version": "20261101091503", "name": "first"}]));
     assert_eq!(
-        run(&target, "select * from supabase_migrations.schema_migrations").await.unwrap(),
+        applied,
+        Applied {
+            version: "20261101091503".into(),
+            replayed: false
+        }
+    );
+    let listed = migrations::list(&target, LIMITS).await.unwrap();
+    assert_eq!(
+        json!(listed),
+        json!([{"version": "20261101091503", "name": "first"}])
+    );
+    assert_eq!(
+        run(
+            &target,
+            "select * from supabase_migrations.schema_migrations"
+        )
+        .await
+        .unwrap(),
         json!([{"version": "20261101091503", "statements": [migration.query], "name": "first", "created_by": "me@example.com",
             "idempotency_key": "k", "rollback": ["drop table a"]}])
     );
-    assert_eq!(one(&target, "select tableowner::text from pg_tables where tablename = 'schema_migrations'").await, json!(OWNER));
-    assert_eq!(one(&target, "select to_regclass('a')::text").await, json!("a"));
+    assert_eq!(
+        one(
+            &target,
+            "select tableowner::text from pg_tables where tablename = 'schema_migrations'"
+        )
+        .await,
+        json!(OWNER)
+    );
+    assert_eq!(
+        one(&target, "select to_regclass('a')::text").await,
+        json!("a")
+    );
 }
 
 #[tokio::test]
@@ -56,24 +87,43 @@ async fn the_command_lines_history_gets_the_missing_columns() {
     .await
     .unwrap();
     assert_eq!(versions(&target).await, ["20300101000000", "init"]);
-    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap();
-    assert_eq!(applied.version, "20300101000001", "after theirs, though it is dated in the future");
-    let constraint =
-        "select conname::text from pg_constraint where conrelid = 'supabase_migrations.schema_migrations'::regclass and contype = 'u'";
-    assert_eq!(one(&target, constraint).await, json!("schema_migrations_idempotency_key_key"));
+    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
+        .await
+        .unwrap();
+    assert_eq!(
+        applied.version, "20300101000001",
+        "after theirs, though it is dated in the future"
+    );
+    let constraint = "select conname::text from pg_constraint where conrelid = 'supabase_migrations.schema_migrations'::regclass and contype = 'u'";
+    assert_eq!(
+        one(&target, constraint).await,
+        json!("schema_migrations_idempotency_key_key")
+    );
 }
 
 #[tokio::test]
 async fn a_failing_migration_leaves_nothing() {
     let target = server().await;
-    let failed = apply(&target, &clock(), &new("create table a ();\nselect 1/0"), BUDGET).await;
-    assert_eq!(message(failed), "Failed to run sql query: ERROR:  22012: division by zero\n");
+    let failed = apply(
+        &target,
+        &clock(),
+        &new("create table a ();\nselect 1/0"),
+        BUDGET,
+    )
+    .await;
+    assert_eq!(
+        message(failed),
+        "Failed to run sql query: ERROR:  22012: division by zero\n"
+    );
     for late in [
         "create table a (id int unique deferrable initially deferred); insert into a values (1), (1)",
         "create table a (); create index concurrently on a ((1))",
         "create procedure p() language plpgsql as 'begin commit; end'; create table a (); call p()",
     ] {
-        assert!(apply(&target, &clock(), &new(late), BUDGET).await.is_err(), "{late}");
+        assert!(
+            apply(&target, &clock(), &new(late), BUDGET).await.is_err(),
+            "{late}"
+        );
     }
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
     assert_eq!(versions(&target).await, [""; 0]);
@@ -88,7 +138,10 @@ async fn no_text_parts_the_migration_from_its_record() {
         "commit; begin; create table a ()",
         "begin; create table a ()",
     ] {
-        assert!(message(apply(&target, &clock(), &new(text), BUDGET).await).starts_with("query: a migration runs in one transaction"));
+        assert!(
+            message(apply(&target, &clock(), &new(text), BUDGET).await)
+                .starts_with("query: a migration runs in one transaction")
+        );
     }
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
 
@@ -100,10 +153,20 @@ async fn no_text_parts_the_migration_from_its_record() {
         "savepoint s; create table b (); rollback to s; release s",
         "set standard_conforming_strings = off",
     ] {
-        apply(&target, &clock(), &new(text), BUDGET).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+        apply(&target, &clock(), &new(text), BUDGET)
+            .await
+            .unwrap_or_else(|error| panic!("{text}: {error}"));
     }
     assert_eq!(versions(&target).await.len(), 6);
-    assert_eq!(run(&target, "select to_regclass('a')::text as a, to_regclass('b') as b").await.unwrap(), json!([{"a": "a", "b": null}]));
+    assert_eq!(
+        run(
+            &target,
+            "select to_regclass('a')::text as a, to_regclass('b') as b"
+        )
+        .await
+        .unwrap(),
+        json!([{"a": "a", "b": null}])
+    );
 }
 
 /// Every sequence of up to `length` of `parts`, put together.
@@ -113,7 +176,12 @@ fn sequences(parts: &[&str], length: usize) -> Vec<String> {
     for _ in 0..length {
         let end = all.len();
         for at in start..end {
-            all.extend(parts.iter().map(|part| format!("{}{part}", all[at])).collect::<Vec<_>>());
+            all.extend(
+                parts
+                    .iter()
+                    .map(|part| format!("{}{part}", all[at]))
+                    .collect::<Vec<_>>(),
+            );
         }
         start = end;
     }
@@ -127,10 +195,19 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
     let tails = ["", "--'", "--\"", "--$$", "--$a$", "--*/"];
     let literals = opens.into_iter().flat_map(move |open| {
         let insides = insides.clone();
-        insides.into_iter().flat_map(move |inside| tails.map(|tail| format!("select 1 as a, {open}{inside};commit;{tail}")))
+        insides.into_iter().flat_map(move |inside| {
+            tails.map(|tail| format!("select 1 as a, {open}{inside};commit;{tail}"))
+        })
     });
-    let bodies = sequences(&[";", ";end", " as case", " as end", ";commit", " select 1"], 4);
-    literals.chain(bodies.into_iter().map(|body| format!("create function f() returns int begin atomic select 1{body}")))
+    let bodies = sequences(
+        &[";", ";end", " as case", " as end", ";commit", " select 1"],
+        4,
+    );
+    literals.chain(
+        bodies
+            .into_iter()
+            .map(|body| format!("create function f() returns int begin atomic select 1{body}")),
+    )
 }
 
 /// The server is the judge of what ends a transaction: no text that is let through may.
@@ -138,27 +215,56 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
 async fn the_server_agrees_on_where_statements_begin() {
     let target = server().await;
     let nowhere = Target::new(our_own("/nowhere/socket".into()));
-    let mut session = Session::open(&target, OWNER, "postgres", &[], Limits { time: Duration::from_mins(2), ..LIMITS }).await.unwrap();
+    let mut session = Session::open(
+        &target,
+        OWNER,
+        "postgres",
+        &[],
+        Limits {
+            time: Duration::from_mins(2),
+            ..LIMITS
+        },
+    )
+    .await
+    .unwrap();
     session.simple("create table marker ()").await.unwrap();
     let (mut passed, mut ran) = (0, 0);
     for text in texts_about_commit() {
         // Texts are refused before the server is asked.
-        if matches!(apply(&nowhere, &clock(), &new(&text), BUDGET).await, Err(Error::Invalid { .. })) {
+        if matches!(
+            apply(&nowhere, &clock(), &new(&text), BUDGET).await,
+            Err(Error::Invalid { .. })
+        ) {
             continue;
         }
         passed += 1;
-        session.simple("begin; insert into marker default values").await.unwrap();
+        session
+            .simple("begin; insert into marker default values")
+            .await
+            .unwrap();
         ran += usize::from(session.simple(&text).await.is_ok());
-        let left = session.simple("rollback; select from marker").await.unwrap();
+        let left = session
+            .simple("rollback; select from marker")
+            .await
+            .unwrap();
         assert!(left.rows.is_empty(), "{text:?} ended the transaction");
     }
-    assert!(passed > 1000 && ran > 50, "{passed} were let through, {ran} of them were valid");
+    assert!(
+        passed > 1000 && ran > 50,
+        "{passed} were let through, {ran} of them were valid"
+    );
 }
 
 #[tokio::test]
 async fn a_blanked_begin_keeps_the_lines() {
     let server = server().await;
-    let failed = apply(&server, &clock(), &new("begin;\nselect nope;\ncommit;"), BUDGET).await;
+    let failed = apply(
+        &server,
+        &clock(),
+        &new("begin;\nselect nope;\ncommit;"),
+        BUDGET,
+    )
+    .await;
     assert!(message(failed).ends_with("\nLINE 2: select nope;\n               ^\n"));
 }
 
@@ -166,16 +272,32 @@ async fn a_blanked_begin_keeps_the_lines() {
 async fn a_key_is_applied_once() {
     let target = server().await;
     let clock = clock();
-    let first = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET).await.unwrap();
+    let first = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET)
+        .await
+        .unwrap();
     clock.advance(Duration::from_mins(1));
-    let again = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET).await.unwrap();
-    assert_eq!(again, Applied { replayed: true, ..first });
+    let again = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET)
+        .await
+        .unwrap();
+    assert_eq!(
+        again,
+        Applied {
+            replayed: true,
+            ..first
+        }
+    );
     let other = apply(&target, &clock, &keyed("create table b ()", "k"), BUDGET).await;
     assert!(matches!(other, Err(Error::Conflict(_))));
     assert_eq!(versions(&target).await, ["20261101091503"]);
 
-    assert!(apply(&target, &clock, &keyed("select 1/0", "failed"), BUDGET).await.is_err());
-    apply(&target, &clock, &keyed("select 1", "failed"), BUDGET).await.expect("a failure does not use up its key");
+    assert!(
+        apply(&target, &clock, &keyed("select 1/0", "failed"), BUDGET)
+            .await
+            .is_err()
+    );
+    apply(&target, &clock, &keyed("select 1", "failed"), BUDGET)
+        .await
+        .expect("a failure does not use up its key");
 }
 
 #[tokio::test]
@@ -185,15 +307,40 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
     let tasks: Vec<_> = (0..10)
         .map(|n| {
             let (target, clock) = (target.clone(), clock.clone());
-            tokio::spawn(async move { apply(&target, &clock, &new(&format!("create table t{n} ()")), BUDGET).await.unwrap().version })
+            tokio::spawn(async move {
+                apply(
+                    &target,
+                    &clock,
+                    &new(&format!("create table t{n} ()")),
+                    BUDGET,
+                )
+                .await
+                .unwrap()
+                .version
+            })
         })
         .collect();
-    let mut applied: Vec<_> = futures_util::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+    let mut applied: Vec<_> = futures_util::future::join_all(tasks)
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
     applied.sort();
-    assert_eq!(applied, (3..13).map(|second| format!("202611010915{second:02}")).collect::<Vec<_>>());
+    assert_eq!(
+        applied,
+        (3..13)
+            .map(|second| format!("202611010915{second:02}"))
+            .collect::<Vec<_>>()
+    );
     assert_eq!(versions(&target).await, applied);
     clock.step_wall(TimeDelta::hours(-1));
-    assert_eq!(apply(&target, &clock, &new("select 1"), BUDGET).await.unwrap().version, "20261101091513");
+    assert_eq!(
+        apply(&target, &clock, &new("select 1"), BUDGET)
+            .await
+            .unwrap()
+            .version,
+        "20261101091513"
+    );
 }
 
 #[tokio::test]
@@ -202,10 +349,19 @@ async fn one_key_at_once_runs_once() {
     let tasks: Vec<_> = (0..6)
         .map(|_| {
             let target = target.clone();
-            tokio::spawn(async move { apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET).await.unwrap().replayed })
+            tokio::spawn(async move {
+                apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
+                    .await
+                    .unwrap()
+                    .replayed
+            })
         })
         .collect();
-    let replayed = futures_util::future::join_all(tasks).await.into_iter().filter(|replayed| *replayed.as_ref().unwrap()).count();
+    let replayed = futures_util::future::join_all(tasks)
+        .await
+        .into_iter()
+        .filter(|replayed| *replayed.as_ref().unwrap())
+        .count();
     assert_eq!(replayed, 5);
 }
 
@@ -213,9 +369,14 @@ async fn one_key_at_once_runs_once() {
 async fn a_lock_is_not_waited_for_long() {
     let target = server().await;
     run(&target, "create table a (id int)").await.unwrap();
-    let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS).await.unwrap();
+    let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+        .await
+        .unwrap();
     holder.simple("begin; lock table a").await.unwrap();
-    let budget = Budget { lock_timeout: Duration::from_millis(200), ..BUDGET };
+    let budget = Budget {
+        lock_timeout: Duration::from_millis(200),
+        ..BUDGET
+    };
     assert_eq!(
         message(apply(&target, &clock(), &new("alter table a add b int"), budget).await),
         "Failed to run sql query: ERROR:  55P03: canceling statement due to lock timeout\n\
@@ -224,15 +385,35 @@ async fn a_lock_is_not_waited_for_long() {
     assert_eq!(Budget::default().lock_timeout, Duration::from_secs(4));
     holder.simple("rollback").await.unwrap();
     let shown = "do $$ begin if current_setting('lock_timeout') <> '4s' then raise 'not set'; end if; end $$";
-    apply(&target, &clock(), &new(shown), Budget::default()).await.unwrap();
+    apply(&target, &clock(), &new(shown), Budget::default())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_migration_over_its_time_leaves_nothing() {
     let target = server().await;
-    let budget = Budget { limits: Limits { time: Duration::from_secs(1), ..LIMITS }, ..BUDGET };
-    let overdue = message(apply(&target, &clock(), &new("create table a (); select pg_sleep(30)"), budget).await);
-    assert!(overdue.contains("ERROR:  57014: ") && overdue.ends_with("\nHINT:  a migration has 1000 ms in all\n"), "{overdue}");
+    let budget = Budget {
+        limits: Limits {
+            time: Duration::from_secs(1),
+            ..LIMITS
+        },
+        ..BUDGET
+    };
+    let overdue = message(
+        apply(
+            &target,
+            &clock(),
+            &new("create table a (); select pg_sleep(30)"),
+            budget,
+        )
+        .await,
+    );
+    assert!(
+        overdue.contains("ERROR:  57014: ")
+            && overdue.ends_with("\nHINT:  a migration has 1000 ms in all\n"),
+        "{overdue}"
+    );
     wait_until_idle(&target).await;
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
     assert_eq!(versions(&target).await, [""; 0]);
@@ -243,7 +424,11 @@ async fn a_migration_over_its_time_leaves_nothing() {
 #[tokio::test]
 async fn databases_and_schemas_are_listed() {
     let target = server().await;
-    for text in ["create schema b; create schema \"A\"", "create database other", "create database closed allow_connections false"] {
+    for text in [
+        "create schema b; create schema \"A\"",
+        "create database other",
+        "create database closed allow_connections false",
+    ] {
         run(&target, text).await.unwrap();
     }
     assert_eq!(

@@ -30,20 +30,43 @@ const SHOP: &str = "
     insert into orders (customer, total) select n, n from generate_series(1, 10) n";
 
 async fn tell(target: &Target, query: &str) -> Rehearsal {
-    rehearse(target, &clock(), &new(query), BUDGET).await.unwrap_or_else(|error| panic!("{query}: {error}"))
+    rehearse(target, &clock(), &new(query), BUDGET)
+        .await
+        .unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
 /// Everything the server can say about its database, sequences included.
 fn dump(target: &Target) -> String {
     let folder = target.socket().path().parent().unwrap();
     let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
-    let output =
-        dump.arg("--host").arg(folder).args(["--username", "gantry_owner", "--role", OWNER, "--dbname", "postgres"]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = dump
+        .arg("--host")
+        .arg(folder)
+        .args([
+            "--username",
+            "gantry_owner",
+            "--role",
+            OWNER,
+            "--dbname",
+            "postgres",
+        ])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("setval") && text.contains("COPY public.orders"), "{text}");
+    assert!(
+        text.contains("setval") && text.contains("COPY public.orders"),
+        "{text}"
+    );
     // These two lines carry a random key.
-    text.lines().filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict")).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[tokio::test]
@@ -92,9 +115,23 @@ async fn a_rehearsal_tells_what_would_change() {
             {"kind": "view", "name": "public.totals"},
         ])
     );
-    assert_eq!(named(&told.dropped), json!([{"kind": "table", "name": "public.legacy"}]));
-    let rewritten: Vec<_> = told.rewritten.iter().map(|object| object.name.as_str()).collect();
-    assert_eq!(rewritten, ["public.orders_customer_idx", "public.orders_pkey", "public.orders"]);
+    assert_eq!(
+        named(&told.dropped),
+        json!([{"kind": "table", "name": "public.legacy"}])
+    );
+    let rewritten: Vec<_> = told
+        .rewritten
+        .iter()
+        .map(|object| object.name.as_str())
+        .collect();
+    assert_eq!(
+        rewritten,
+        [
+            "public.orders_customer_idx",
+            "public.orders_pkey",
+            "public.orders"
+        ]
+    );
     assert_eq!(
         json!(told.rows),
         json!([
@@ -102,9 +139,29 @@ async fn a_rehearsal_tells_what_would_change() {
             {"table": "public.orders", "inserted": 0, "updated": 2, "deleted": 3},
         ])
     );
-    assert_eq!((told.version.as_str(), told.replayed, told.lock_timeout_ms, told.time_limit_ms), ("20261101091503", false, 4000, 20_000));
-    let ran: Vec<_> = told.statements.iter().map(|ran| (ran.line, ran.command.as_str())).take(3).collect();
-    assert_eq!(ran, [(2, "CREATE SCHEMA"), (3, "CREATE TABLE"), (4, "ALTER TABLE")]);
+    assert_eq!(
+        (
+            told.version.as_str(),
+            told.replayed,
+            told.lock_timeout_ms,
+            told.time_limit_ms
+        ),
+        ("20261101091503", false, 4000, 20_000)
+    );
+    let ran: Vec<_> = told
+        .statements
+        .iter()
+        .map(|ran| (ran.line, ran.command.as_str()))
+        .take(3)
+        .collect();
+    assert_eq!(
+        ran,
+        [
+            (2, "CREATE SCHEMA"),
+            (3, "CREATE TABLE"),
+            (4, "ALTER TABLE")
+        ]
+    );
     assert_eq!(told.statements.len(), 14);
     assert!(told.sequences_left_advanced.is_empty());
 }
@@ -116,18 +173,37 @@ async fn a_rehearsal_tells_what_is_locked_and_for_how_long() {
     let told =
         tell(&target, "select pg_sleep(0.1); lock table orders; select pg_sleep(0.3); update customers set name = ''; drop table legacy")
             .await;
-    let lock = |mode: &str, name: &str| told.locks.iter().find(|lock| lock.mode == mode && lock.object.name == name).unwrap();
+    let lock = |mode: &str, name: &str| {
+        told.locks
+            .iter()
+            .find(|lock| lock.mode == mode && lock.object.name == name)
+            .unwrap()
+    };
     let orders = lock("AccessExclusiveLock", "public.orders");
     assert_eq!(orders.object.kind, "table");
     let customers = lock("RowExclusiveLock", "public.customers");
-    assert!(orders.held_ms >= 300.0 && orders.held_ms <= told.duration_ms - 100.0, "{told:?}");
+    assert!(
+        orders.held_ms >= 300.0 && orders.held_ms <= told.duration_ms - 100.0,
+        "{told:?}"
+    );
     assert!(customers.held_ms <= orders.held_ms - 300.0, "{told:?}");
     lock("AccessExclusiveLock", "public.legacy");
-    assert!(!told.locks.iter().any(|lock| lock.object.name.contains("schema_migrations")), "what we lock ourselves is not the migration's");
+    assert!(
+        !told
+            .locks
+            .iter()
+            .any(|lock| lock.object.name.contains("schema_migrations")),
+        "what we lock ourselves is not the migration's"
+    );
     // The strongest first.
     assert_eq!(told.locks[0].mode, "AccessExclusiveLock");
     // Nobody waits any more.
-    run(&target, "begin; set lock_timeout = '1s'; lock table orders, legacy, customers; commit").await.unwrap();
+    run(
+        &target,
+        "begin; set lock_timeout = '1s'; lock table orders, legacy, customers; commit",
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]
@@ -149,26 +225,52 @@ async fn after_a_rehearsal_the_database_is_as_it_was() {
         tell(&target, query).await;
         assert_eq!(dump(&target), before, "{query}");
     }
-    for fails in ["insert into orders default values; select 1/0", "select nextval('called'); commit"] {
-        rehearse(&target, &clock(), &new(fails), BUDGET).await.unwrap_err();
+    for fails in [
+        "insert into orders default values; select 1/0",
+        "select nextval('called'); commit",
+    ] {
+        rehearse(&target, &clock(), &new(fails), BUDGET)
+            .await
+            .unwrap_err();
         assert_eq!(dump(&target), before, "{fails}");
     }
-    assert_eq!(run(&target, "select nextval('called') as a, nextval('fresh') as b").await.unwrap(), json!([{"a": 6, "b": 7}]));
-    assert_eq!(one(&target, "select to_regnamespace('supabase_migrations')").await, Value::Null);
+    assert_eq!(
+        run(
+            &target,
+            "select nextval('called') as a, nextval('fresh') as b"
+        )
+        .await
+        .unwrap(),
+        json!([{"a": 6, "b": 7}])
+    );
+    assert_eq!(
+        one(&target, "select to_regnamespace('supabase_migrations')").await,
+        Value::Null
+    );
 }
 
 #[tokio::test]
 async fn others_draw_from_sequences_before_and_after_but_not_meanwhile() {
     let target = server().await;
     run(&target, "create sequence s").await.unwrap();
-    let mut other = Session::open(&target, OWNER, "postgres", &[], LIMITS).await.unwrap();
+    let mut other = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+        .await
+        .unwrap();
     other.simple("begin; select nextval('s')").await.unwrap();
-    let budget = Budget { lock_timeout: Duration::from_millis(200), ..BUDGET };
+    let budget = Budget {
+        lock_timeout: Duration::from_millis(200),
+        ..BUDGET
+    };
     let busy = message(rehearse(&target, &clock(), &new("select nextval('s')"), budget).await);
-    assert!(busy.contains("55P03") && busy.contains("HINT:  a migration waits at most 200 ms"), "{busy}");
+    assert!(
+        busy.contains("55P03") && busy.contains("HINT:  a migration waits at most 200 ms"),
+        "{busy}"
+    );
     other.simple("commit").await.unwrap();
     let drawn = tell(&target, "select nextval('s')");
-    let drawn = tokio::join!(drawn, run(&target, "select nextval('s') as n")).1.unwrap();
+    let drawn = tokio::join!(drawn, run(&target, "select nextval('s') as n"))
+        .1
+        .unwrap();
     assert_eq!(drawn, json!([{"n": 2}]), "whichever came first");
     assert_eq!(one(&target, "select nextval('s')").await, json!(3));
 }
@@ -186,7 +288,11 @@ async fn a_rehearsal_fails_as_the_migration_would() {
         "create procedure p() language plpgsql as 'begin commit; end'; call p()",
     ] {
         let rehearsed = message(rehearse(&target, &clock(), &new(query), BUDGET).await);
-        assert_eq!(rehearsed, message(apply(&target, &clock(), &new(query), BUDGET).await), "{query}");
+        assert_eq!(
+            rehearsed,
+            message(apply(&target, &clock(), &new(query), BUDGET).await),
+            "{query}"
+        );
     }
 }
 
@@ -194,12 +300,34 @@ async fn a_rehearsal_fails_as_the_migration_would() {
 async fn a_rehearsal_under_a_key_tells_what_a_request_would_get() {
     let target = server().await;
     let migration = keyed("create table a ()", "k");
-    let told = rehearse(&target, &clock(), &migration, BUDGET).await.unwrap();
+    let told = rehearse(&target, &clock(), &migration, BUDGET)
+        .await
+        .unwrap();
     assert!(!told.replayed && told.created.len() == 1);
-    assert!(!apply(&target, &clock(), &migration, BUDGET).await.unwrap().replayed, "a rehearsal does not use up the key");
-    let again = rehearse(&target, &clock(), &migration, BUDGET).await.unwrap();
-    assert_eq!((again.version, again.replayed, again.created.len()), (told.version, true, 0));
-    let other = rehearse(&target, &clock(), &NewMigration { name: Some("b".into()), ..migration }, BUDGET).await;
+    assert!(
+        !apply(&target, &clock(), &migration, BUDGET)
+            .await
+            .unwrap()
+            .replayed,
+        "a rehearsal does not use up the key"
+    );
+    let again = rehearse(&target, &clock(), &migration, BUDGET)
+        .await
+        .unwrap();
+    assert_eq!(
+        (again.version, again.replayed, again.created.len()),
+        (told.version, true, 0)
+    );
+    let other = rehearse(
+        &target,
+        &clock(),
+        &NewMigration {
+            name: Some("b".into()),
+            ..migration
+        },
+        BUDGET,
+    )
+    .await;
     assert!(matches!(other, Err(Error::Conflict(_))));
 }
 
@@ -215,5 +343,10 @@ async fn a_sequence_that_is_not_ours_is_told_of() {
     .unwrap();
     let told = tell(&target, "select nextval('kept')").await;
     assert_eq!(told.sequences_left_advanced, ["public.kept"]);
-    assert!(tell(&target, "select 1").await.sequences_left_advanced.is_empty());
+    assert!(
+        tell(&target, "select 1")
+            .await
+            .sequences_left_advanced
+            .is_empty()
+    );
 }

@@ -52,9 +52,22 @@ async fn values_print_as_clients_know_them() {
 #[tokio::test]
 async fn a_type_of_the_open_transaction_is_known() {
     let target = server().await;
-    let rows = run(&target, "begin; create type mood as enum ('sad'); select array['sad'::mood] as moods").await.unwrap();
+    let rows = run(
+        &target,
+        "begin; create type mood as enum ('sad'); select array['sad'::mood] as moods",
+    )
+    .await
+    .unwrap();
     assert_eq!(rows, json!([{"moods": ["sad"]}]));
-    assert_eq!(one(&target, "select count(*) from pg_type where typname = 'mood'").await, json!(0), "and goes with it");
+    assert_eq!(
+        one(
+            &target,
+            "select count(*) from pg_type where typname = 'mood'"
+        )
+        .await,
+        json!(0),
+        "and goes with it"
+    );
 }
 
 /// A value as we print it, and as the server's own `to_json` does.
@@ -65,9 +78,18 @@ struct Both {
 }
 
 impl Both {
-    async fn of(target: &Target, before: &str, value: &str, parameters: &[Value]) -> Result<Self, Error> {
+    async fn of(
+        target: &Target,
+        before: &str,
+        value: &str,
+        parameters: &[Value],
+    ) -> Result<Self, Error> {
         let text = format!("{before} select {value} as ours, to_json({value})::text as theirs");
-        let query = Query { text, parameters: parameters.to_owned(), read_only: false };
+        let query = Query {
+            text,
+            parameters: parameters.to_owned(),
+            read_only: false,
+        };
         let [both] = serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap();
         Ok(both)
     }
@@ -154,9 +176,20 @@ async fn values_print_as_the_server_prints_them() {
         "array['(1,1),(0,0)'::box, '(2,2),(1,1)'::box]",
         "array[int4range(1, 5)]",
     ] {
-        for before in ["", "set timezone = 'Asia/Kolkata';", "set timezone = 'America/St_Johns'; set extra_float_digits = 3;"] {
-            let both = Both::of(&target, before, value, &[]).await.unwrap_or_else(|error| panic!("{value}: {error}"));
-            assert!(both.agree(), "{before} {value}: {} and not {:?}", both.ours, both.theirs);
+        for before in [
+            "",
+            "set timezone = 'Asia/Kolkata';",
+            "set timezone = 'America/St_Johns'; set extra_float_digits = 3;",
+        ] {
+            let both = Both::of(&target, before, value, &[])
+                .await
+                .unwrap_or_else(|error| panic!("{value}: {error}"));
+            assert!(
+                both.agree(),
+                "{before} {value}: {} and not {:?}",
+                both.ours,
+                both.theirs
+            );
         }
     }
 }
@@ -166,27 +199,45 @@ async fn whatever_the_value_it_prints_as_the_server_prints_it() {
     let server = server().await;
     let runtime = tokio::runtime::Handle::current();
     let values = || {
-        let texts = proptest::collection::vec(proptest::option::of("[^\0]{0,12}"), 0..6).prop_map(|texts| ("text[]", json!(texts)));
-        let floats = proptest::collection::vec(proptest::option::of(any::<f64>()), 0..6).prop_map(|floats| {
-            let floats: Vec<_> = floats.iter().map(|float| float.map(|float| float.to_string().replace("inf", "Infinity"))).collect();
-            ("float8[]", json!(floats))
-        });
-        let numbers = proptest::collection::vec("-?[0-9]{1,40}(\\.[0-9]{0,40})?", 0..4).prop_map(|numbers| ("numeric[]", json!(numbers)));
+        let texts = proptest::collection::vec(proptest::option::of("[^\0]{0,12}"), 0..6)
+            .prop_map(|texts| ("text[]", json!(texts)));
+        let floats = proptest::collection::vec(proptest::option::of(any::<f64>()), 0..6).prop_map(
+            |floats| {
+                let floats: Vec<_> = floats
+                    .iter()
+                    .map(|float| float.map(|float| float.to_string().replace("inf", "Infinity")))
+                    .collect();
+                ("float8[]", json!(floats))
+            },
+        );
+        let numbers = proptest::collection::vec("-?[0-9]{1,40}(\\.[0-9]{0,40})?", 0..4)
+            .prop_map(|numbers| ("numeric[]", json!(numbers)));
         let integers = any::<i64>().prop_map(|integer| ("int8", json!(integer.to_string())));
         // In microseconds: from 4700 years before this age to 30000 after.
-        let times = (-210_000_000_000_000_000_i64..950_000_000_000_000_000).prop_map(|at| ("timestamptz", json!(at)));
+        let times = (-210_000_000_000_000_000_i64..950_000_000_000_000_000)
+            .prop_map(|at| ("timestamptz", json!(at)));
         prop_oneof![texts, floats, numbers, integers, times]
     };
     tokio::task::spawn_blocking(move || {
         TestRunner::new(Config::with_cases(256))
             .run(&values(), |(kind, value)| {
                 let (text, parameters) = match kind {
-                    "timestamptz" => (format!("('epoch'::timestamptz + {value} * interval '1 microsecond')"), vec![]),
+                    "timestamptz" => (
+                        format!("('epoch'::timestamptz + {value} * interval '1 microsecond')"),
+                        vec![],
+                    ),
                     kind => (format!("$1::{kind}"), vec![value]),
                 };
-                let both =
-                    runtime.block_on(Both::of(&server, "", &text, &parameters)).map_err(|error| TestCaseError::fail(error.to_string()))?;
-                prop_assert!(both.agree(), "{}: {} and not {:?}", text, both.ours, both.theirs);
+                let both = runtime
+                    .block_on(Both::of(&server, "", &text, &parameters))
+                    .map_err(|error| TestCaseError::fail(error.to_string()))?;
+                prop_assert!(
+                    both.agree(),
+                    "{}: {} and not {:?}",
+                    text,
+                    both.ours,
+                    both.theirs
+                );
                 Ok(())
             })
             .unwrap();
@@ -204,8 +255,14 @@ async fn the_last_result_with_rows_is_the_answer() {
         ("", json!([])),
         ("create table t (id int)", json!([])),
         ("select 1 as a; select 2 as b", json!([{"b": 2}])),
-        ("begin; insert into t values (7) returning id; commit", json!([{"id": 7}])),
-        ("select 1 as a; select 2 as b where false", json!([{"a": 1}])),
+        (
+            "begin; insert into t values (7) returning id; commit",
+            json!([{"id": 7}]),
+        ),
+        (
+            "select 1 as a; select 2 as b where false",
+            json!([{"a": 1}]),
+        ),
         ("select from t", json!([{}])),
         ("select 1 as a, 2 as b, 3 as a", json!([{"a": 3, "b": 2}])),
     ] {
@@ -217,7 +274,9 @@ async fn the_last_result_with_rows_is_the_answer() {
 #[tokio::test]
 async fn parameters_take_the_type_the_server_infers() {
     let target = server().await;
-    run(&target, "create type mood as enum ('sad', 'glad')").await.unwrap();
+    run(&target, "create type mood as enum ('sad', 'glad')")
+        .await
+        .unwrap();
     let rows = run_with(
         &target,
         "select $1::int + 1 as n, $2 || '!' as t, $3::jsonb as j, $4::text[] as a, $5::mood[] as m, $6::text as nothing,
@@ -232,8 +291,12 @@ async fn parameters_take_the_type_the_server_infers() {
             "list": [1, [2]], "b": true, "jj": [[1], {"a": 2}]}])
     );
     assert!(message(run_with(&target, "select $1::int", json!(["x"])).await).contains("22P02"));
-    assert!(message(run_with(&target, "select $1::int, $2::int", json!([1])).await).contains("08P01"));
-    assert!(message(run_with(&target, "select 1; select $1::int", json!([1])).await).contains("42601"));
+    assert!(
+        message(run_with(&target, "select $1::int, $2::int", json!([1])).await).contains("08P01")
+    );
+    assert!(
+        message(run_with(&target, "select 1; select $1::int", json!([1])).await).contains("42601")
+    );
 }
 
 #[tokio::test]
@@ -244,11 +307,20 @@ async fn an_error_shows_code_line_and_detail() {
         "Failed to run sql query: ERROR:  42P01: relation \"nope\" does not exist\nLINE 2: select * from nope\n                      ^\n"
     );
     assert_eq!(
-        message(run(&target, "create table t (id int primary key); insert into t values (1), (1)").await),
+        message(
+            run(
+                &target,
+                "create table t (id int primary key); insert into t values (1), (1)"
+            )
+            .await
+        ),
         "Failed to run sql query: ERROR:  23505: duplicate key value violates unique constraint \"t_pkey\"\n\
          DETAIL:  Key (id)=(1) already exists.\n"
     );
-    assert!(message(run_with(&target, "select $1::int + nope", json!([1])).await).contains("\nLINE 1: select $1::int + nope\n"));
+    assert!(
+        message(run_with(&target, "select $1::int + nope", json!([1])).await)
+            .contains("\nLINE 1: select $1::int + nope\n")
+    );
     assert!(message(run(&target, "select '\0'").await).contains("NUL"));
 }
 
@@ -256,7 +328,10 @@ async fn an_error_shows_code_line_and_detail() {
 async fn copy_is_refused_and_nothing_stays() {
     let target = server().await;
     run(&target, "create table t (id int)").await.unwrap();
-    for text in ["insert into t values (1); copy t from stdin", "copy t to stdout"] {
+    for text in [
+        "insert into t values (1); copy t from stdin",
+        "copy t to stdout",
+    ] {
         assert!(message(run(&target, text).await).contains("COPY from or to the client"));
     }
     assert!(message(run_with(&target, "copy t from stdin", json!([1])).await).contains("08P01"));

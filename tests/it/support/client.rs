@@ -39,7 +39,11 @@ pub(crate) struct Answer {
 
 impl Call {
     pub(crate) fn new(api: Api, method: &str, path: &str) -> Self {
-        let request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path).body(Body::empty()).unwrap();
+        let request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(path)
+            .body(Body::empty())
+            .unwrap();
         Self { api, request }
     }
 
@@ -53,7 +57,9 @@ impl Call {
     }
 
     pub(crate) fn header(mut self, name: &'static str, value: &str) -> Self {
-        self.request.headers_mut().append(name, value.parse().unwrap());
+        self.request
+            .headers_mut()
+            .append(name, value.parse().unwrap());
         self
     }
 
@@ -69,12 +75,16 @@ impl Call {
     }
 
     pub(crate) fn json(self, body: &Value) -> Self {
-        self.header("content-type", "application/json").body(body.to_string())
+        self.header("content-type", "application/json")
+            .body(body.to_string())
     }
 
     pub(crate) fn form(self, fields: &[(&str, &str)]) -> Self {
-        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        self.header("content-type", "application/x-www-form-urlencoded").body(body)
+        let body = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(fields)
+            .finish();
+        self.header("content-type", "application/x-www-form-urlencoded")
+            .body(body)
     }
 
     pub(crate) fn body(mut self, body: impl Into<Body>) -> Self {
@@ -84,18 +94,33 @@ impl Call {
 
     /// Sends it. The answer is checked against what holds for every answer, and against the document.
     pub(crate) async fn send(self) -> Answer {
-        let (method, path) = (self.request.method().clone(), self.request.uri().path().to_owned());
+        let (method, path) = (
+            self.request.method().clone(),
+            self.request.uri().path().to_owned(),
+        );
         let response = self.api.oneshot(self.request).await.unwrap();
         let (parts, body) = response.into_parts();
         let line = format!("{method} {path}");
         let body = body.collect().await.unwrap().to_bytes();
         let number = |name: &str| -> u32 {
-            let value = parts.headers.get(name).unwrap_or_else(|| panic!("{line}: no {name}"));
+            let value = parts
+                .headers
+                .get(name)
+                .unwrap_or_else(|| panic!("{line}: no {name}"));
             value.to_str().unwrap().parse().unwrap()
         };
-        let quota =
-            Quota { limit: number("x-ratelimit-limit"), remaining: number("x-ratelimit-remaining"), reset: number("x-ratelimit-reset") };
-        let answer = Answer { status: parts.status, headers: parts.headers, body, quota, line };
+        let quota = Quota {
+            limit: number("x-ratelimit-limit"),
+            remaining: number("x-ratelimit-remaining"),
+            reset: number("x-ratelimit-reset"),
+        };
+        let answer = Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+            quota,
+            line,
+        };
         answer.check_headers();
         if method != Method::HEAD {
             answer.check_body(&method, &path);
@@ -106,35 +131,79 @@ impl Call {
 
 impl Answer {
     fn check_headers(&self) {
-        assert!(self.quota.remaining <= self.quota.limit && self.quota.reset >= 1, "{self:?}");
-        assert!(self.header("x-request-id").is_some_and(|id| !id.is_empty()), "{self:?}");
+        assert!(
+            self.quota.remaining <= self.quota.limit && self.quota.reset >= 1,
+            "{self:?}"
+        );
+        assert!(
+            self.header("x-request-id").is_some_and(|id| !id.is_empty()),
+            "{self:?}"
+        );
         let challenge = self.header("www-authenticate");
-        assert_eq!(self.status == 401, challenge.is_some_and(|told| !told.contains("insufficient_scope")), "{self:?}");
-        assert!(self.status == 403 || challenge.is_none_or(|told| !told.contains("insufficient_scope")), "{self:?}");
+        assert_eq!(
+            self.status == 401,
+            challenge.is_some_and(|told| !told.contains("insufficient_scope")),
+            "{self:?}"
+        );
+        assert!(
+            self.status == 403 || challenge.is_none_or(|told| !told.contains("insufficient_scope")),
+            "{self:?}"
+        );
         self.check_limit_fields();
     }
 
     /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in the three headers.
     fn check_limit_fields(&self) {
-        let Quota { limit, remaining, reset } = self.quota;
+        let Quota {
+            limit,
+            remaining,
+            reset,
+        } = self.quota;
         let items = |name: &str| -> Vec<_> {
-            let field = self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
-            field.split(", ").map(|item| item.split_once(';').unwrap()).collect()
+            let field = self
+                .header(name)
+                .unwrap_or_else(|| panic!("no {name}: {self:?}"));
+            field
+                .split(", ")
+                .map(|item| item.split_once(';').unwrap())
+                .collect()
         };
         let (policy, standing) = (items("ratelimit-policy"), items("ratelimit"));
-        assert!(policy.iter().map(|(name, _)| name).eq(standing.iter().map(|(name, _)| name)), "{self:?}");
+        assert!(
+            policy
+                .iter()
+                .map(|(name, _)| name)
+                .eq(standing.iter().map(|(name, _)| name)),
+            "{self:?}"
+        );
         let told = format!("r={remaining};t={reset}");
-        let binds = policy.iter().zip(&standing).any(|((_, p), (_, s))| *s == told && p.starts_with(&format!("q={limit};w=")));
+        let binds = policy
+            .iter()
+            .zip(&standing)
+            .any(|((_, p), (_, s))| *s == told && p.starts_with(&format!("q={limit};w=")));
         assert!(binds, "{self:?}");
     }
 
     fn check_body(&self, method: &Method, path: &str) {
         if self.status.is_success() {
-            document::check(method, path, self.status, self.header("content-type"), &self.body);
+            document::check(
+                method,
+                path,
+                self.status,
+                self.header("content-type"),
+                &self.body,
+            );
         } else if self.status.is_redirection() {
-            assert!(self.headers.contains_key(header::LOCATION) && self.body.is_empty(), "{self:?}");
+            assert!(
+                self.headers.contains_key(header::LOCATION) && self.body.is_empty(),
+                "{self:?}"
+            );
         } else {
-            assert_eq!(self.header("content-type"), Some("application/json; charset=utf-8"), "{self:?}");
+            assert_eq!(
+                self.header("content-type"),
+                Some("application/json; charset=utf-8"),
+                "{self:?}"
+            );
             assert!(self.json()["message"].is_string(), "{self:?}");
         }
     }
@@ -142,7 +211,14 @@ impl Answer {
     /// Fails the test, with the whole answer, unless the status is this.
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
-        assert_eq!(self.status, status, "{} answered {}: {}", self.line, self.status, self.text());
+        assert_eq!(
+            self.status,
+            status,
+            "{} answered {}: {}",
+            self.line,
+            self.status,
+            self.text()
+        );
         self
     }
 
@@ -160,7 +236,10 @@ impl Answer {
 
     /// The message of an error.
     pub(crate) fn message(&self) -> String {
-        self.json()["message"].as_str().unwrap_or_else(|| panic!("no message: {self:?}")).to_owned()
+        self.json()["message"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no message: {self:?}"))
+            .to_owned()
     }
 
     /// The body with what differs from run to run replaced: refs and slugs, UUIDs, times.
@@ -173,7 +252,10 @@ fn redact(value: Value) -> Value {
     match value {
         Value::String(text) => redact_text(text).into(),
         Value::Array(values) => values.into_iter().map(redact).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, redact(value))).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, redact(value)))
+            .collect(),
         other => other,
     }
 }

@@ -32,7 +32,9 @@ impl Knot {
         let dir = dir.join("knot");
         fs::create_dir(&dir).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free()));
-        let records = format!("$ORIGIN {zone}.\n$TTL 0\n@ SOA ns hostmaster 1 3600 600 86400 0\n@ NS ns\nns A 127.0.0.1\n{records}");
+        let records = format!(
+            "$ORIGIN {zone}.\n$TTL 0\n@ SOA ns hostmaster 1 3600 600 86400 0\n@ NS ns\nns A 127.0.0.1\n{records}"
+        );
         fs::write(dir.join("zone"), records).unwrap();
         let secret = KEY.rsplit(':').next().unwrap();
         let config = format!(
@@ -47,9 +49,18 @@ impl Knot {
         fs::write(dir.join("knot.conf"), config).unwrap();
         fs::write(dir.join("key"), format!("{KEY}\n")).unwrap();
         let mut command = Command::new("knotd");
-        command.arg("-c").arg(dir.join("knot.conf")).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        command
+            .arg("-c")
+            .arg(dir.join("knot.conf"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
         let child = command.spawn().expect("knot is installed by bin/test");
-        let knot = Self { address, key: dir.join("key"), _child: child };
+        let knot = Self {
+            address,
+            key: dir.join("key"),
+            _child: child,
+        };
         timeout(PATIENCE, knot.answers(zone)).await.unwrap();
         knot
     }
@@ -67,7 +78,10 @@ impl Knot {
             rr::{Name, RData, RecordType},
         };
         let mut asked = Message::query();
-        asked.add_query(Query::query(Name::from_ascii(format!("{name}.")).unwrap(), RecordType::TXT));
+        asked.add_query(Query::query(
+            Name::from_ascii(format!("{name}.")).unwrap(),
+            RecordType::TXT,
+        ));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.connect(self.address).await.unwrap();
         socket.send(&asked.to_vec().unwrap()).await.ok()?;
@@ -75,8 +89,17 @@ impl Knot {
         let length = socket.recv(&mut buffer).await.ok()?;
         let told = Message::from_vec(&buffer[..length]).unwrap();
         let text = |data: &RData| {
-            if let RData::TXT(text) = data { Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned()) } else { None }
+            if let RData::TXT(text) = data {
+                Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
+            } else {
+                None
+            }
         };
-        Some(told.answers.iter().filter_map(|record| text(&record.data)).collect())
+        Some(
+            told.answers
+                .iter()
+                .filter_map(|record| text(&record.data))
+                .collect(),
+        )
     }
 }

@@ -30,9 +30,17 @@ impl Log {
     /// Warnings go to the test's output as well.
     pub(crate) fn collect() -> Self {
         let errors = Errors::default();
-        let lines = print::layer().with_test_writer().with_ansi(false).with_filter(LevelFilter::WARN);
-        let subscriber = tracing_subscriber::registry().with(errors.clone()).with(lines);
-        Self { errors, _guard: tracing::subscriber::set_default(subscriber) }
+        let lines = print::layer()
+            .with_test_writer()
+            .with_ansi(false)
+            .with_filter(LevelFilter::WARN);
+        let subscriber = tracing_subscriber::registry()
+            .with(errors.clone())
+            .with(lines);
+        Self {
+            errors,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
     }
 
     /// The faults so far, which count as expected from here on.
@@ -44,7 +52,10 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         let errors = self.take_errors();
-        assert!(errors.is_empty() || std::thread::panicking(), "logged and not expected: {errors:#?}");
+        assert!(
+            errors.is_empty() || std::thread::panicking(),
+            "logged and not expected: {errors:#?}"
+        );
     }
 }
 

@@ -16,8 +16,8 @@ use std::{
 use gantry::{
     clock::Entropy,
     clusters::{
-        Account, Cluster, ControlGroups, Embedded, Engine, Engines, Home, Host, Installed, Launcher, Observed, OldVersions, Pace,
-        ResourceLimits, Resources, sandbox_available,
+        Account, Cluster, ControlGroups, Embedded, Engine, Engines, Home, Host, Installed,
+        Launcher, Observed, OldVersions, Pace, ResourceLimits, Resources, sandbox_available,
     },
     ids::ProjectRef,
 };
@@ -44,8 +44,12 @@ pub(crate) fn engine() -> Engine {
 
 /// Every PostgreSQL that tests can be run on: the distribution's, and those that the test run installed.
 pub(crate) fn engines() -> Engines {
-    let installed = env::var_os("GANTRY_TEST_ENGINES").unwrap_or_else(|| "/var/tmp/gantry-test-engines".into());
-    Installed::find(None, Path::new(&installed)).unwrap().offer(OldVersions::Offered).unwrap()
+    let installed =
+        env::var_os("GANTRY_TEST_ENGINES").unwrap_or_else(|| "/var/tmp/gantry-test-engines".into());
+    Installed::find(None, Path::new(&installed))
+        .unwrap()
+        .offer(OldVersions::Offered)
+        .unwrap()
 }
 
 /// The installed PostgreSQL, started through the real binary.
@@ -54,13 +58,19 @@ pub(crate) fn host() -> Host {
 }
 
 fn host_of(engine: Engine) -> Host {
-    let launcher = Launcher { program: env!("CARGO_BIN_EXE_gantry").into(), sandbox: sandbox_available() };
+    let launcher = Launcher {
+        program: env!("CARGO_BIN_EXE_gantry").into(),
+        sandbox: sandbox_available(),
+    };
     Host { engine, launcher }
 }
 
 /// Prepared templates: the run's, or else kept between runs.
 pub(crate) fn templates() -> PathBuf {
-    env::var_os("GANTRY_TEST_TEMPLATES").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("templates"), PathBuf::from)
+    env::var_os("GANTRY_TEST_TEMPLATES").map_or_else(
+        || Path::new(env!("CARGO_TARGET_TMPDIR")).join("templates"),
+        PathBuf::from,
+    )
 }
 
 /// The mechanism that enforces limits.
@@ -90,8 +100,16 @@ impl Machine {
         let mut machine = Self::bare();
         machine.clusters = machine.clusters.with_engines(engines.clone());
         // One test process makes the template while the others wait, rather than all at once.
-        let lock = File::options().write(true).create(true).truncate(false).mode(0o600).open(templates().join("lock")).unwrap();
-        let lock = tokio::task::spawn_blocking(move || rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+        let lock = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(templates().join("lock"))
+            .unwrap();
+        let lock = tokio::task::spawn_blocking(move || {
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock)
+        });
         let lock = lock.await.unwrap().unwrap();
         machine.clusters.prepare().await.unwrap();
         drop(lock);
@@ -101,8 +119,14 @@ impl Machine {
     /// The same with other limits, enforced in this way.
     pub(crate) async fn within(limits: ResourceLimits, by: By) -> Self {
         let mut machine = Self::new().await;
-        let groups = if by == By::Groups { ControlGroups::find(machine.dir(), None) } else { ControlGroups::none() };
-        machine.clusters = machine.clusters.with_resources(Resources::new(limits, groups));
+        let groups = if by == By::Groups {
+            ControlGroups::find(machine.dir(), None)
+        } else {
+            ControlGroups::none()
+        };
+        machine.clusters = machine
+            .clusters
+            .with_resources(Resources::new(limits, groups));
         machine
     }
 
@@ -111,9 +135,17 @@ impl Machine {
         let dir = place();
         let home = Home::open(&dir, Account::for_servers().unwrap()).unwrap();
         let home = Arc::new(home.with_templates(templates()).unwrap());
-        let resources = Resources::new(ResourceLimits::default(), ControlGroups::find(home.dir(), None));
-        let clusters = Embedded::open(Arc::clone(&home), host(), Entropy::system()).with_resources(resources);
-        Self { clusters, _janitor: Janitor::of(home.dir()), home }
+        let resources = Resources::new(
+            ResourceLimits::default(),
+            ControlGroups::find(home.dir(), None),
+        );
+        let clusters =
+            Embedded::open(Arc::clone(&home), host(), Entropy::system()).with_resources(resources);
+        Self {
+            clusters,
+            _janitor: Janitor::of(home.dir()),
+            home,
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -126,7 +158,10 @@ impl Machine {
 
     /// Makes a project and waits until it accepts connections.
     pub(crate) async fn running(&self, n: u32) -> ProjectRef {
-        let cluster = Cluster { major: self.clusters.engines().default_engine().major(), ..cluster(n) };
+        let cluster = Cluster {
+            major: self.clusters.engines().default_engine().major(),
+            ..cluster(n)
+        };
         self.clusters.create(&cluster, Pace::Now).await.unwrap();
         self.up(&cluster.project).await;
         cluster.project
@@ -144,7 +179,11 @@ impl Machine {
         config
     }
 
-    pub(crate) async fn connect(&self, project: &ProjectRef, role: &str) -> Result<Client, tokio_postgres::Error> {
+    pub(crate) async fn connect(
+        &self,
+        project: &ProjectRef,
+        role: &str,
+    ) -> Result<Client, tokio_postgres::Error> {
         let (client, connection) = self.config(project, role).connect(NoTls).await?;
         tokio::spawn(connection);
         Ok(client)
@@ -153,19 +192,27 @@ impl Machine {
     /// The postmaster of a project that accepts connections.
     pub(crate) async fn pid(&self, project: &ProjectRef) -> Pid {
         match self.clusters.observe(project).await.unwrap() {
-            Observed::Running { pid, accepting: true } => Pid::from_raw(pid).unwrap(),
+            Observed::Running {
+                pid,
+                accepting: true,
+            } => Pid::from_raw(pid).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 }
 
 pub(crate) fn cluster(n: u32) -> Cluster {
-    Cluster { project: ProjectRef::generate(&Entropy::system()), uid: FIRST_UID + n, major: engine().major() }
+    Cluster {
+        project: ProjectRef::generate(&Entropy::system()),
+        uid: FIRST_UID + n,
+        major: engine().major(),
+    }
 }
 
 /// A new directory that other accounts can enter. Inside the run's own folder, if there is one, so it goes with that.
 pub(crate) fn place() -> PathBuf {
-    let parent = env::var_os("GANTRY_TEST_HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let parent =
+        env::var_os("GANTRY_TEST_HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let dir = parent.join(format!("it-{}", Entropy::system().letters(8)));
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
@@ -199,10 +246,27 @@ impl Janitor {
         let mut command = Command::new("sh");
         let groups = ControlGroups::find(dir, None).folders("*");
         // The shell looks for groups when the test is over.
-        let groups: Vec<String> = groups.iter().map(|group| group.display().to_string()).collect();
-        let clear = CLEAR.replace("for group; do", &format!("for group in {}; do", groups.join(" ")));
-        command.args(["-c", &clear, "janitor"]).arg(dir).current_dir("/").process_group(0);
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        let groups: Vec<String> = groups
+            .iter()
+            .map(|group| group.display().to_string())
+            .collect();
+        let clear = CLEAR.replace(
+            "for group; do",
+            &format!("for group in {}; do", groups.join(" ")),
+        );
+        command
+            .args(["-c", &clear, "janitor"])
+            .arg(dir)
+            .current_dir("/")
+            .process_group(0);
+        Self(
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
     }
 }
 
@@ -217,10 +281,17 @@ impl Drop for Janitor {
 pub(crate) fn processes_under(dir: &Path) -> Vec<(Pid, u32)> {
     let under = |entry: fs::DirEntry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-        fs::read_link(entry.path().join("cwd")).ok()?.starts_with(dir).then_some(())?;
+        fs::read_link(entry.path().join("cwd"))
+            .ok()?
+            .starts_with(dir)
+            .then_some(())?;
         Some((pid, entry.metadata().ok()?.uid()))
     };
-    fs::read_dir("/proc").unwrap().flatten().filter_map(under).collect()
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(under)
+        .collect()
 }
 
 /// Kills, and waits for the end: for a moment a killed process still looks like any other.

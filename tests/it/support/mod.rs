@@ -96,16 +96,41 @@ impl Node {
         Self::over(provisioner, config, settings, clock, machine)
     }
 
-    fn over(provisioner: Arc<dyn Provisioner>, config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
+    fn over(
+        provisioner: Arc<dyn Provisioner>,
+        config: &Config,
+        settings: Settings,
+        clock: &Clock,
+        machine: Arc<Machine>,
+    ) -> Self {
         let (clusters, entropy) = (machine.clusters.clone(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::over(provisioner, settings, clock.clone(), entropy, db, clusters, Memory::default()).unwrap();
-        Self { api: app.api(), app, machine, background: Some(background), tasks: JoinSet::new() }
+        let (app, background) = App::over(
+            provisioner,
+            settings,
+            clock.clone(),
+            entropy,
+            db,
+            clusters,
+            Memory::default(),
+        )
+        .unwrap();
+        Self {
+            api: app.api(),
+            app,
+            machine,
+            background: Some(background),
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Starts the reconciler, the listener and the rest.
     pub(crate) fn start(&mut self) {
-        self.tasks = self.background.take().expect("it was started before").spawn();
+        self.tasks = self
+            .background
+            .take()
+            .expect("it was started before")
+            .spawn();
     }
 
     /// Ends them as the server does: begun work is finished, clusters keep running.
@@ -151,14 +176,27 @@ impl Node {
             }
         };
         if timeout(PATIENCE, reached).await.is_err() {
-            let sql = "select coalesce(last_error, 'nothing went wrong') from projects where ref = $1";
+            let sql =
+                "select coalesce(last_error, 'nothing went wrong') from projects where ref = $1";
             let why: String = self.app.db.query(sql, &[&project.as_str()]).await.unwrap()[0].get(0);
-            panic!("{project} is {}, not {}: {why}", self.seen(project).await, status.name());
+            panic!(
+                "{project} is {}, not {}: {why}",
+                self.seen(project).await,
+                status.name()
+            );
         }
     }
 
     async fn seen(&self, project: &ProjectRef) -> String {
-        self.app.db.query("select status from projects where ref = $1", &[&project.as_str()]).await.unwrap()[0].get(0)
+        self.app
+            .db
+            .query(
+                "select status from projects where ref = $1",
+                &[&project.as_str()],
+            )
+            .await
+            .unwrap()[0]
+            .get(0)
     }
 }
 
@@ -223,17 +261,48 @@ impl TestApp {
     }
 
     async fn make(transport: Transport, machine: Arc<Machine>) -> Self {
-        let (log, clock, config) = (Log::collect(), Clock::manual(dawn()), postgres::database().await);
-        let node = Node::new(&config, settings(transport, Uuid::from_u128(1)), &clock, machine);
+        let (log, clock, config) = (
+            Log::collect(),
+            Clock::manual(dawn()),
+            postgres::database().await,
+        );
+        let node = Node::new(
+            &config,
+            settings(transport, Uuid::from_u128(1)),
+            &clock,
+            machine,
+        );
         let [owner, administrator, developer, read_only, stranger] =
             ["olga", "adam", "dora", "rhea", "stan"].map(|name| user(&node.app, name));
         let (owner, stranger) = (owner.await, stranger.await);
-        let (home, foreign) = (tenant(&node.app, "Home", &owner).await, tenant(&node.app, "Foreign", &stranger).await);
-        let (administrator, developer, read_only) = (administrator.await, developer.await, read_only.await);
-        for (actor, role) in [(&administrator, Role::Administrator), (&developer, Role::Developer), (&read_only, Role::ReadOnly)] {
-            organizations::members::set(&node.app.db, home.id, actor.user, role, dawn(), None).await.unwrap();
+        let (home, foreign) = (
+            tenant(&node.app, "Home", &owner).await,
+            tenant(&node.app, "Foreign", &stranger).await,
+        );
+        let (administrator, developer, read_only) =
+            (administrator.await, developer.await, read_only.await);
+        for (actor, role) in [
+            (&administrator, Role::Administrator),
+            (&developer, Role::Developer),
+            (&read_only, Role::ReadOnly),
+        ] {
+            organizations::members::set(&node.app.db, home.id, actor.user, role, dawn(), None)
+                .await
+                .unwrap();
         }
-        Self { node, config, clock, owner, administrator, developer, read_only, stranger, home, foreign, log }
+        Self {
+            node,
+            config,
+            clock,
+            owner,
+            administrator,
+            developer,
+            read_only,
+            stranger,
+            home,
+            foreign,
+            log,
+        }
     }
 
     /// The members of the organization at home, with their roles.
@@ -248,7 +317,10 @@ impl TestApp {
 
     /// Another Gantry on the same control database. With the same `node` it is a restart, else a second machine.
     pub(crate) fn another(&self, node: u128, machine: Arc<Machine>) -> Node {
-        self.another_with(settings(Transport::default(), Uuid::from_u128(node)), machine)
+        self.another_with(
+            settings(Transport::default(), Uuid::from_u128(node)),
+            machine,
+        )
     }
 
     /// The same, set up in another way.
@@ -257,8 +329,19 @@ impl TestApp {
     }
 
     /// The same, with its projects driven over something else.
-    pub(crate) fn another_over(&self, provisioner: Arc<dyn Provisioner>, node: u128, machine: Arc<Machine>) -> Node {
-        Node::over(provisioner, &self.config, settings(Transport::default(), Uuid::from_u128(node)), &self.clock, machine)
+    pub(crate) fn another_over(
+        &self,
+        provisioner: Arc<dyn Provisioner>,
+        node: u128,
+        machine: Arc<Machine>,
+    ) -> Node {
+        Node::over(
+            provisioner,
+            &self.config,
+            settings(Transport::default(), Uuid::from_u128(node)),
+            &self.clock,
+            machine,
+        )
     }
 
     /// The path of a project's operation.
@@ -268,7 +351,13 @@ impl TestApp {
 
     /// Asks for a project at home, through the API.
     pub(crate) async fn create_project(&self, name: &str) -> ProjectRef {
-        let answer = self.post("/v1/projects").as_(&self.owner).json(&self.new_project(name)).send().await.expect(201);
+        let answer = self
+            .post("/v1/projects")
+            .as_(&self.owner)
+            .json(&self.new_project(name))
+            .send()
+            .await
+            .expect(201);
         answer.json()["ref"].as_str().unwrap().parse().unwrap()
     }
 
@@ -284,7 +373,11 @@ impl TestApp {
     }
 
     /// A new token of `actor`, and its row.
-    pub(crate) async fn token(&self, actor: &Actor, expires_at: Option<DateTime<Utc>>) -> (String, TokenId) {
+    pub(crate) async fn token(
+        &self,
+        actor: &Actor,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> (String, TokenId) {
         token(&self.app, actor.user, expires_at).await
     }
 
@@ -307,7 +400,11 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
     Settings {
         transport,
         project_domain: "example.test".to_owned(),
-        databases: Some(Published { host: "pooler.example.test".to_owned(), port: 5432, tls: true }),
+        databases: Some(Published {
+            host: "pooler.example.test".to_owned(),
+            port: 5432,
+            tls: true,
+        }),
         links: Links::default(),
         node,
         own_database: false,
@@ -320,34 +417,75 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         upstreams: Upstreams::default(),
         edge: gantry::edge::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
-        oauth: oauth::Settings { public_url: Some(ISSUER.to_owned()), ..oauth::Settings::default() },
+        oauth: oauth::Settings {
+            public_url: Some(ISSUER.to_owned()),
+            ..oauth::Settings::default()
+        },
         provider: None,
         logs: analytics::Options::default(),
     }
 }
 
 async fn user(app: &App, name: &str) -> Actor {
-    let account = accounts::create(&app.db, &app.entropy, &format!("{name}@example.com"), None, dawn(), None).await.unwrap();
+    let account = accounts::create(
+        &app.db,
+        &app.entropy,
+        &format!("{name}@example.com"),
+        None,
+        dawn(),
+        None,
+    )
+    .await
+    .unwrap();
     let (token, token_id) = token(app, account.id, None).await;
-    Actor { user: account.id, gotrue_id: account.gotrue_id, token, token_id }
+    Actor {
+        user: account.id,
+        gotrue_id: account.gotrue_id,
+        token,
+        token_id,
+    }
 }
 
 async fn token(app: &App, user: UserId, expires_at: Option<DateTime<Utc>>) -> (String, TokenId) {
     let minted = tokens::mint_classic(&app.entropy);
-    let row = tokens::create(&app.db, user, "test", &minted, app.clock.now(), expires_at, None).await.unwrap();
+    let row = tokens::create(
+        &app.db,
+        user,
+        "test",
+        &minted,
+        app.clock.now(),
+        expires_at,
+        None,
+    )
+    .await
+    .unwrap();
     (minted.expose().to_owned(), TokenId(row.id))
 }
 
 async fn tenant(app: &App, name: &str, owner: &Actor) -> Tenant {
-    let slug = organizations::create(&app.db, &app.entropy, name, None, owner.user, dawn(), None).await.unwrap().slug().clone();
+    let slug = organizations::create(&app.db, &app.entropy, name, None, owner.user, dawn(), None)
+        .await
+        .unwrap()
+        .slug()
+        .clone();
     let id = organizations::by_slug(&app.db, &slug).await.unwrap();
-    Tenant { id, slug, project: stub(app, id, "stub").await }
+    Tenant {
+        id,
+        slug,
+        project: stub(app, id, "stub").await,
+    }
 }
 
 async fn stub(app: &App, organization: OrganizationId, name: &str) -> ProjectRef {
     let project = ProjectRef::generate(&app.entropy);
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, not_before, created_at, updated_at) \
                values ($1, $2, $3, 'eu-central-1', 'nano', '17.6', 'ga', $4, 'active', 'ACTIVE_HEALTHY', $5, $5, $5)";
-    app.db.query(sql, &[&project.as_str(), &organization.0, &name, &NOBODY, &dawn()]).await.unwrap();
+    app.db
+        .query(
+            sql,
+            &[&project.as_str(), &organization.0, &name, &NOBODY, &dawn()],
+        )
+        .await
+        .unwrap();
     project
 }

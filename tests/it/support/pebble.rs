@@ -15,7 +15,11 @@ use super::machine::PATIENCE;
 
 /// A port that nobody has at the moment.
 pub(crate) fn free() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// The authority, until it is dropped.
@@ -40,9 +44,16 @@ impl Pebble {
         }});
         fs::write(dir.join("pebble.json"), config.to_string()).unwrap();
         let mut command = Command::new("pebble");
-        command.arg("-config").arg(dir.join("pebble.json")).args(["-dnsserver", &names.to_string()]);
+        command
+            .arg("-config")
+            .arg(dir.join("pebble.json"))
+            .args(["-dnsserver", &names.to_string()]);
         // It takes what was proven once for proven again, whenever it can.
-        command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "100").stdout(Stdio::piped()).kill_on_drop(true);
+        command
+            .env("PEBBLE_VA_NOSLEEP", "1")
+            .env("PEBBLE_AUTHZREUSE", "100")
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
         let mut child = command.spawn().expect("pebble is installed by bin/test");
         let mut coming = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = async {
@@ -62,12 +73,22 @@ impl Pebble {
             }
         });
         let at = |port| format!("https://localhost:{port}");
-        Self { directory: at(port) + "/dir", management: at(management), port, lines, _child: child }
+        Self {
+            directory: at(port) + "/dir",
+            management: at(management),
+            port,
+            lines,
+            _child: child,
+        }
     }
 
     /// How often it said this.
     pub(crate) fn said(&self, text: &str) -> usize {
-        self.lines.lock().iter().filter(|line| line.contains(text)).count()
+        self.lines
+            .lock()
+            .iter()
+            .filter(|line| line.contains(text))
+            .count()
     }
 }
 
@@ -75,9 +96,16 @@ fn certify(dir: &Path) {
     let ca_key = KeyPair::generate().unwrap();
     let mut ca = CertificateParams::default();
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    fs::write(dir.join("pebble-ca.pem"), ca.self_signed(&ca_key).unwrap().pem()).unwrap();
+    fs::write(
+        dir.join("pebble-ca.pem"),
+        ca.self_signed(&ca_key).unwrap().pem(),
+    )
+    .unwrap();
     let key = KeyPair::generate().unwrap();
-    let leaf = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &Issuer::new(ca, ca_key)).unwrap();
+    let leaf = CertificateParams::new(vec!["localhost".to_owned()])
+        .unwrap()
+        .signed_by(&key, &Issuer::new(ca, ca_key))
+        .unwrap();
     fs::write(dir.join("pebble.pem"), leaf.pem()).unwrap();
     fs::write(dir.join("pebble-key.pem"), key.serialize_pem()).unwrap();
 }

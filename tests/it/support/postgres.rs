@@ -33,7 +33,10 @@ pub(crate) async fn database() -> Config {
     let admin = connect(&shared.config).await;
     let template = template(&admin, &shared.config).await;
     let name = format!("it_{}", Entropy::system().letters(12));
-    admin.batch_execute(&format!("create database {name} template {template}")).await.unwrap();
+    admin
+        .batch_execute(&format!("create database {name} template {template}"))
+        .await
+        .unwrap();
     let mut config = shared.config.clone();
     config.dbname(name);
     config
@@ -49,39 +52,76 @@ pub(crate) async fn connect(config: &Config) -> Client {
 /// The cluster that `gantry with-postgres` started around the run, or one of this process.
 async fn shared() -> Shared {
     if let Some(dir) = env::var_os("GANTRY_TEST_HOME") {
-        return Shared { config: Control::config_in(&PathBuf::from(dir)), _janitor: None };
+        return Shared {
+            config: Control::config_in(&PathBuf::from(dir)),
+            _janitor: None,
+        };
     }
     let home = Arc::new(Home::open(&place(), Account::for_servers().unwrap()).unwrap());
     let janitor = Janitor::of(home.dir());
-    let control = Control::ensure(&home, &host(), &Entropy::system()).await.unwrap();
-    Shared { config: control.config(), _janitor: Some(janitor) }
+    let control = Control::ensure(&home, &host(), &Entropy::system())
+        .await
+        .unwrap();
+    Shared {
+        config: control.config(),
+        _janitor: Some(janitor),
+    }
 }
 
 /// Name of the migrated template, made by whoever comes first.
 async fn template(admin: &Client, config: &Config) -> String {
     let name = format!("template_{}", schema());
-    let exists = async || admin.query_opt("select from pg_database where datname = $1", &[&name]).await.unwrap().is_some();
+    let exists = async || {
+        admin
+            .query_opt("select from pg_database where datname = $1", &[&name])
+            .await
+            .unwrap()
+            .is_some()
+    };
     if exists().await {
         return name;
     }
-    admin.execute("select pg_advisory_lock($1)", &[&LOCK]).await.unwrap();
+    admin
+        .execute("select pg_advisory_lock($1)", &[&LOCK])
+        .await
+        .unwrap();
     if !exists().await {
         // Renamed when it is complete, so that a test cut in the middle leaves nothing that looks finished.
         let unfinished = format!("{name}_unfinished");
-        admin.batch_execute(&format!("drop database if exists {unfinished} with (force)")).await.unwrap();
-        admin.batch_execute(&format!("create database {unfinished}")).await.unwrap();
+        admin
+            .batch_execute(&format!(
+                "drop database if exists {unfinished} with (force)"
+            ))
+            .await
+            .unwrap();
+        admin
+            .batch_execute(&format!("create database {unfinished}"))
+            .await
+            .unwrap();
         let mut config = config.clone();
-        Db::new(config.dbname(&unfinished).clone()).unwrap().migrate().await.unwrap();
-        admin.batch_execute(&format!("alter database {unfinished} rename to {name}")).await.unwrap();
+        Db::new(config.dbname(&unfinished).clone())
+            .unwrap()
+            .migrate()
+            .await
+            .unwrap();
+        admin
+            .batch_execute(&format!("alter database {unfinished} rename to {name}"))
+            .await
+            .unwrap();
     }
-    admin.execute("select pg_advisory_unlock($1)", &[&LOCK]).await.unwrap();
+    admin
+        .execute("select pg_advisory_unlock($1)", &[&LOCK])
+        .await
+        .unwrap();
     name
 }
 
 /// Digest of the migrations: another schema, another template.
 fn schema() -> String {
-    let mut files: Vec<_> =
-        fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations")).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
     files.sort();
     let mut digest = Sha256::new();
     for file in files {

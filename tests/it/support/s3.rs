@@ -83,10 +83,20 @@ impl Objects {
                 let (stream, _) = listener.accept().await.unwrap();
                 let state = serving.clone();
                 let service = service_fn(move |request| answer(state.clone(), request));
-                inner.spawn(async move { drop(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await) });
+                inner.spawn(async move {
+                    drop(
+                        http1::Builder::new()
+                            .serve_connection(TokioIo::new(stream), service)
+                            .await,
+                    )
+                });
             }
         });
-        Self { address, state, _connections: connections }
+        Self {
+            address,
+            state,
+            _connections: connections,
+        }
     }
 
     /// A prefix of the bucket, and the right key.
@@ -97,7 +107,11 @@ impl Objects {
             style: Style::Path,
             bucket: BUCKET.into(),
             prefix: prefix.into(),
-            credentials: Credentials { access_key_id: ID.into(), secret_access_key: SECRET.into(), session_token: Some(TOKEN.into()) },
+            credentials: Credentials {
+                access_key_id: ID.into(),
+                secret_access_key: SECRET.into(),
+                session_token: Some(TOKEN.into()),
+            },
             root: None,
         }
     }
@@ -137,7 +151,10 @@ impl Objects {
 
     /// As somebody else would.
     pub(crate) fn put(&self, key: &str) {
-        self.state.objects.lock().insert(key.to_owned(), Bytes::from_static(b"theirs"));
+        self.state
+            .objects
+            .lock()
+            .insert(key.to_owned(), Bytes::from_static(b"theirs"));
     }
 }
 
@@ -148,7 +165,10 @@ impl Body for Half {
     type Data = Bytes;
     type Error = std::io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         Poll::Ready(match self.0.take() {
             Some(bytes) => Some(Ok(Frame::data(bytes))),
             None if self.1 => Some(Err(std::io::Error::other("cut"))),
@@ -166,11 +186,17 @@ type Answer = Response<Half>;
 fn said(status: u16, body: impl Into<Bytes>) -> Answer {
     let body = body.into();
     let length = body.len() as u64;
-    Response::builder().status(status).body(Half(Some(body), false, length)).unwrap()
+    Response::builder()
+        .status(status)
+        .body(Half(Some(body), false, length))
+        .unwrap()
 }
 
 fn refusal(status: u16, code: &str) -> Answer {
-    said(status, format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message></Error>"))
+    said(
+        status,
+        format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message></Error>"),
+    )
 }
 
 async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer, std::io::Error> {
@@ -186,8 +212,15 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer,
 }
 
 async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std::io::Error> {
-    state.asked.lock().push(format!("{} {}", request.method(), request.uri()));
-    let trouble = if state.away.load(Ordering::SeqCst) { Some(Trouble::Dropped) } else { state.trouble() };
+    state
+        .asked
+        .lock()
+        .push(format!("{} {}", request.method(), request.uri()));
+    let trouble = if state.away.load(Ordering::SeqCst) {
+        Some(Trouble::Dropped)
+    } else {
+        state.trouble()
+    };
     let ended = || Err(std::io::Error::other("ended"));
     match trouble {
         Some(Trouble::Dropped) => return ended(),
@@ -195,7 +228,9 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
         Some(Trouble::Refused(status, code, region)) => {
             let mut answer = refusal(status, code);
             if let Some(region) = region {
-                answer.headers_mut().insert("x-amz-bucket-region", region.parse().unwrap());
+                answer
+                    .headers_mut()
+                    .insert("x-amz-bucket-region", region.parse().unwrap());
             }
             return Ok(answer);
         }
@@ -203,7 +238,11 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
         _ => {}
     }
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let body = body
+        .collect()
+        .await
+        .map_err(std::io::Error::other)?
+        .to_bytes();
     let whole = matches!(trouble, Some(Trouble::Whole));
     let mut done = match signed(&parts, &body) {
         Ok(()) => state.act(&parts, body, whole),
@@ -212,7 +251,9 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
     match trouble {
         Some(Trouble::Lost) => ended(),
         Some(Trouble::Cut) => {
-            let Half(Some(bytes), _, length) = done.body() else { unreachable!() };
+            let Half(Some(bytes), _, length) = done.body() else {
+                unreachable!()
+            };
             let half = Half(Some(bytes.slice(..bytes.len() / 2)), true, *length);
             *done.body_mut() = half;
             Ok(done)
@@ -223,11 +264,24 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
 
 /// Whether a request is who it says it is from, and arrived as it was sent.
 fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'static str> {
-    let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let said = header("authorization").strip_prefix("AWS4-HMAC-SHA256 ").ok_or("AccessDenied")?;
-    let fields: HashMap<&str, &str> = said.split(", ").filter_map(|field| field.split_once('=')).collect();
+    let header = |name: &str| {
+        parts
+            .headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    let said = header("authorization")
+        .strip_prefix("AWS4-HMAC-SHA256 ")
+        .ok_or("AccessDenied")?;
+    let fields: HashMap<&str, &str> = said
+        .split(", ")
+        .filter_map(|field| field.split_once('='))
+        .collect();
     let (id, scope) = fields["Credential"].split_once('/').unwrap();
-    let [day, region, "s3", "aws4_request"] = scope.split('/').collect::<Vec<_>>()[..] else { return Err("AccessDenied") };
+    let [day, region, "s3", "aws4_request"] = scope.split('/').collect::<Vec<_>>()[..] else {
+        return Err("AccessDenied");
+    };
     if id != ID {
         return Err("InvalidAccessKeyId");
     }
@@ -236,29 +290,57 @@ fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'stat
     }
     let hash = hex::encode(digest::digest(&digest::SHA256, body));
     let names: Vec<&str> = fields["SignedHeaders"].split(';').collect();
-    let must = ["host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"];
-    if header("x-amz-content-sha256") != hash || !must.iter().all(|name| names.contains(name)) || !names.is_sorted() {
+    let must = [
+        "host",
+        "x-amz-content-sha256",
+        "x-amz-date",
+        "x-amz-security-token",
+    ];
+    if header("x-amz-content-sha256") != hash
+        || !must.iter().all(|name| names.contains(name))
+        || !names.is_sorted()
+    {
         return Err("XAmzContentSHA256Mismatch");
     }
     let mut query: Vec<&str> = parts.uri.query().unwrap_or_default().split('&').collect();
     query.sort_unstable();
-    let mut canonical = format!("{}\n{}\n{}\n", parts.method, parts.uri.path(), query.join("&"));
+    let mut canonical = format!(
+        "{}\n{}\n{}\n",
+        parts.method,
+        parts.uri.path(),
+        query.join("&")
+    );
     for name in &names {
         writeln!(canonical, "{name}:{}", header(name)).unwrap();
     }
     write!(canonical, "\n{}\n{hash}", names.join(";")).unwrap();
     let canonical = hex::encode(digest::digest(&digest::SHA256, canonical.as_bytes()));
-    let text = format!("AWS4-HMAC-SHA256\n{}\n{scope}\n{canonical}", header("x-amz-date"));
-    let mac = |key: &[u8], text: &str| hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes());
+    let text = format!(
+        "AWS4-HMAC-SHA256\n{}\n{scope}\n{canonical}",
+        header("x-amz-date")
+    );
+    let mac = |key: &[u8], text: &str| {
+        hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes())
+    };
     let key = mac(format!("AWS4{SECRET}").as_bytes(), day);
-    let key = mac(mac(mac(key.as_ref(), region).as_ref(), "s3").as_ref(), "aws4_request");
+    let key = mac(
+        mac(mac(key.as_ref(), region).as_ref(), "s3").as_ref(),
+        "aws4_request",
+    );
     let fits = hex::encode(mac(key.as_ref(), &text)) == fields["Signature"];
-    if fits && header("x-amz-date").starts_with(day) { Ok(()) } else { Err("SignatureDoesNotMatch") }
+    if fits && header("x-amz-date").starts_with(day) {
+        Ok(())
+    } else {
+        Err("SignatureDoesNotMatch")
+    }
 }
 
 fn decoded(text: &str) -> String {
     // No `+` stands for a space in what is signed.
-    form_urlencoded::parse(text.replace('+', "%2B").as_bytes()).next().map(|(text, _)| text.into_owned()).unwrap_or_default()
+    form_urlencoded::parse(text.replace('+', "%2B").as_bytes())
+        .next()
+        .map(|(text, _)| text.into_owned())
+        .unwrap_or_default()
 }
 
 impl State {
@@ -268,11 +350,19 @@ impl State {
         }
         let mut dice = self.dice.lock();
         let mut roll = |sides: u64| {
-            dice.0 = dice.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            dice.0 = dice
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (dice.0 >> 33) % sides
         };
         let (unlucky, kind) = (roll(1000), roll(4));
-        let troubles = [Trouble::Dropped, Trouble::Lost, Trouble::Cut, Trouble::Refused(503, "SlowDown", None)];
+        let troubles = [
+            Trouble::Dropped,
+            Trouble::Lost,
+            Trouble::Cut,
+            Trouble::Refused(503, "SlowDown", None),
+        ];
         (unlucky < dice.1).then(|| troubles[usize::try_from(kind).unwrap()])
     }
 
@@ -285,8 +375,12 @@ impl State {
         let key = decoded(key);
         let mut objects = self.objects.lock();
         match parts.method {
-            Method::GET if key.is_empty() => said(200, list(&objects, parts.uri.query().unwrap_or_default())),
-            Method::PUT | Method::DELETE if self.refuses_writes.load(Ordering::SeqCst) => refusal(403, "AccessDenied"),
+            Method::GET if key.is_empty() => {
+                said(200, list(&objects, parts.uri.query().unwrap_or_default()))
+            }
+            Method::PUT | Method::DELETE if self.refuses_writes.load(Ordering::SeqCst) => {
+                refusal(403, "AccessDenied")
+            }
             Method::PUT => {
                 objects.insert(key, body);
                 said(200, "")
@@ -296,7 +390,14 @@ impl State {
                 said(204, "")
             }
             Method::GET | Method::HEAD => match objects.get(&key) {
-                Some(object) => read(object, parts.headers.get("range").filter(|_| !whole).map(|it| it.to_str().unwrap())),
+                Some(object) => read(
+                    object,
+                    parts
+                        .headers
+                        .get("range")
+                        .filter(|_| !whole)
+                        .map(|it| it.to_str().unwrap()),
+                ),
                 None => refusal(404, "NoSuchKey"),
             },
             _ => refusal(405, "MethodNotAllowed"),
@@ -306,41 +407,74 @@ impl State {
 
 fn read(object: &Bytes, range: Option<&str>) -> Answer {
     let length = object.len();
-    let mut answer = match range.map(|range| range.strip_prefix("bytes=").unwrap().split_once('-').unwrap()) {
+    let mut answer = match range.map(|range| {
+        range
+            .strip_prefix("bytes=")
+            .unwrap()
+            .split_once('-')
+            .unwrap()
+    }) {
         None => said(200, object.clone()),
         Some((from, to)) => {
             let (from, to) = match (from, to) {
                 ("", count) => (length.saturating_sub(count.parse().unwrap()), length - 1),
                 (from, "") => (from.parse().unwrap(), length - 1),
-                (from, to) => (from.parse().unwrap(), to.parse::<usize>().unwrap().min(length - 1)),
+                (from, to) => (
+                    from.parse().unwrap(),
+                    to.parse::<usize>().unwrap().min(length - 1),
+                ),
             };
             if from >= length {
                 return refusal(416, "InvalidRange");
             }
             let mut answer = said(206, object.slice(from..=to));
-            answer.headers_mut().insert("content-range", format!("bytes {from}-{to}/{length}").parse().unwrap());
+            answer.headers_mut().insert(
+                "content-range",
+                format!("bytes {from}-{to}/{length}").parse().unwrap(),
+            );
             answer
         }
     };
-    answer.headers_mut().insert("last-modified", "Sat, 21 Nov 2026 09:15:03 GMT".parse().unwrap());
-    answer.headers_mut().insert("etag", "\"tag\"".parse().unwrap());
+    answer.headers_mut().insert(
+        "last-modified",
+        "Sat, 21 Nov 2026 09:15:03 GMT".parse().unwrap(),
+    );
+    answer
+        .headers_mut()
+        .insert("etag", "\"tag\"".parse().unwrap());
     answer
 }
 
 fn list(objects: &BTreeMap<String, Bytes>, query: &str) -> String {
-    let query: HashMap<&str, String> =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, it)| (name, decoded(it))).collect();
+    let query: HashMap<&str, String> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, it)| (name, decoded(it)))
+        .collect();
     let get = |name: &str| query.get(name).cloned().unwrap_or_default();
     assert_eq!(get("list-type"), "2");
     let (prefix, delimiter) = (get("prefix"), get("delimiter"));
-    let after =
-        query.get("continuation-token").map_or_else(|| get("start-after"), |token| token.strip_prefix("after=").unwrap().to_owned());
-    let most = query.get("max-keys").map_or(PAGE, |max| max.parse::<usize>().unwrap().min(PAGE));
+    let after = query.get("continuation-token").map_or_else(
+        || get("start-after"),
+        |token| token.strip_prefix("after=").unwrap().to_owned(),
+    );
+    let most = query
+        .get("max-keys")
+        .map_or(PAGE, |max| max.parse::<usize>().unwrap().min(PAGE));
     let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;");
     let (mut folders, mut entries, mut count, mut last) = (BTreeSet::new(), String::new(), 0, None);
-    for (key, bytes) in objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after) {
-        let folder = key[prefix.len()..].find(&delimiter).filter(|_| !delimiter.is_empty()).map(|at| key[..=prefix.len() + at].to_owned());
-        if folder.as_ref().is_some_and(|folder| folders.contains(folder) || after == *folder) {
+    for (key, bytes) in objects
+        .iter()
+        .filter(|(key, _)| key.starts_with(&prefix) && **key > after)
+    {
+        let folder = key[prefix.len()..]
+            .find(&delimiter)
+            .filter(|_| !delimiter.is_empty())
+            .map(|at| key[..=prefix.len() + at].to_owned());
+        if folder
+            .as_ref()
+            .is_some_and(|folder| folders.contains(folder) || after == *folder)
+        {
             continue;
         }
         if count == most {
@@ -351,7 +485,12 @@ fn list(objects: &BTreeMap<String, Bytes>, query: &str) -> String {
         }
         count += 1;
         if let Some(folder) = folder {
-            write!(entries, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", escaped(&folder)).unwrap();
+            write!(
+                entries,
+                "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>",
+                escaped(&folder)
+            )
+            .unwrap();
             folders.insert(folder.clone());
             last = Some(folder);
         } else {
@@ -360,5 +499,7 @@ fn list(objects: &BTreeMap<String, Bytes>, query: &str) -> String {
             last = Some(key.clone());
         }
     }
-    format!("<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{entries}</ListBucketResult>")
+    format!(
+        "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{entries}</ListBucketResult>"
+    )
 }

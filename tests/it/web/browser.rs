@@ -65,7 +65,10 @@ impl Seen {
 
     /// What the page's forms carry.
     pub(crate) fn form_token(&self) -> String {
-        let (_, rest) = self.html.split_once("name=\"form_token\" value=\"").expect("a form");
+        let (_, rest) = self
+            .html
+            .split_once("name=\"form_token\" value=\"")
+            .expect("a form");
         rest.split('"').next().unwrap().to_owned()
     }
 }
@@ -73,7 +76,11 @@ impl Seen {
 impl Browser {
     pub(crate) fn new(node: &Node) -> Self {
         let origin = Some(("origin", format!("http://{HOST}")));
-        Self { api: node.app.api(), cookies: BTreeMap::new(), origin }
+        Self {
+            api: node.app.api(),
+            cookies: BTreeMap::new(),
+            origin,
+        }
     }
 
     pub(crate) fn from(mut self, address: &str) -> Self {
@@ -83,16 +90,24 @@ impl Browser {
 
     /// The same person's browser, at another node.
     pub(crate) fn at(&self, node: &Node) -> Self {
-        Self { api: node.app.api(), cookies: self.cookies.clone(), origin: self.origin.clone() }
+        Self {
+            api: node.app.api(),
+            cookies: self.cookies.clone(),
+            origin: self.origin.clone(),
+        }
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Seen {
-        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+        self.send(Request::get(path).body(Body::empty()).unwrap())
+            .await
     }
 
     pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
-        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        let mut request = Request::post(path).header("content-type", "application/x-www-form-urlencoded");
+        let body = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(fields)
+            .finish();
+        let mut request =
+            Request::post(path).header("content-type", "application/x-www-form-urlencoded");
         if let Some((name, value)) = &self.origin {
             request = request.header(*name, value);
         }
@@ -102,27 +117,60 @@ impl Browser {
     /// Sends a form of the page at `at`.
     pub(crate) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
         let token = self.get(at).await.expect(200).form_token();
-        let fields: Vec<_> = [("form_token", token.as_str())].into_iter().chain(fields.iter().copied()).collect();
+        let fields: Vec<_> = [("form_token", token.as_str())]
+            .into_iter()
+            .chain(fields.iter().copied())
+            .collect();
         self.post(path, &fields).await
     }
 
     pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
-        self.post("/sign-in", &[("email", email), ("password", password), ("next", "/projects")]).await
+        self.post(
+            "/sign-in",
+            &[
+                ("email", email),
+                ("password", password),
+                ("next", "/projects"),
+            ],
+        )
+        .await
     }
 
     pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Seen {
         let headers = request.headers_mut();
         headers.insert("host", HOST.parse().unwrap());
         headers.insert("sec-fetch-mode", "navigate".parse().unwrap());
-        headers.insert("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0".parse().unwrap());
+        headers.insert(
+            "user-agent",
+            "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+                .parse()
+                .unwrap(),
+        );
         for (name, value) in &self.cookies {
             headers.append("cookie", format!("{name}={value}").parse().unwrap());
         }
-        let (parts, body) = self.api.clone().oneshot(request).await.unwrap().into_parts();
+        let (parts, body) = self
+            .api
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_parts();
         let html = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        let seen = Seen { status: parts.status, headers: parts.headers, html };
+        let seen = Seen {
+            status: parts.status,
+            headers: parts.headers,
+            html,
+        };
         for set in seen.headers.get_all("set-cookie") {
-            let (name, value) = set.to_str().unwrap().split(';').next().unwrap().split_once('=').unwrap();
+            let (name, value) = set
+                .to_str()
+                .unwrap()
+                .split(';')
+                .next()
+                .unwrap()
+                .split_once('=')
+                .unwrap();
             match value {
                 "" => self.cookies.remove(name),
                 value => self.cookies.insert(name.to_owned(), value.to_owned()),
@@ -137,31 +185,55 @@ impl Browser {
 const APPLICATION: &str = "https://app.example";
 
 fn leads_away(seen: &Seen) -> bool {
-    seen.header("location").is_some_and(|to| to.starts_with(APPLICATION))
+    seen.header("location")
+        .is_some_and(|to| to.starts_with(APPLICATION))
 }
 
 /// What holds for every page, form and redirect.
 fn check_headers(seen: &Seen) {
-    if seen.header("content-type").is_some_and(|kind| !kind.starts_with("text/html")) {
+    if seen
+        .header("content-type")
+        .is_some_and(|kind| !kind.starts_with("text/html"))
+    {
         return;
     }
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                   form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
     // A form that asks for consent may lead to the application, and what leads there tells nothing.
-    let (leads, away) =
-        (seen.header("content-security-policy").unwrap().replace(&format!("'self' {APPLICATION};"), "'self';"), leads_away(seen));
+    let (leads, away) = (
+        seen.header("content-security-policy")
+            .unwrap()
+            .replace(&format!("'self' {APPLICATION};"), "'self';"),
+        leads_away(seen),
+    );
     assert_eq!(leads, policy);
     for (name, value) in [
         ("x-frame-options", "DENY"),
-        ("referrer-policy", if away { "no-referrer" } else { "same-origin" }),
+        (
+            "referrer-policy",
+            if away { "no-referrer" } else { "same-origin" },
+        ),
         ("x-content-type-options", "nosniff"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cache-control", "no-store"),
     ] {
-        assert_eq!(seen.header(name), Some(value), "{name} of {} {}", seen.status, seen.html);
+        assert_eq!(
+            seen.header(name),
+            Some(value),
+            "{name} of {} {}",
+            seen.status,
+            seen.html
+        );
     }
     assert!(seen.headers.contains_key("permissions-policy"));
-    for inline in ["<style", " style=", "<script>", "javascript:", " onclick=", " hx-on"] {
+    for inline in [
+        "<style",
+        " style=",
+        "<script>",
+        "javascript:",
+        " onclick=",
+        " hx-on",
+    ] {
         assert!(!seen.html.contains(inline), "{inline} in {}", seen.html);
     }
 }
@@ -173,7 +245,15 @@ pub(crate) fn email(name: &str) -> String {
 /// Gives an actor the password.
 pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     let owner = accounts::by_id(&app.app.db, actor.user).await.unwrap();
-    passwords::set(&app.app.db, &app.app.entropy, &owner, PASSWORD.into(), app.clock.now()).await.unwrap();
+    passwords::set(
+        &app.app.db,
+        &app.app.entropy,
+        &owner,
+        PASSWORD.into(),
+        app.clock.now(),
+    )
+    .await
+    .unwrap();
 }
 
 /// Olga's browser, signed in.
@@ -186,6 +266,9 @@ pub(crate) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
     give_password(app, actor).await;
     let account = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     let mut browser = Browser::new(&app.node);
-    browser.sign_in(&account.email, PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&account.email, PASSWORD)
+        .await
+        .leads_to("/projects");
     browser
 }

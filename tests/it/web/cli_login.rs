@@ -24,25 +24,53 @@ impl Tool {
     }
 
     fn link(&self) -> String {
-        format!("/cli/login?session_id={SESSION}&token_name=cli_olga@laptop&public_key={}", self.point)
+        format!(
+            "/cli/login?session_id={SESSION}&token_name=cli_olga@laptop&public_key={}",
+            self.point
+        )
     }
 
     async fn approve(&self, browser: &mut Browser, session: &str, may: &str) -> Seen {
-        let fields = [("session_id", session), ("public_key", &self.point), ("token_name", "laptop"), ("days", "7"), ("may", may)];
+        let fields = [
+            ("session_id", session),
+            ("public_key", &self.point),
+            ("token_name", "laptop"),
+            ("days", "7"),
+            ("may", may),
+        ];
         browser.submit(&self.link(), "/cli/login", &fields).await
     }
 
     fn read(&self, answer: &serde_json::Value) -> String {
         let hex = |name: &str| hex::decode(answer[name].as_str().unwrap()).unwrap();
         let theirs = UnparsedPublicKey::new(&ECDH_P256, hex("public_key"));
-        let key = agree(&self.key, theirs, (), |secret| UnboundKey::new(&AES_256_GCM, secret).map_err(|_| ())).unwrap();
-        let (nonce, mut text) = (Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap(), hex("access_token"));
-        String::from_utf8(LessSafeKey::new(key).open_in_place(nonce, Aad::empty(), &mut text).unwrap().to_vec()).unwrap()
+        let key = agree(&self.key, theirs, (), |secret| {
+            UnboundKey::new(&AES_256_GCM, secret).map_err(|_| ())
+        })
+        .unwrap();
+        let (nonce, mut text) = (
+            Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap(),
+            hex("access_token"),
+        );
+        String::from_utf8(
+            LessSafeKey::new(key)
+                .open_in_place(nonce, Aad::empty(), &mut text)
+                .unwrap()
+                .to_vec(),
+        )
+        .unwrap()
     }
 }
 
 fn code(page: &Seen) -> String {
-    page.html.split("id=\"code\">").nth(1).expect("a code").split('<').next().unwrap().to_owned()
+    page.html
+        .split("id=\"code\">")
+        .nth(1)
+        .expect("a code")
+        .split('<')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 fn fetch(session: &str, code: &str) -> String {
@@ -53,8 +81,17 @@ fn fetch(session: &str, code: &str) -> String {
 async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
-    browser.get(&tool.link()).await.expect(200).says("cli_olga@laptop").says("olga@example.com").says("start this yourself");
-    app.get(&fetch(SESSION, "00000000")).send().await.expect(404);
+    browser
+        .get(&tool.link())
+        .await
+        .expect(200)
+        .says("cli_olga@laptop")
+        .says("olga@example.com")
+        .says("start this yourself");
+    app.get(&fetch(SESSION, "00000000"))
+        .send()
+        .await
+        .expect(404);
     let code = code(&tool.approve(&mut browser, SESSION, "all").await.expect(200));
     for wrong in ["", "0", "zzzzzzzz"] {
         app.get(&fetch(SESSION, wrong)).send().await.expect(404);
@@ -62,11 +99,27 @@ async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
     let answer = app.get(&fetch(SESSION, &code)).send().await.expect(200);
     assert_eq!(answer.json()["id"], SESSION);
     let token = tool.read(&answer.json());
-    app.get("/v1/profile").token(&token).send().await.expect(200);
+    app.get("/v1/profile")
+        .token(&token)
+        .send()
+        .await
+        .expect(200);
     app.get("/v1/tokens").token(&token).send().await.expect(403);
     app.get(&fetch(SESSION, &code)).send().await.expect(404);
-    let made = app.get("/v1/tokens").as_(&app.owner).send().await.expect(200);
-    let made = made.json().as_array().unwrap().iter().find(|token| token["name"] == "laptop").unwrap().clone();
+    let made = app
+        .get("/v1/tokens")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    let made = made
+        .json()
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|token| token["name"] == "laptop")
+        .unwrap()
+        .clone();
     assert!(made["expires_at"].is_string() && made["scope"]["reach"] == "account");
 }
 
@@ -74,10 +127,29 @@ async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
 async fn a_tool_that_may_only_see_changes_nothing() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
-    let code = code(&tool.approve(&mut browser, SESSION, "read").await.expect(200));
-    let token = tool.read(&app.get(&fetch(SESSION, &code)).send().await.expect(200).json());
-    app.get("/v1/projects").token(&token).send().await.expect(200);
-    app.delete(&format!("/v1/projects/{}", app.home.project)).token(&token).send().await.expect(403);
+    let code = code(
+        &tool
+            .approve(&mut browser, SESSION, "read")
+            .await
+            .expect(200),
+    );
+    let token = tool.read(
+        &app.get(&fetch(SESSION, &code))
+            .send()
+            .await
+            .expect(200)
+            .json(),
+    );
+    app.get("/v1/projects")
+        .token(&token)
+        .send()
+        .await
+        .expect(200);
+    app.delete(&format!("/v1/projects/{}", app.home.project))
+        .token(&token)
+        .send()
+        .await
+        .expect(403);
 }
 
 #[tokio::test]
@@ -86,7 +158,10 @@ async fn five_codes_may_be_tried_within_ten_minutes() {
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     let right = code(&tool.approve(&mut browser, SESSION, "all").await.expect(200));
     for _ in 0..5 {
-        app.get(&fetch(SESSION, "00000000")).send().await.expect(404);
+        app.get(&fetch(SESSION, "00000000"))
+            .send()
+            .await
+            .expect(404);
     }
     app.get(&fetch(SESSION, &right)).send().await.expect(404);
 
@@ -102,11 +177,31 @@ async fn a_session_of_a_tool_is_good_for_one_login() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     tool.approve(&mut browser, SESSION, "all").await.expect(200);
-    tool.approve(&mut browser, SESSION, "all").await.expect(400).says("used already");
+    tool.approve(&mut browser, SESSION, "all")
+        .await
+        .expect(400)
+        .says("used already");
     app.advance(3600);
-    tool.approve(&mut browser, SESSION, "all").await.expect(400).says("used already");
-    let made = app.get("/v1/tokens").as_(&app.owner).send().await.expect(200);
-    assert_eq!(made.json().as_array().unwrap().iter().filter(|token| token["name"] == "laptop").count(), 1, "no token for the others");
+    tool.approve(&mut browser, SESSION, "all")
+        .await
+        .expect(400)
+        .says("used already");
+    let made = app
+        .get("/v1/tokens")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
+    assert_eq!(
+        made.json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|token| token["name"] == "laptop")
+            .count(),
+        1,
+        "no token for the others"
+    );
 }
 
 #[tokio::test]
@@ -115,12 +210,24 @@ async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     let session = |number: usize| format!("{number:08}-0000-4000-8000-000000000000");
     for number in 0..10 {
-        tool.approve(&mut browser, &session(number), "all").await.expect(200);
+        tool.approve(&mut browser, &session(number), "all")
+            .await
+            .expect(200);
     }
-    tool.approve(&mut browser, &session(10), "all").await.expect(400).says("Too many logins");
+    tool.approve(&mut browser, &session(10), "all")
+        .await
+        .expect(400)
+        .says("Too many logins");
     app.advance(24 * 3600);
-    tool.approve(&mut browser, &session(11), "all").await.expect(200);
-    let left = app.app.db.query("select count(*) from cli_logins", &[]).await.unwrap();
+    tool.approve(&mut browser, &session(11), "all")
+        .await
+        .expect(200);
+    let left = app
+        .app
+        .db
+        .query("select count(*) from cli_logins", &[])
+        .await
+        .unwrap();
     assert_eq!(left[0].get::<_, i64>(0), 1);
 }
 
@@ -128,17 +235,39 @@ async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
 async fn links_that_cannot_work_ask_nothing() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
-    for wrong in ["", "?session_id=1", &format!("?session_id={SESSION}&public_key=04{}", "11".repeat(64))] {
-        browser.get(&format!("/cli/login{wrong}")).await.expect(400).says("That did not work");
+    for wrong in [
+        "",
+        "?session_id=1",
+        &format!("?session_id={SESSION}&public_key=04{}", "11".repeat(64)),
+    ] {
+        browser
+            .get(&format!("/cli/login{wrong}"))
+            .await
+            .expect(400)
+            .says("That did not work");
     }
     let named = format!("{}%3Cscript%3E", tool.link());
-    browser.get(&named.replace("cli_olga", "%3Cscript%3Ealert")).await.expect(400);
+    browser
+        .get(&named.replace("cli_olga", "%3Cscript%3Ealert"))
+        .await
+        .expect(400);
     let evil = tool.link().replace("cli_olga", "%3Cscript%3Ealert");
-    let page = browser.get(&evil).await.expect(200).says("&#60;script&#62;alert");
+    let page = browser
+        .get(&evil)
+        .await
+        .expect(200)
+        .says("&#60;script&#62;alert");
     assert!(!page.html.contains("<script>alert"));
-    app.get("/platform/cli/login/nonsense?device_code=1").send().await.expect(404);
+    app.get("/platform/cli/login/nonsense?device_code=1")
+        .send()
+        .await
+        .expect(404);
     app.get(&fetch(SESSION, "")).send().await.expect(404);
     let mut stranger = Browser::new(&app.node);
     let away = stranger.get(&tool.link()).await.expect(303);
-    assert!(away.header("location").unwrap().starts_with("/sign-in?next=%2Fcli%2Flogin%3Fsession_id"));
+    assert!(
+        away.header("location")
+            .unwrap()
+            .starts_with("/sign-in?next=%2Fcli%2Flogin%3Fsession_id")
+    );
 }

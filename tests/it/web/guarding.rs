@@ -11,7 +11,9 @@ use crate::support::TestApp;
 
 /// Every form of somebody who is signed in.
 fn forms() -> impl Iterator<Item = &'static str> {
-    let forms = web::pages().iter().filter(|page| page.method == Verb::Post && page.access == Access::Caller);
+    let forms = web::pages()
+        .iter()
+        .filter(|page| page.method == Verb::Post && page.access == Access::Caller);
     forms.map(|page| page.path)
 }
 
@@ -20,14 +22,29 @@ async fn a_form_that_no_page_of_the_session_made_does_nothing() {
     let app = TestApp::new().await;
     let (mut browser, mut other) = (olga(&app).await, Browser::new(&app.node));
     give_password(&app, &app.stranger).await;
-    other.sign_in(&email("stan"), PASSWORD).await.leads_to("/projects");
-    let (token, foreign) = (browser.get("/account").await.form_token(), other.get("/account").await.form_token());
+    other
+        .sign_in(&email("stan"), PASSWORD)
+        .await
+        .leads_to("/projects");
+    let (token, foreign) = (
+        browser.get("/account").await.form_token(),
+        other.get("/account").await.form_token(),
+    );
     assert_ne!(token, foreign);
     assert!(forms().count() >= 4);
     for form in forms() {
-        let wrong: [&[(&str, &str)]; 4] = [&[], &[("form_token", "")], &[("form_token", &foreign)], &[("form_token", &token[1..])]];
+        let wrong: [&[(&str, &str)]; 4] = [
+            &[],
+            &[("form_token", "")],
+            &[("form_token", &foreign)],
+            &[("form_token", &token[1..])],
+        ];
         for fields in wrong {
-            browser.post(form, fields).await.expect(403).says("This form is out of date");
+            browser
+                .post(form, fields)
+                .await
+                .expect(403)
+                .says("This form is out of date");
         }
         let ours = browser.origin.clone();
         for origin in [
@@ -39,7 +56,11 @@ async fn a_form_that_no_page_of_the_session_made_does_nothing() {
             Some(("sec-fetch-site", "same-site")),
         ] {
             browser.origin = origin.map(|(name, value)| (name, value.to_owned()));
-            browser.post(form, &[("form_token", &token)]).await.expect(403).says("This form is out of date");
+            browser
+                .post(form, &[("form_token", &token)])
+                .await
+                .expect(403)
+                .says("This form is out of date");
         }
         browser.origin = ours;
     }
@@ -71,11 +92,25 @@ async fn tokens_open_no_page_and_cookies_no_operation() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let cookie = format!("gantry={}", browser.cookies["gantry"]);
-    app.get("/v1/profile").header("cookie", &cookie).send().await.expect(401);
-    app.get("/v1/profile").token(&browser.cookies["gantry"]).send().await.expect(401);
+    app.get("/v1/profile")
+        .header("cookie", &cookie)
+        .send()
+        .await
+        .expect(401);
+    app.get("/v1/profile")
+        .token(&browser.cookies["gantry"])
+        .send()
+        .await
+        .expect(401);
     browser.cookies.clear();
-    let request = Request::get("/account").header("authorization", format!("Bearer {}", app.owner.token)).body(Body::empty()).unwrap();
-    browser.send(request).await.leads_to("/sign-in?next=%2Faccount");
+    let request = Request::get("/account")
+        .header("authorization", format!("Bearer {}", app.owner.token))
+        .body(Body::empty())
+        .unwrap();
+    browser
+        .send(request)
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 }
 
 #[tokio::test]
@@ -83,13 +118,25 @@ async fn pages_and_programs_use_up_their_own_quotas() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     for _ in 0..120 {
-        app.get("/v1/organizations").as_(&app.owner).send().await.expect(200);
+        app.get("/v1/organizations")
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200);
     }
-    app.get("/v1/organizations").as_(&app.owner).send().await.expect(429);
+    app.get("/v1/organizations")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(429);
     for _ in 0..120 {
         browser.get("/projects").await.expect(200);
     }
-    browser.get("/projects").await.expect(429).says("Too many requests");
+    browser
+        .get("/projects")
+        .await
+        .expect(429)
+        .says("Too many requests");
     browser.get("/account").await.expect(200);
     app.advance(60);
     browser.get("/projects").await.expect(200);
@@ -98,9 +145,16 @@ async fn pages_and_programs_use_up_their_own_quotas() {
 #[tokio::test]
 async fn only_who_follows_a_link_to_nothing_gets_a_page() {
     let app = TestApp::new().await;
-    assert_eq!(app.get("/nothing").send().await.expect(404).message(), "Cannot GET /nothing");
+    assert_eq!(
+        app.get("/nothing").send().await.expect(404).message(),
+        "Cannot GET /nothing"
+    );
     let mut browser = Browser::new(&app.node);
-    browser.get("/nothing").await.expect(404).says("There is nothing here");
+    browser
+        .get("/nothing")
+        .await
+        .expect(404)
+        .says("There is nothing here");
 }
 
 #[tokio::test]
@@ -108,12 +162,28 @@ async fn every_page_is_served_and_named_apart() {
     let app = TestApp::new().await;
     let operations = gantry::app::App::operations();
     for page in web::pages().iter().chain([&&web::LOST]) {
-        assert_eq!(operations.iter().filter(|id| **id == page.id).count(), 1, "{}", page.id);
-        assert!(page.id.starts_with("page-") && matches!(page.method, Verb::Get | Verb::Post), "{}", page.id);
+        assert_eq!(
+            operations.iter().filter(|id| **id == page.id).count(),
+            1,
+            "{}",
+            page.id
+        );
+        assert!(
+            page.id.starts_with("page-") && matches!(page.method, Verb::Get | Verb::Post),
+            "{}",
+            page.id
+        );
     }
     let mut browser = Browser::new(&app.node);
-    for page in web::pages().iter().filter(|page| page.method == Verb::Get && page.access == Access::Caller) {
+    for page in web::pages()
+        .iter()
+        .filter(|page| page.method == Verb::Get && page.access == Access::Caller)
+    {
         let seen = browser.get(page.path).await.expect(303);
-        assert!(seen.header("location").unwrap().starts_with("/sign-in"), "{}", page.path);
+        assert!(
+            seen.header("location").unwrap().starts_with("/sign-in"),
+            "{}",
+            page.path
+        );
     }
 }

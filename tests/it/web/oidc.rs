@@ -56,11 +56,23 @@ impl Provider {
     async fn start() -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
-        let provider = Arc::new(Self { issuer, key: key(), grants: Mutex::default() });
+        let provider = Arc::new(Self {
+            issuer,
+            key: key(),
+            grants: Mutex::default(),
+        });
         let router = Router::new()
-            .route("/.well-known/openid-configuration", get(async |provider| Self::discover(provider)))
+            .route(
+                "/.well-known/openid-configuration",
+                get(async |provider| Self::discover(provider)),
+            )
             .route("/keys", get(async |provider| Self::keys(provider)))
-            .route("/token", post(async |provider, headers: HeaderMap, body: String| Self::token(provider, &headers, &body)))
+            .route(
+                "/token",
+                post(async |provider, headers: HeaderMap, body: String| {
+                    Self::token(provider, &headers, &body)
+                }),
+            )
             .with_state(provider.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         provider
@@ -80,20 +92,31 @@ impl Provider {
     fn keys(State(provider): State<Arc<Self>>) -> Response {
         let point = provider.key.public_key().as_ref();
         let (x, y) = (B64.encode(&point[1..33]), B64.encode(&point[33..]));
-        answer(200, &json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "1", "x": x, "y": y}]}))
+        answer(
+            200,
+            &json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "1", "x": x, "y": y}]}),
+        )
     }
 
     /// A code is good once, for who asked for it, and with the verifier of its challenge.
     fn token(State(provider): State<Arc<Self>>, headers: &HeaderMap, body: &str) -> Response {
-        let fields: HashMap<_, _> = form_urlencoded::parse(body.as_bytes()).into_owned().collect();
-        let basic = base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
+        let fields: HashMap<_, _> = form_urlencoded::parse(body.as_bytes())
+            .into_owned()
+            .collect();
+        let basic =
+            base64::engine::general_purpose::STANDARD.encode(format!("{}:{}", CLIENT.0, CLIENT.1));
         let grant = provider.grants.lock().unwrap().remove(&fields["code"]);
         let good = grant.filter(|grant| {
             let challenge = B64.encode(Sha256::digest(fields["code_verifier"].as_bytes()));
-            challenge == grant.challenge && fields["redirect_uri"] == grant.back && headers["authorization"] == format!("Basic {basic}")
+            challenge == grant.challenge
+                && fields["redirect_uri"] == grant.back
+                && headers["authorization"] == format!("Basic {basic}")
         });
         match good {
-            Some(grant) => answer(200, &json!({"access_token": "unused", "token_type": "Bearer", "id_token": grant.token})),
+            Some(grant) => answer(
+                200,
+                &json!({"access_token": "unused", "token_type": "Bearer", "id_token": grant.token}),
+            ),
             None => answer(400, &json!({"error": "invalid_grant"})),
         }
     }
@@ -116,19 +139,32 @@ impl Provider {
         let mut code = [0; 16];
         aws_lc_rs::rand::fill(&mut code).unwrap();
         let code = hex::encode(code);
-        let grant = Grant { challenge: way.fields["code_challenge"].clone(), back: way.fields["redirect_uri"].clone(), token };
+        let grant = Grant {
+            challenge: way.fields["code_challenge"].clone(),
+            back: way.fields["redirect_uri"].clone(),
+            token,
+        };
         self.grants.lock().unwrap().insert(code.clone(), grant);
-        format!("/sign-in/provider/return?code={code}&state={}", way.fields["state"])
+        format!(
+            "/sign-in/provider/return?code={code}&state={}",
+            way.fields["state"]
+        )
     }
 }
 
 fn answer(status: u16, body: &Value) -> Response {
-    let response = Response::builder().status(StatusCode::from_u16(status).unwrap()).header("content-type", "application/json");
+    let response = Response::builder()
+        .status(StatusCode::from_u16(status).unwrap())
+        .header("content-type", "application/json");
     response.body(Body::from(body.to_string())).unwrap()
 }
 
 fn signed(key: &EcdsaKeyPair, claims: &Value) -> String {
-    let text = format!("{}.{}", B64.encode(r#"{"alg":"ES256","kid":"1"}"#), B64.encode(claims.to_string()));
+    let text = format!(
+        "{}.{}",
+        B64.encode(r#"{"alg":"ES256","kid":"1"}"#),
+        B64.encode(claims.to_string())
+    );
     let signature = key.sign(&SystemRandom::new(), text.as_bytes()).unwrap();
     format!("{text}.{}", B64.encode(signature.as_ref()))
 }
@@ -142,9 +178,21 @@ impl Way {
     fn of(seen: &Seen, provider: &Provider) -> Self {
         let (page, query) = seen.header("location").unwrap().split_once('?').unwrap();
         assert_eq!(page, format!("{}/authorize", provider.issuer));
-        let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-        assert_eq!((&*fields["client_id"], &*fields["response_type"], &*fields["code_challenge_method"]), (CLIENT.0, "code", "S256"));
-        assert_eq!(fields["redirect_uri"], "http://gantry.test/sign-in/provider/return");
+        let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
+        assert_eq!(
+            (
+                &*fields["client_id"],
+                &*fields["response_type"],
+                &*fields["code_challenge_method"]
+            ),
+            (CLIENT.0, "code", "S256")
+        );
+        assert_eq!(
+            fields["redirect_uri"],
+            "http://gantry.test/sign-in/provider/return"
+        );
         assert_eq!(fields["scope"], "openid email");
         Self { fields }
     }
@@ -160,11 +208,23 @@ fn node(app: &TestApp, provider: &Provider) -> Node {
         domains: vec!["example.com".to_owned()],
     });
     let provider = Some(Arc::new(provider.unwrap()));
-    app.another_with(Settings { provider, ..settings(Transport::default(), Uuid::from_u128(1)) }, Arc::new(Machine::bare()))
+    app.another_with(
+        Settings {
+            provider,
+            ..settings(Transport::default(), Uuid::from_u128(1))
+        },
+        Arc::new(Machine::bare()),
+    )
 }
 
 async fn begin(browser: &mut Browser, provider: &Provider) -> Way {
-    Way::of(&browser.get("/sign-in/provider?next=%2Faccount").await.expect(303), provider)
+    Way::of(
+        &browser
+            .get("/sign-in/provider?next=%2Faccount")
+            .await
+            .expect(303),
+        provider,
+    )
 }
 
 #[tokio::test]
@@ -173,12 +233,28 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
     let provider = Provider::start().await;
     let mut browser = Browser::new(&node(&app, &provider));
     let link = "href=\"/sign-in/provider?next=%2Faccount%2Ftokens\"";
-    browser.get("/sign-in?next=%2Faccount%2Ftokens").await.expect(200).says("Continue with Example ID").says(link);
+    browser
+        .get("/sign-in?next=%2Faccount%2Ftokens")
+        .await
+        .expect(200)
+        .says("Continue with Example ID")
+        .says(link);
     let way = begin(&mut browser, &provider).await;
-    let back = provider.grant(&way, provider.sign(&provider.claims(&way, "1001", "OLGA@example.com")));
+    let back = provider.grant(
+        &way,
+        provider.sign(&provider.claims(&way, "1001", "OLGA@example.com")),
+    );
     browser.get(&back).await.leads_to("/account");
-    browser.get("/account").await.expect(200).says("olga@example.com");
-    assert_eq!(browser.cookies.keys().collect::<Vec<_>>(), ["gantry"], "the journey is over");
+    browser
+        .get("/account")
+        .await
+        .expect(200)
+        .says("olga@example.com");
+    assert_eq!(
+        browser.cookies.keys().collect::<Vec<_>>(),
+        ["gantry"],
+        "the journey is over"
+    );
     browser.get(&back).await.expect(422).says(FOREIGN);
 
     // Whatever address the subject has later, the account is the same.
@@ -186,15 +262,37 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
     let way = begin(&mut later, &provider).await;
     let mut claims = provider.claims(&way, "1001", "adam@example.com");
     claims["email_verified"] = json!(false);
-    later.get(&provider.grant(&way, provider.sign(&claims))).await.leads_to("/account");
-    later.get("/account").await.expect(200).says("olga@example.com");
+    later
+        .get(&provider.grant(&way, provider.sign(&claims)))
+        .await
+        .leads_to("/account");
+    later
+        .get("/account")
+        .await
+        .expect(200)
+        .says("olga@example.com");
 
     let sql = "select operation, after from audit_entries where chain = $1 order by number";
-    let rows = app.app.db.query(sql, &[&format!("account {}", app.owner.user)]).await.unwrap();
-    let entries: Vec<(String, Option<String>)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    assert!(entries.iter().all(|(operation, _)| operation == "page-sign-in-oidc-return") && entries.len() == 3, "{entries:?}");
+    let rows = app
+        .app
+        .db
+        .query(sql, &[&format!("account {}", app.owner.user)])
+        .await
+        .unwrap();
+    let entries: Vec<(String, Option<String>)> =
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert!(
+        entries
+            .iter()
+            .all(|(operation, _)| operation == "page-sign-in-oidc-return")
+            && entries.len() == 3,
+        "{entries:?}"
+    );
     let linked: Value = serde_json::from_str(entries[0].1.as_deref().unwrap()).unwrap();
-    assert_eq!(linked, json!({"issuer": provider.issuer, "subject": "1001"}));
+    assert_eq!(
+        linked,
+        json!({"issuer": provider.issuer, "subject": "1001"})
+    );
 }
 
 #[tokio::test]
@@ -202,26 +300,59 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
     let app = TestApp::new().await;
     let provider = Provider::start().await;
     let node = node(&app, &provider);
-    app.app.db.query("update users set email = 'stan@elsewhere.example' where id = $1", &[&app.stranger.user.0]).await.unwrap();
+    app.app
+        .db
+        .query(
+            "update users set email = 'stan@elsewhere.example' where id = $1",
+            &[&app.stranger.user.0],
+        )
+        .await
+        .unwrap();
     let try_as = async |subject: &str, email: &str, verified: Value| {
         let mut browser = Browser::new(&node);
         let way = begin(&mut browser, &provider).await;
         let mut claims = provider.claims(&way, subject, email);
         claims["email_verified"] = verified;
-        let seen = browser.get(&provider.grant(&way, provider.sign(&claims))).await;
+        let seen = browser
+            .get(&provider.grant(&way, provider.sign(&claims)))
+            .await;
         assert_eq!(browser.cookies.contains_key("gantry"), seen.status == 303);
         seen
     };
     let unverified = "Your email address is not verified there.";
-    try_as("1", "olga@example.com", json!(false)).await.expect(422).says(unverified);
-    try_as("1", "olga@example.com", Value::Null).await.expect(422).says(unverified);
+    try_as("1", "olga@example.com", json!(false))
+        .await
+        .expect(422)
+        .says(unverified);
+    try_as("1", "olga@example.com", Value::Null)
+        .await
+        .expect(422)
+        .says(unverified);
     let nobody = "Nobody here is known by that account.";
-    try_as("1", "eve@example.com", json!(true)).await.expect(422).says(nobody);
-    try_as("1", "stan@elsewhere.example", json!(true)).await.expect(422).says(nobody);
-    assert!(app.app.db.query("select from identities", &[]).await.unwrap().is_empty());
-    try_as("1", "olga@example.com", json!(true)).await.expect(303);
+    try_as("1", "eve@example.com", json!(true))
+        .await
+        .expect(422)
+        .says(nobody);
+    try_as("1", "stan@elsewhere.example", json!(true))
+        .await
+        .expect(422)
+        .says(nobody);
+    assert!(
+        app.app
+            .db
+            .query("select from identities", &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    try_as("1", "olga@example.com", json!(true))
+        .await
+        .expect(303);
     // The address went to somebody else there: the account does not go along.
-    try_as("2", "olga@example.com", json!(true)).await.expect(422).says(nobody);
+    try_as("2", "olga@example.com", json!(true))
+        .await
+        .expect(422)
+        .says(nobody);
 }
 
 #[tokio::test]
@@ -234,7 +365,11 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
         ("another sign-in's", "nonce", json!("0".repeat(64))),
         ("no sign-in's", "nonce", Value::Null),
         ("for another client", "aud", json!("other")),
-        ("for another client as well", "aud", json!([CLIENT.0, "other"])),
+        (
+            "for another client as well",
+            "aud",
+            json!([CLIENT.0, "other"]),
+        ),
         ("another issuer's", "iss", json!("http://127.0.0.1:1")),
         ("expired", "exp", json!(now - 1)),
         ("of nobody", "sub", Value::Null),
@@ -244,29 +379,61 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
         let way = begin(&mut browser, &provider).await;
         let mut claims = provider.claims(&way, "1001", "olga@example.com");
         claims[field] = value;
-        let seen = browser.get(&provider.grant(&way, provider.sign(&claims))).await;
-        assert!(seen.status == 422 && seen.html.contains(UNTRUSTED) && browser.cookies.is_empty(), "{lie}: {} {}", seen.status, seen.html);
+        let seen = browser
+            .get(&provider.grant(&way, provider.sign(&claims)))
+            .await;
+        assert!(
+            seen.status == 422 && seen.html.contains(UNTRUSTED) && browser.cookies.is_empty(),
+            "{lie}: {} {}",
+            seen.status,
+            seen.html
+        );
     }
     let forgeries: [fn(&Provider, &Value) -> String; 4] = [
-        |_, claims| format!("{}.{}.", B64.encode(r#"{"alg":"none"}"#), B64.encode(claims.to_string())),
+        |_, claims| {
+            format!(
+                "{}.{}.",
+                B64.encode(r#"{"alg":"none"}"#),
+                B64.encode(claims.to_string())
+            )
+        },
         |_, claims| signed(&key(), claims),
         |provider, claims| {
             let mut altered = claims.clone();
             altered["sub"] = json!("1002");
             let token = provider.sign(claims);
             let parts: Vec<_> = token.split('.').collect();
-            format!("{}.{}.{}", parts[0], B64.encode(altered.to_string()), parts[2])
+            format!(
+                "{}.{}.{}",
+                parts[0],
+                B64.encode(altered.to_string()),
+                parts[2]
+            )
         },
         |_, _| "nonsense".to_owned(),
     ];
     for forge in forgeries {
         let mut browser = Browser::new(&node);
         let way = begin(&mut browser, &provider).await;
-        let token = forge(&provider, &provider.claims(&way, "1001", "olga@example.com"));
-        browser.get(&provider.grant(&way, token)).await.expect(422).says(UNTRUSTED);
+        let token = forge(
+            &provider,
+            &provider.claims(&way, "1001", "olga@example.com"),
+        );
+        browser
+            .get(&provider.grant(&way, token))
+            .await
+            .expect(422)
+            .says(UNTRUSTED);
         assert!(browser.cookies.is_empty());
     }
-    assert!(app.app.db.query("select from identities", &[]).await.unwrap().is_empty());
+    assert!(
+        app.app
+            .db
+            .query("select from identities", &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -276,22 +443,48 @@ async fn only_the_browser_that_set_out_comes_back() {
     let node = node(&app, &provider);
     let (mut browser, mut other) = (Browser::new(&node), Browser::new(&node));
     let way = begin(&mut browser, &provider).await;
-    let back = provider.grant(&way, provider.sign(&provider.claims(&way, "1001", "olga@example.com")));
+    let back = provider.grant(
+        &way,
+        provider.sign(&provider.claims(&way, "1001", "olga@example.com")),
+    );
     // Somebody else's way back, in a browser without one of its own, and in one that set out as well.
     other.get(&back).await.expect(422).says(FOREIGN);
     begin(&mut other, &provider).await;
     other.get(&back).await.expect(422).says(FOREIGN);
     assert!(other.cookies.is_empty());
-    browser.get("/sign-in/provider/return").await.expect(422).says(FOREIGN);
+    browser
+        .get("/sign-in/provider/return")
+        .await
+        .expect(422)
+        .says(FOREIGN);
     let way = begin(&mut browser, &provider).await;
-    let denied = format!("/sign-in/provider/return?error=access_denied&state={}", way.fields["state"]);
-    browser.get(&denied).await.expect(422).says("The sign-in was not finished there.");
+    let denied = format!(
+        "/sign-in/provider/return?error=access_denied&state={}",
+        way.fields["state"]
+    );
+    browser
+        .get(&denied)
+        .await
+        .expect(422)
+        .says("The sign-in was not finished there.");
     // A code of another journey is of no use: its verifier is another.
     let other_way = begin(&mut other, &provider).await;
-    let stolen = provider.grant(&other_way, provider.sign(&provider.claims(&other_way, "1001", "olga@example.com")));
+    let stolen = provider.grant(
+        &other_way,
+        provider.sign(&provider.claims(&other_way, "1001", "olga@example.com")),
+    );
     let way = begin(&mut browser, &provider).await;
-    let code = stolen.split("code=").nth(1).unwrap().split('&').next().unwrap();
-    let mixed = format!("/sign-in/provider/return?code={code}&state={}", way.fields["state"]);
+    let code = stolen
+        .split("code=")
+        .nth(1)
+        .unwrap()
+        .split('&')
+        .next()
+        .unwrap();
+    let mixed = format!(
+        "/sign-in/provider/return?code={code}&state={}",
+        way.fields["state"]
+    );
     browser.get(&mixed).await.expect(422).says(UNTRUSTED);
     assert!(browser.cookies.is_empty());
 }
@@ -300,10 +493,24 @@ async fn only_the_browser_that_set_out_comes_back() {
 async fn without_a_provider_there_is_no_way_and_one_that_is_away_is_waited_for() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
-    browser.get("/sign-in").await.expect(200).hides("Continue with");
+    browser
+        .get("/sign-in")
+        .await
+        .expect(200)
+        .hides("Continue with");
     browser.get("/sign-in/provider").await.expect(404);
-    browser.get("/sign-in/provider/return?code=1&state=2").await.expect(404);
-    let away = Provider { issuer: "http://127.0.0.1:1".to_owned(), key: key(), grants: Mutex::default() };
-    let seen = Browser::new(&node(&app, &away)).get("/sign-in/provider").await.expect(503);
+    browser
+        .get("/sign-in/provider/return?code=1&state=2")
+        .await
+        .expect(404);
+    let away = Provider {
+        issuer: "http://127.0.0.1:1".to_owned(),
+        key: key(),
+        grants: Mutex::default(),
+    };
+    let seen = Browser::new(&node(&app, &away))
+        .get("/sign-in/provider")
+        .await
+        .expect(503);
     assert_eq!(seen.header("retry-after"), Some("5"));
 }

@@ -8,23 +8,53 @@ use crate::support::TestApp;
 /// What a page answers to its script.
 fn challenge(json: &str) -> (String, Value) {
     let value: Value = serde_json::from_str(json).unwrap();
-    (value["id"].as_str().unwrap().to_owned(), value["options"].clone())
+    (
+        value["id"].as_str().unwrap().to_owned(),
+        value["options"].clone(),
+    )
 }
 
 #[tokio::test]
 async fn a_browser_is_asked_for_what_it_can_find_by_itself_and_for_who_is_there() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let asked = browser.submit("/account", "/account/passkeys/ask", &[]).await.expect(200);
-    assert_eq!((asked.header("content-type"), asked.header("cache-control")), (Some("application/json"), Some("no-store")));
+    let asked = browser
+        .submit("/account", "/account/passkeys/ask", &[])
+        .await
+        .expect(200);
+    assert_eq!(
+        (asked.header("content-type"), asked.header("cache-control")),
+        (Some("application/json"), Some("no-store"))
+    );
     let (first, options) = challenge(&asked.html);
     let selection = &options["authenticatorSelection"];
-    assert_eq!((&selection["residentKey"], &selection["userVerification"]), (&"required".into(), &"required".into()));
-    assert_eq!((&options["rp"]["id"], &options["user"]["name"]), (&"gantry.test".into(), &"olga@example.com".into()));
-    let (second, again) = challenge(&browser.submit("/account", "/account/passkeys/ask", &[]).await.expect(200).html);
+    assert_eq!(
+        (&selection["residentKey"], &selection["userVerification"]),
+        (&"required".into(), &"required".into())
+    );
+    assert_eq!(
+        (&options["rp"]["id"], &options["user"]["name"]),
+        (&"gantry.test".into(), &"olga@example.com".into())
+    );
+    let (second, again) = challenge(
+        &browser
+            .submit("/account", "/account/passkeys/ask", &[])
+            .await
+            .expect(200)
+            .html,
+    );
     assert!(first != second && options["challenge"] != again["challenge"]);
-    let (_, options) = challenge(&Browser::new(&app.node).post("/sign-in/passkey/ask", &[]).await.expect(200).html);
-    assert_eq!((&options["rpId"], &options["userVerification"]), (&"gantry.test".into(), &"required".into()));
+    let (_, options) = challenge(
+        &Browser::new(&app.node)
+            .post("/sign-in/passkey/ask", &[])
+            .await
+            .expect(200)
+            .html,
+    );
+    assert_eq!(
+        (&options["rpId"], &options["userVerification"]),
+        (&"gantry.test".into(), &"required".into())
+    );
     // Nobody is named before they are known.
     assert_eq!(options["allowCredentials"], serde_json::json!([]));
 }
@@ -34,37 +64,112 @@ async fn an_answer_that_does_not_hold_adds_nothing_and_lets_nobody_in() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let mut stan = signed_in(&app, &app.stranger).await;
-    let (challenge_id, _) = challenge(&browser.submit("/account", "/account/passkeys/ask", &[]).await.expect(200).html);
+    let (challenge_id, _) = challenge(
+        &browser
+            .submit("/account", "/account/passkeys/ask", &[])
+            .await
+            .expect(200)
+            .html,
+    );
     // Somebody else's challenge is none, and one is good once.
     for who in [&mut stan, &mut browser] {
-        let fields = [("challenge", challenge_id.as_str()), ("answer", "{}"), ("name", "key")];
-        who.submit("/account", "/account/passkeys", &fields).await.expect(422).says("The passkey could not be added.");
+        let fields = [
+            ("challenge", challenge_id.as_str()),
+            ("answer", "{}"),
+            ("name", "key"),
+        ];
+        who.submit("/account", "/account/passkeys", &fields)
+            .await
+            .expect(422)
+            .says("The passkey could not be added.");
     }
-    assert!(app.app.db.query("select from passkey_challenges", &[]).await.unwrap().is_empty());
+    assert!(
+        app.app
+            .db
+            .query("select from passkey_challenges", &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let mut nobody = Browser::new(&app.node);
-    let (challenge_id, _) = challenge(&nobody.post("/sign-in/passkey/ask", &[]).await.expect(200).html);
+    let (challenge_id, _) = challenge(
+        &nobody
+            .post("/sign-in/passkey/ask", &[])
+            .await
+            .expect(200)
+            .html,
+    );
     for _ in 0..2 {
-        let refused = nobody.post("/sign-in/passkey", &[("challenge", &challenge_id), ("answer", "{}")]).await.expect(422);
+        let refused = nobody
+            .post(
+                "/sign-in/passkey",
+                &[("challenge", &challenge_id), ("answer", "{}")],
+            )
+            .await
+            .expect(422);
         refused.says("This passkey signs nobody in here.");
     }
     assert!(nobody.cookies.is_empty());
-    assert!(app.app.db.query("select from passkeys", &[]).await.unwrap().is_empty());
+    assert!(
+        app.app
+            .db
+            .query("select from passkeys", &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
 async fn challenges_end_and_passkeys_are_removed_by_their_owner_only() {
     let app = TestApp::new().await;
     let (mut browser, mut stan) = (olga(&app).await, signed_in(&app, &app.stranger).await);
-    browser.submit("/account", "/account/passkeys/ask", &[]).await.expect(200);
+    browser
+        .submit("/account", "/account/passkeys/ask", &[])
+        .await
+        .expect(200);
     app.advance(5 * 60);
-    stan.submit("/account", "/account/passkeys/ask", &[]).await.expect(200);
-    assert_eq!(app.app.db.query("select from passkey_challenges", &[]).await.unwrap().len(), 1, "the older one is over");
+    stan.submit("/account", "/account/passkeys/ask", &[])
+        .await
+        .expect(200);
+    assert_eq!(
+        app.app
+            .db
+            .query("select from passkey_challenges", &[])
+            .await
+            .unwrap()
+            .len(),
+        1,
+        "the older one is over"
+    );
     let sql = "insert into passkeys (user_id, credential_id, host, name, passkey, created_at) values ($1, 'key', 'gantry.test', $2, '{}', now()) returning id";
     let evil = "<script>alert(1)</script>";
-    let id: i64 = app.app.db.query(sql, &[&app.owner.user.0, &evil]).await.unwrap()[0].get(0);
+    let id: i64 = app
+        .app
+        .db
+        .query(sql, &[&app.owner.user.0, &evil])
+        .await
+        .unwrap()[0]
+        .get(0);
     let id = id.to_string();
-    browser.get("/account").await.expect(200).says("&#60;script&#62;alert(1)").says("For gantry.test").hides("<script>alert");
-    stan.submit("/account", "/account/passkeys/remove", &[("id", &id)]).await.expect(404);
-    browser.submit("/account", "/account/passkeys/remove", &[("id", &id)]).await.leads_to("/account?done=no-passkey");
-    browser.get("/account?done=no-passkey").await.expect(200).says("The passkey is removed.").hides("For gantry.test");
+    browser
+        .get("/account")
+        .await
+        .expect(200)
+        .says("&#60;script&#62;alert(1)")
+        .says("For gantry.test")
+        .hides("<script>alert");
+    stan.submit("/account", "/account/passkeys/remove", &[("id", &id)])
+        .await
+        .expect(404);
+    browser
+        .submit("/account", "/account/passkeys/remove", &[("id", &id)])
+        .await
+        .leads_to("/account?done=no-passkey");
+    browser
+        .get("/account?done=no-passkey")
+        .await
+        .expect(200)
+        .says("The passkey is removed.")
+        .hides("For gantry.test");
 }

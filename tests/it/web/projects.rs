@@ -10,42 +10,106 @@ const NEW: &str = "/projects/new";
 
 /// Makes a project by the form, and answers its ref.
 async fn make(app: &TestApp, browser: &mut Browser, name: &str) -> ProjectRef {
-    let fields = [("name", name), ("organization", app.home.slug.as_str()), ("region", "eu-west-1"), ("password", "correct horse")];
+    let fields = [
+        ("name", name),
+        ("organization", app.home.slug.as_str()),
+        ("region", "eu-west-1"),
+        ("password", "correct horse"),
+    ];
     let made = browser.submit(NEW, NEW, &fields).await.expect(303);
-    let way = made.header("location").unwrap().strip_prefix("/projects/").unwrap();
+    let way = made
+        .header("location")
+        .unwrap()
+        .strip_prefix("/projects/")
+        .unwrap();
     way.strip_suffix("?done=created").unwrap().parse().unwrap()
 }
 
 async fn status(app: &TestApp, project: &ProjectRef) -> Value {
-    app.get(&format!("/v1/projects/{project}")).as_(&app.owner).send().await.expect(200).json()["status"].clone()
+    app.get(&format!("/v1/projects/{project}"))
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json()["status"]
+        .clone()
 }
 
 async fn set_status(app: &TestApp, project: &ProjectRef, status: &str, desired: &str) {
     let sql = "update projects set status = $2, desired = $3 where ref = $1";
-    app.app.db.query(sql, &[&project.as_str(), &status, &desired]).await.unwrap();
+    app.app
+        .db
+        .query(sql, &[&project.as_str(), &status, &desired])
+        .await
+        .unwrap();
 }
 
 async fn operations(app: &TestApp) -> Vec<String> {
     let path = format!("/v1/organizations/{}/audit", app.home.slug);
-    let page = app.get(&path).as_(&app.owner).send().await.expect(200).json();
-    page["entries"].as_array().unwrap().iter().map(|entry| entry["operation"].as_str().unwrap().to_owned()).collect()
+    let page = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    page["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["operation"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[tokio::test]
 async fn a_project_is_made_and_watched_until_it_is_settled() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let form = browser.get(&format!("{NEW}?organization={}", app.home.slug)).await.expect(200).says("Frankfurt").says("Home");
-    let suggested = form.html.split("class=\"mono\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let form = browser
+        .get(&format!("{NEW}?organization={}", app.home.slug))
+        .await
+        .expect(200)
+        .says("Frankfurt")
+        .says("Home");
+    let suggested = form
+        .html
+        .split("class=\"mono\" value=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .to_owned();
     assert_eq!(suggested.len(), 24);
     browser.get(NEW).await.expect(200).hides(&suggested);
     let project = make(&app, &mut browser, "shop").await;
     let page = format!("/projects/{project}");
-    let (polls, reloads) = ("hx-trigger=\"every 2s\"", "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>");
-    browser.get(&page).await.expect(200).says("Starting").says("shop").says("eu-west-1").says(polls).says(reloads);
+    let (polls, reloads) = (
+        "hx-trigger=\"every 2s\"",
+        "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>",
+    );
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("Starting")
+        .says("shop")
+        .says("eu-west-1")
+        .says(polls)
+        .says(reloads);
     set_status(&app, &project, "ACTIVE_HEALTHY", "active").await;
-    browser.get(&page).await.expect(200).says("Healthy").hides(polls).hides(reloads);
-    browser.get("/projects").await.expect(200).says(&format!("href=\"{page}\""));
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("Healthy")
+        .hides(polls)
+        .hides(reloads);
+    browser
+        .get("/projects")
+        .await
+        .expect(200)
+        .says(&format!("href=\"{page}\""));
     assert_eq!(operations(&app).await, ["v1-create-a-project"]);
 }
 
@@ -56,15 +120,62 @@ async fn what_does_not_fit_is_said_and_what_was_filled_in_is_kept() {
     make(&app, &mut browser, "shop").await;
     let slug = app.home.slug.as_str();
     let cases = [
-        ([("name", "shop"), ("organization", slug), ("region", "eu-west-1"), ("password", "horse")], "already exists"),
-        ([("name", ""), ("organization", slug), ("region", "eu-west-1"), ("password", "horse")], "expected 1 to 256 characters"),
-        ([("name", "other"), ("organization", slug), ("region", "moon-1"), ("password", "horse")], "region-wrong"),
-        ([("name", "other"), ("organization", slug), ("region", "eu-west-1"), ("password", "")], "password-wrong"),
-        ([("name", "other"), ("organization", ""), ("region", "eu-west-1"), ("password", "horse")], "Choose an organization."),
+        (
+            [
+                ("name", "shop"),
+                ("organization", slug),
+                ("region", "eu-west-1"),
+                ("password", "horse"),
+            ],
+            "already exists",
+        ),
+        (
+            [
+                ("name", ""),
+                ("organization", slug),
+                ("region", "eu-west-1"),
+                ("password", "horse"),
+            ],
+            "expected 1 to 256 characters",
+        ),
+        (
+            [
+                ("name", "other"),
+                ("organization", slug),
+                ("region", "moon-1"),
+                ("password", "horse"),
+            ],
+            "region-wrong",
+        ),
+        (
+            [
+                ("name", "other"),
+                ("organization", slug),
+                ("region", "eu-west-1"),
+                ("password", ""),
+            ],
+            "password-wrong",
+        ),
+        (
+            [
+                ("name", "other"),
+                ("organization", ""),
+                ("region", "eu-west-1"),
+                ("password", "horse"),
+            ],
+            "Choose an organization.",
+        ),
     ];
     for (fields, said) in cases {
-        let again = browser.submit(NEW, NEW, &fields).await.expect(422).says(said).says("role=\"alert\"");
-        again.says(&format!("value=\"{}\"", fields[0].1)).says(&format!("value=\"{}\"", fields[3].1));
+        let again = browser
+            .submit(NEW, NEW, &fields)
+            .await
+            .expect(422)
+            .says(said)
+            .says("role=\"alert\"");
+        again
+            .says(&format!("value=\"{}\"", fields[0].1))
+            .says(&format!("value=\"{}\"", fields[3].1));
     }
 }
 
@@ -73,11 +184,25 @@ async fn who_may_not_make_projects_is_told_why() {
     let app = TestApp::new().await;
     let mut dora = signed_in(&app, &app.developer).await;
     let why = "Needs the role Administrator; yours is Developer.";
-    dora.get(NEW).await.expect(200).says("You cannot make projects").says(why).hides("Make project");
-    let fields = [("name", "x"), ("organization", app.home.slug.as_str()), ("region", "eu-west-1"), ("password", "horse")];
+    dora.get(NEW)
+        .await
+        .expect(200)
+        .says("You cannot make projects")
+        .says(why)
+        .hides("Make project");
+    let fields = [
+        ("name", "x"),
+        ("organization", app.home.slug.as_str()),
+        ("region", "eu-west-1"),
+        ("password", "horse"),
+    ];
     dora.submit("/account", NEW, &fields).await.expect(403);
     let mut adam = signed_in(&app, &app.administrator).await;
-    adam.get(NEW).await.expect(200).says("Make project").hides(why);
+    adam.get(NEW)
+        .await
+        .expect(200)
+        .says("Make project")
+        .hides(why);
 }
 
 #[tokio::test]
@@ -86,19 +211,48 @@ async fn a_project_tells_how_to_connect_and_its_keys_when_asked() {
     let mut browser = olga(&app).await;
     let project = make(&app, &mut browser, "shop").await;
     set_status(&app, &project, "ACTIVE_HEALTHY", "active").await;
-    let (page, keys) = (format!("/projects/{project}"), format!("/projects/{project}/keys"));
-    let direct = format!("postgresql://postgres:[YOUR-PASSWORD]@db.{project}.example.test:5432/postgres");
-    let shared = format!("postgresql://postgres.{project}:[YOUR-PASSWORD]@pooler.example.test:5432/postgres");
-    let shown = browser.get(&page).await.expect(200).says(&direct).says(&shared).says("Show keys").says("default");
+    let (page, keys) = (
+        format!("/projects/{project}"),
+        format!("/projects/{project}/keys"),
+    );
+    let direct =
+        format!("postgresql://postgres:[YOUR-PASSWORD]@db.{project}.example.test:5432/postgres");
+    let shared = format!(
+        "postgresql://postgres.{project}:[YOUR-PASSWORD]@pooler.example.test:5432/postgres"
+    );
+    let shown = browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says(&direct)
+        .says(&shared)
+        .says("Show keys")
+        .says("default");
     shown.hides("sb_secret_").hides("sb_publishable_");
     browser.get(&keys).await.expect(404);
-    browser.submit(&page, &keys, &[]).await.expect(200).says("sb_secret_").says("sb_publishable_").hides("Show keys");
+    browser
+        .submit(&page, &keys, &[])
+        .await
+        .expect(200)
+        .says("sb_secret_")
+        .says("sb_publishable_")
+        .hides("Show keys");
     browser.get(&page).await.expect(200).hides("sb_secret_");
 
     let mut rhea = signed_in(&app, &app.read_only).await;
     let why = "API keys are not shown to you. Needs the role Developer; yours is Read-only.";
-    rhea.get(&page).await.expect(200).says(&direct).says(why).says("You cannot pause, restart or delete it.").hides("Show keys");
-    rhea.submit("/account", &keys, &[]).await.expect(200).hides("sb_secret_").hides("sb_publishable_");
+    rhea.get(&page)
+        .await
+        .expect(200)
+        .says(&direct)
+        .says(why)
+        .says("You cannot pause, restart or delete it.")
+        .hides("Show keys");
+    rhea.submit("/account", &keys, &[])
+        .await
+        .expect(200)
+        .hides("sb_secret_")
+        .hides("sb_publishable_");
 }
 
 #[tokio::test]
@@ -106,57 +260,134 @@ async fn pausing_and_deleting_ask_for_the_name() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let project = &app.home.project;
-    let (page, pause, delete) =
-        (format!("/projects/{project}"), format!("/projects/{project}/pause"), format!("/projects/{project}/delete"));
+    let (page, pause, delete) = (
+        format!("/projects/{project}"),
+        format!("/projects/{project}/pause"),
+        format!("/projects/{project}/delete"),
+    );
     for form in [&pause, &delete] {
-        browser.get(form).await.expect(200).says("Type the project").says("stub");
+        browser
+            .get(form)
+            .await
+            .expect(200)
+            .says("Type the project")
+            .says("stub");
         for name in ["", "Stub", "stub2"] {
-            browser.submit(form, form, &[("name", name)]).await.expect(422).says("This is not its name. Nothing was done.");
+            browser
+                .submit(form, form, &[("name", name)])
+                .await
+                .expect(422)
+                .says("This is not its name. Nothing was done.");
         }
     }
     assert!(operations(&app).await.is_empty());
     assert_eq!(status(&app, project).await, "ACTIVE_HEALTHY");
-    browser.submit(&pause, &pause, &[("name", " stub ")]).await.leads_to(&format!("{page}?done=pause"));
+    browser
+        .submit(&pause, &pause, &[("name", " stub ")])
+        .await
+        .leads_to(&format!("{page}?done=pause"));
     assert_eq!(status(&app, project).await, "PAUSING");
-    browser.get(&page).await.expect(200).says("Pausing").says("Wait until it is paused.").hides(">Restart</a>");
-    let early = browser.submit(&page, &format!("{page}/restore"), &[]).await.expect(409);
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("Pausing")
+        .says("Wait until it is paused.")
+        .hides(">Restart</a>");
+    let early = browser
+        .submit(&page, &format!("{page}/restore"), &[])
+        .await
+        .expect(409);
     early.says("This project is not in a paused state yet, it is PAUSING.");
     set_status(&app, project, "INACTIVE", "paused").await;
-    browser.get(&page).await.expect(200).says("Paused").says(">Restore</button>").hides(">Pause</a>");
-    browser.submit(&page, &format!("{page}/restore"), &[]).await.leads_to(&format!("{page}?done=restore"));
-    browser.get(&page).await.expect(200).says("Restoring").says("Leave it paused");
-    browser.submit(&page, &format!("{page}/cancel"), &[]).await.leads_to(&format!("{page}?done=cancel"));
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("Paused")
+        .says(">Restore</button>")
+        .hides(">Pause</a>");
+    browser
+        .submit(&page, &format!("{page}/restore"), &[])
+        .await
+        .leads_to(&format!("{page}?done=restore"));
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("Restoring")
+        .says("Leave it paused");
+    browser
+        .submit(&page, &format!("{page}/cancel"), &[])
+        .await
+        .leads_to(&format!("{page}?done=cancel"));
     set_status(&app, project, "INACTIVE", "paused").await;
-    browser.submit(&delete, &delete, &[("name", "stub")]).await.leads_to("/projects?done=deleted");
-    browser.get("/projects").await.expect(200).hides(project.as_str());
-    browser.get(&page).await.expect(400).says("Resource has been removed");
+    browser
+        .submit(&delete, &delete, &[("name", "stub")])
+        .await
+        .leads_to("/projects?done=deleted");
+    browser
+        .get("/projects")
+        .await
+        .expect(200)
+        .hides(project.as_str());
+    browser
+        .get(&page)
+        .await
+        .expect(400)
+        .says("Resource has been removed");
     let mut done = operations(&app).await;
     done.reverse();
-    let expected =
-        ["v1-pause-a-project", "v1-restore-a-project", "v1-restore-a-project", "v1-cancel-a-project-restoration", "v1-delete-a-project"];
+    let expected = [
+        "v1-pause-a-project",
+        "v1-restore-a-project",
+        "v1-restore-a-project",
+        "v1-cancel-a-project-restoration",
+        "v1-delete-a-project",
+    ];
     assert_eq!(done, expected);
 }
 
 #[tokio::test]
 async fn a_restart_is_asked_about_and_others_may_not() {
     let app = TestApp::new().await;
-    let (mut browser, mut dora, mut stan) = (olga(&app).await, signed_in(&app, &app.developer).await, signed_in(&app, &app.stranger).await);
+    let (mut browser, mut dora, mut stan) = (
+        olga(&app).await,
+        signed_in(&app, &app.developer).await,
+        signed_in(&app, &app.stranger).await,
+    );
     let page = format!("/projects/{}", app.home.project);
-    let forms = ["restart", "pause", "delete", "restore", "cancel", "keys"].map(|action| format!("{page}/{action}"));
+    let forms = ["restart", "pause", "delete", "restore", "cancel", "keys"]
+        .map(|action| format!("{page}/{action}"));
     for form in &forms[..3] {
-        dora.get(form).await.expect(200).says("You cannot do this. Needs the role Administrator; yours is Developer.");
+        dora.get(form)
+            .await
+            .expect(200)
+            .says("You cannot do this. Needs the role Administrator; yours is Developer.");
         stan.get(form).await.expect(404);
     }
     for form in &forms[..5] {
-        dora.submit("/account", form, &[("name", "stub")]).await.expect(403);
+        dora.submit("/account", form, &[("name", "stub")])
+            .await
+            .expect(403);
     }
     for form in &forms {
-        stan.submit("/account", form, &[("name", "stub")]).await.expect(404);
+        stan.submit("/account", form, &[("name", "stub")])
+            .await
+            .expect(404);
     }
     stan.get(&page).await.expect(404);
     assert_eq!(status(&app, &app.home.project).await, "ACTIVE_HEALTHY");
-    browser.get(&forms[0]).await.expect(200).says("Restart this project?").hides("Type the project");
-    browser.submit(&forms[0], &forms[0], &[]).await.leads_to(&format!("{page}?done=restart"));
+    browser
+        .get(&forms[0])
+        .await
+        .expect(200)
+        .says("Restart this project?")
+        .hides("Type the project");
+    browser
+        .submit(&forms[0], &forms[0], &[])
+        .await
+        .leads_to(&format!("{page}?done=restart"));
     assert_eq!(status(&app, &app.home.project).await, "RESTARTING");
 }
 
@@ -166,11 +397,37 @@ async fn a_custom_hostname_is_shown_with_what_is_to_be_done() {
     let mut browser = olga(&app).await;
     let page = format!("/projects/{}", app.home.project);
     let checks = format!("{page}/hostname");
-    browser.get(&page).await.expect(200).hides("Custom hostname");
-    browser.get(&checks).await.expect(200).says("No custom hostname configuration found.");
-    let call = app.post(&app.at("/custom-hostname/initialize")).as_(&app.owner);
-    call.json(&serde_json::json!({"custom_hostname": "api.customer.test"})).send().await.expect(201);
-    browser.get(&page).await.expect(200).says("api.customer.test").says("Waiting for DNS").says(&format!("href=\"{checks}\""));
-    let shown = browser.get(&checks).await.expect(200).says("CNAME record").says("DNS could not be asked: no server answers");
-    shown.says("See to it that the name servers of the domain answer to everybody").says("Not looked at");
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .hides("Custom hostname");
+    browser
+        .get(&checks)
+        .await
+        .expect(200)
+        .says("No custom hostname configuration found.");
+    let call = app
+        .post(&app.at("/custom-hostname/initialize"))
+        .as_(&app.owner);
+    call.json(&serde_json::json!({"custom_hostname": "api.customer.test"}))
+        .send()
+        .await
+        .expect(201);
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("api.customer.test")
+        .says("Waiting for DNS")
+        .says(&format!("href=\"{checks}\""));
+    let shown = browser
+        .get(&checks)
+        .await
+        .expect(200)
+        .says("CNAME record")
+        .says("DNS could not be asked: no server answers");
+    shown
+        .says("See to it that the name servers of the domain answer to everybody")
+        .says("Not looked at");
 }

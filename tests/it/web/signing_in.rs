@@ -18,28 +18,76 @@ async fn somebody_unknown_is_sent_to_sign_in_and_comes_back() {
     let mut browser = Browser::new(&app.node);
     browser.get("/").await.leads_to("/projects");
     browser.get("/projects").await.leads_to("/sign-in");
-    browser.get("/account/sessions?a=b").await.leads_to("/sign-in?next=%2Faccount%2Fsessions%3Fa%3Db");
-    browser.get("/sign-in?next=%2Faccount%2Fsessions%3Fa%3Db").await.expect(200).says("value=\"/account/sessions?a=b\"");
-    let fields = [("email", "OLGA@example.com "), ("password", PASSWORD), ("next", "/account/sessions?a=b")];
-    browser.post("/sign-in", &fields).await.leads_to("/account/sessions?a=b");
+    browser
+        .get("/account/sessions?a=b")
+        .await
+        .leads_to("/sign-in?next=%2Faccount%2Fsessions%3Fa%3Db");
+    browser
+        .get("/sign-in?next=%2Faccount%2Fsessions%3Fa%3Db")
+        .await
+        .expect(200)
+        .says("value=\"/account/sessions?a=b\"");
+    let fields = [
+        ("email", "OLGA@example.com "),
+        ("password", PASSWORD),
+        ("next", "/account/sessions?a=b"),
+    ];
+    browser
+        .post("/sign-in", &fields)
+        .await
+        .leads_to("/account/sessions?a=b");
     browser.get("/account/sessions?a=b").await.expect(200);
     browser.get("/sign-in").await.leads_to("/projects");
-    browser.submit("/account", "/sign-out", &[]).await.leads_to("/sign-in?done=out");
-    browser.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    browser
+        .submit("/account", "/sign-out", &[])
+        .await
+        .leads_to("/sign-in?done=out");
+    browser
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 }
 
 #[tokio::test]
 async fn next_never_leads_elsewhere() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    for next in
-        ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:alert(1)", "/\t/evil.example", "/%0d%0a", "\\", ""]
-    {
-        let page = browser.get(&format!("/sign-in?next={}", form_urlencoded::byte_serialize(next.as_bytes()).collect::<String>())).await;
+    for next in [
+        "//evil.example",
+        "/\\evil.example",
+        "https://evil.example",
+        "javascript:alert(1)",
+        "/\t/evil.example",
+        "/%0d%0a",
+        "\\",
+        "",
+    ] {
+        let page = browser
+            .get(&format!(
+                "/sign-in?next={}",
+                form_urlencoded::byte_serialize(next.as_bytes()).collect::<String>()
+            ))
+            .await;
         let to = page.expect(303).header("location").unwrap().to_owned();
-        assert!(to == "/projects" || to == "/%0d%0a", "{next:?} leads to {to}");
-        let seen = browser.post("/sign-in", &[("email", &email("olga")), ("password", PASSWORD), ("next", next)]).await.expect(303);
-        assert!(matches!(seen.header("location"), Some("/projects" | "/%0d%0a")), "{next:?}");
+        assert!(
+            to == "/projects" || to == "/%0d%0a",
+            "{next:?} leads to {to}"
+        );
+        let seen = browser
+            .post(
+                "/sign-in",
+                &[
+                    ("email", &email("olga")),
+                    ("password", PASSWORD),
+                    ("next", next),
+                ],
+            )
+            .await
+            .expect(303);
+        assert!(
+            matches!(seen.header("location"), Some("/projects" | "/%0d%0a")),
+            "{next:?}"
+        );
     }
 }
 
@@ -61,17 +109,34 @@ async fn an_account_that_is_guessed_at_has_to_wait_and_one_that_does_not_exist_a
     let mut browser = Browser::new(&app.node);
     let (known, said) = tries(&mut browser, &email("olga"), 7).await;
     assert_eq!(known, [422, 422, 422, 422, 422, 422, 429]);
-    assert!(said.contains("Too many attempts. Try again in a second."), "{said}");
-    assert_eq!(tries(&mut Browser::new(&app.node), &email("nobody"), 7).await, (known.clone(), said.clone()));
-    assert_eq!(tries(&mut Browser::new(&app.node), &email("adam"), 7).await, (known, said), "has no password");
+    assert!(
+        said.contains("Too many attempts. Try again in a second."),
+        "{said}"
+    );
+    assert_eq!(
+        tries(&mut Browser::new(&app.node), &email("nobody"), 7).await,
+        (known.clone(), said.clone())
+    );
+    assert_eq!(
+        tries(&mut Browser::new(&app.node), &email("adam"), 7).await,
+        (known, said),
+        "has no password"
+    );
 
     let held = browser.sign_in(&email("olga"), PASSWORD).await.expect(429);
     assert_eq!(held.header("retry-after"), Some("1"));
     app.advance(1);
     browser.sign_in(&email("olga"), "wrong").await.expect(422);
-    browser.sign_in(&email("olga"), "wrong").await.expect(429).says("Try again in 2 seconds.");
+    browser
+        .sign_in(&email("olga"), "wrong")
+        .await
+        .expect(429)
+        .says("Try again in 2 seconds.");
     app.advance(2);
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     // It begins anew.
     assert_eq!(tries(&mut browser, &email("olga"), 5).await.0, [422; 5]);
 }
@@ -81,24 +146,53 @@ async fn many_tries_at_once_are_not_more_than_many_in_a_row() {
     let app = TestApp::new().await;
     let tries = (0..12).map(|_| async {
         let mut browser = Browser::new(&app.node);
-        browser.sign_in(&email("nobody"), "wrong").await.status.as_u16()
+        browser
+            .sign_in(&email("nobody"), "wrong")
+            .await
+            .status
+            .as_u16()
     });
     let statuses = futures_util::future::join_all(tries).await;
-    assert_eq!(statuses.iter().filter(|status| **status == 422).count(), 6, "{statuses:?}");
+    assert_eq!(
+        statuses.iter().filter(|status| **status == 422).count(),
+        6,
+        "{statuses:?}"
+    );
 }
 
 #[tokio::test]
 async fn an_address_that_guesses_at_many_accounts_has_to_wait() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
-    let secure = TestApp::with(Transport { tls: true, ..Transport::default() }, Arc::new(Machine::bare())).await;
+    let secure = TestApp::with(
+        Transport {
+            tls: true,
+            ..Transport::default()
+        },
+        Arc::new(Machine::bare()),
+    )
+    .await;
     let mut browser = Browser::new(&secure.node).from("2001:db8::1");
     for number in 0..31 {
-        browser.sign_in(&email(&format!("nobody{number}")), "wrong").await.expect(422);
+        browser
+            .sign_in(&email(&format!("nobody{number}")), "wrong")
+            .await
+            .expect(422);
     }
-    browser.sign_in(&email("another"), "wrong").await.expect(429);
-    Browser::new(&secure.node).from("2001:db8::2").sign_in(&email("another"), "wrong").await.expect(429);
-    Browser::new(&secure.node).from("2001:db8:0:1::1").sign_in(&email("another"), "wrong").await.expect(422);
+    browser
+        .sign_in(&email("another"), "wrong")
+        .await
+        .expect(429);
+    Browser::new(&secure.node)
+        .from("2001:db8::2")
+        .sign_in(&email("another"), "wrong")
+        .await
+        .expect(429);
+    Browser::new(&secure.node)
+        .from("2001:db8:0:1::1")
+        .sign_in(&email("another"), "wrong")
+        .await
+        .expect(422);
 }
 
 #[tokio::test]
@@ -108,14 +202,23 @@ async fn what_a_browser_brings_to_the_sign_in_is_not_what_it_leaves_with() {
     let mut browser = Browser::new(&app.node);
     let planted = "ab".repeat(32);
     browser.cookies.insert("gantry".to_owned(), planted.clone());
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     let first = browser.cookies["gantry"].clone();
     assert_ne!(first, planted);
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     assert_ne!(browser.cookies["gantry"], first);
     // The one before is over.
     browser.cookies.insert("gantry".to_owned(), first);
-    browser.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    browser
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 }
 
 #[tokio::test]
@@ -128,13 +231,25 @@ async fn a_session_ends_when_it_is_old_or_unused() {
         browser.get("/account").await.expect(200);
     }
     app.advance(2 * day + 4);
-    browser.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    browser
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     app.advance(7 * day);
-    browser.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    browser
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
     // A clock that steps back does not bring it to life for longer.
-    browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     app.clock.step_wall(TimeDelta::days(-1));
     browser.get("/account").await.expect(200);
 }
@@ -146,24 +261,43 @@ async fn a_session_that_is_ended_is_over_on_every_node() {
     let mut here = olga(&app).await;
     let mut there = here.at(&second);
     there.get("/account").await.expect(200);
-    here.submit("/account", "/sign-out", &[]).await.leads_to("/sign-in?done=out");
-    there.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    here.submit("/account", "/sign-out", &[])
+        .await
+        .leads_to("/sign-in?done=out");
+    there
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 }
 
 #[tokio::test]
 async fn the_cookie_is_for_this_host_and_for_no_script() {
-    let app = TestApp::with(Transport { tls: true, ..Transport::default() }, Arc::new(Machine::bare())).await;
+    let app = TestApp::with(
+        Transport {
+            tls: true,
+            ..Transport::default()
+        },
+        Arc::new(Machine::bare()),
+    )
+    .await;
     give_password(&app, &app.owner).await;
     let mut browser = Browser::new(&app.node).from("203.0.113.7");
     browser.origin = Some(("sec-fetch-site", "same-origin".to_owned()));
-    let seen = browser.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    let seen = browser
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     let secret = browser.cookies["__Host-gantry"].clone();
-    let expected = format!("__Host-gantry={secret}; Path=/; Max-Age=2592000; HttpOnly; SameSite=Lax; Secure");
+    let expected =
+        format!("__Host-gantry={secret}; Path=/; Max-Age=2592000; HttpOnly; SameSite=Lax; Secure");
     assert_eq!(seen.header("set-cookie"), Some(expected.as_str()));
     browser.get("/account").await.expect(200);
     // Under the name it has without HTTPS, it counts for nothing.
     browser.cookies = [("gantry".to_owned(), secret)].into();
-    browser.get("/account").await.leads_to("/sign-in?next=%2Faccount");
+    browser
+        .get("/account")
+        .await
+        .leads_to("/sign-in?next=%2Faccount");
 
     let plain = TestApp::new().await;
     let browser = olga(&plain).await;
@@ -190,18 +324,33 @@ async fn no_secret_is_logged() {
     let app = TestApp::new().await;
     let (lines, made) = (Lines::default(), Lines::default());
     let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
     let logging = tracing::subscriber::set_default(subscriber);
     let mut browser = olga(&app).await;
-    browser.sign_in(&email("olga"), "a wrong password").await.expect(422);
+    browser
+        .sign_in(&email("olga"), "a wrong password")
+        .await
+        .expect(422);
     let token = browser.get("/account").await.form_token();
-    app.app.db.query("alter table passwords rename to gone", &[]).await.unwrap();
+    app.app
+        .db
+        .query("alter table passwords rename to gone", &[])
+        .await
+        .unwrap();
     browser.get("/account").await.expect(500);
     browser.sign_in(&email("olga"), PASSWORD).await.expect(500);
     drop((logging, made));
     let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(logged.contains("the operation failed"), "{logged}");
-    for secret in [PASSWORD, "a wrong password", &browser.cookies["gantry"], &token] {
+    for secret in [
+        PASSWORD,
+        "a wrong password",
+        &browser.cookies["gantry"],
+        &token,
+    ] {
         assert!(!logged.contains(secret), "{secret} in {logged}");
     }
 }

@@ -9,7 +9,13 @@ const NEW: &str = "/account/tokens/new";
 
 /// A form that is filled in well, for olga's project.
 fn filled(app: &TestApp) -> Vec<(&str, &str)> {
-    vec![("name", "deploy"), ("days", "7"), ("reach", "projects"), ("project", app.home.project.as_str()), ("may.project", "read")]
+    vec![
+        ("name", "deploy"),
+        ("days", "7"),
+        ("reach", "projects"),
+        ("project", app.home.project.as_str()),
+        ("may.project", "read"),
+    ]
 }
 
 /// Goes on from a form to a token: where it is shown, and the page that shows it.
@@ -25,7 +31,10 @@ fn way(seen: &Seen) -> String {
 }
 
 fn secret(page: &Seen) -> Option<&str> {
-    page.html.split("id=\"secret\">").nth(1).map(|rest| rest.split('<').next().unwrap())
+    page.html
+        .split("id=\"secret\">")
+        .nth(1)
+        .map(|rest| rest.split('<').next().unwrap())
 }
 
 #[tokio::test]
@@ -33,11 +42,23 @@ async fn a_token_is_made_shown_once_used_and_revoked() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
-    browser.get(&review).await.expect(200).says("deploy").says("Project settings").says("in 7 days").says("Anywhere");
+    browser
+        .get(&review)
+        .await
+        .expect(200)
+        .says("deploy")
+        .says("Project settings")
+        .says("in 7 days")
+        .says("Anywhere");
     let other = browser.get(&review).await.expect(200);
     assert!(!other.html.contains("sbp_"), "nothing is made yet");
     let shown = way(&browser.submit(&review, &review, &[]).await.expect(303));
-    let page = browser.get(&shown).await.expect(200).says("it is not shown again").says("curl -H");
+    let page = browser
+        .get(&shown)
+        .await
+        .expect(200)
+        .says("it is not shown again")
+        .says("curl -H");
     let token = secret(&page).unwrap().to_owned();
     for _ in 0..2 {
         let again = browser.get(&shown).await.expect(200);
@@ -45,13 +66,30 @@ async fn a_token_is_made_shown_once_used_and_revoked() {
     }
     let project = format!("/v1/projects/{}", app.home.project);
     app.get(&project).token(&token).send().await.expect(200);
-    app.get(&format!("{project}/database/context")).token(&token).send().await.expect(403);
-    browser.get("/account/tokens").await.expect(200).says("deploy").says("Scoped").says("1 project");
+    app.get(&format!("{project}/database/context"))
+        .token(&token)
+        .send()
+        .await
+        .expect(403);
+    browser
+        .get("/account/tokens")
+        .await
+        .expect(200)
+        .says("deploy")
+        .says("Scoped")
+        .says("1 project");
     browser.get(&shown).await.expect(200).says("Get a project");
     let question = format!("{shown}/revoke");
-    browser.get(&question).await.expect(200).says("Revoke this token?");
+    browser
+        .get(&question)
+        .await
+        .expect(200)
+        .says("Revoke this token?");
     app.get(&project).token(&token).send().await.expect(200);
-    browser.submit(&question, &question, &[]).await.leads_to("/account/tokens?done=revoked");
+    browser
+        .submit(&question, &question, &[])
+        .await
+        .leads_to("/account/tokens?done=revoked");
     app.get(&project).token(&token).send().await.expect(401);
     browser.get(&shown).await.expect(404);
 }
@@ -60,7 +98,10 @@ async fn a_token_is_made_shown_once_used_and_revoked() {
 async fn only_the_session_that_made_a_token_is_shown_it_and_not_for_long() {
     let app = TestApp::new().await;
     let (mut browser, mut second) = (olga(&app).await, Browser::new(&app.node));
-    second.sign_in(&email("olga"), PASSWORD).await.leads_to("/projects");
+    second
+        .sign_in(&email("olga"), PASSWORD)
+        .await
+        .leads_to("/projects");
     let go_on = async |browser: &mut Browser| {
         let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
         way(&browser.submit(&review, &review, &[]).await.expect(303))
@@ -69,8 +110,19 @@ async fn only_the_session_that_made_a_token_is_shown_it_and_not_for_long() {
     assert!(secret(&second.get(&shown).await.expect(200)).is_none());
     assert!(secret(&browser.get(&shown).await.expect(200)).is_some());
     let late = go_on(&mut browser).await;
-    let sealed = app.app.db.query("select sealed from token_reveals", &[]).await.unwrap();
-    assert!(sealed.len() == 1 && !sealed[0].get::<_, &[u8]>(0).windows(4).any(|part| part == b"sbp_"));
+    let sealed = app
+        .app
+        .db
+        .query("select sealed from token_reveals", &[])
+        .await
+        .unwrap();
+    assert!(
+        sealed.len() == 1
+            && !sealed[0]
+                .get::<_, &[u8]>(0)
+                .windows(4)
+                .any(|part| part == b"sbp_")
+    );
     app.advance(10 * 60);
     assert!(secret(&browser.get(&late).await.expect(200)).is_none());
 }
@@ -89,40 +141,102 @@ async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
     };
     for (changes, said) in [
         (&[("name", " ")][..], "Give it a name"),
-        (&[("days", "custom"), ("until", "2020-01-01")], "Choose a day"),
+        (
+            &[("days", "custom"), ("until", "2020-01-01")],
+            "Choose a day",
+        ),
         (&[("days", "4000")], "Choose a day"),
-        (&[("project", "abcdefghijklmnopqrst")], "there is no project"),
-        (&[("reach", "organizations")], "Choose at least one organization"),
+        (
+            &[("project", "abcdefghijklmnopqrst")],
+            "there is no project",
+        ),
+        (
+            &[("reach", "organizations")],
+            "Choose at least one organization",
+        ),
         (&[("reach", "account")], "Tick the box"),
         (&[("reach", "anything")], "Choose at least one project"),
         (&[("may.project", "none")], "Choose at least one permission"),
-        (&[("may.project", "none"), ("may.members", "write")], "Choose at least one permission"),
+        (
+            &[("may.project", "none"), ("may.members", "write")],
+            "Choose at least one permission",
+        ),
         (&[("networks", "here")], "is not a network"),
     ] {
-        let page = browser.submit(NEW, NEW, &with(changes)).await.expect(422).says(said).says("role=\"alert\"");
+        let page = browser
+            .submit(NEW, NEW, &with(changes))
+            .await
+            .expect(422)
+            .says(said)
+            .says("role=\"alert\"");
         assert!(page.html.contains("value=\"deploy\"") || changes[0].0 == "name");
     }
     let foreign = app.foreign.project.as_str();
-    let fields: Vec<_> = filled(&app).into_iter().map(|(name, value)| (name, if name == "project" { foreign } else { value })).collect();
-    browser.submit(NEW, NEW, &fields).await.expect(422).says("there is no project");
-    let made = app.get("/v1/tokens").as_(&app.owner).send().await.expect(200).json();
-    assert!(made.as_array().unwrap().iter().all(|token| token["name"] != "deploy"));
+    let fields: Vec<_> = filled(&app)
+        .into_iter()
+        .map(|(name, value)| (name, if name == "project" { foreign } else { value }))
+        .collect();
+    browser
+        .submit(NEW, NEW, &fields)
+        .await
+        .expect(422)
+        .says("there is no project");
+    let made = app
+        .get("/v1/tokens")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert!(
+        made.as_array()
+            .unwrap()
+            .iter()
+            .all(|token| token["name"] != "deploy")
+    );
 }
 
 #[tokio::test]
 async fn presets_and_search_need_no_script() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let checked = |page: &Seen, row: &str, level: &str| page.html.contains(&format!("name=\"may.{row}\" value=\"{level}\" checked"));
+    let checked = |page: &Seen, row: &str, level: &str| {
+        page.html
+            .contains(&format!("name=\"may.{row}\" value=\"{level}\" checked"))
+    };
     let fields = [&filled(&app)[..], &[("preset", "read")]].concat();
-    let page = browser.submit(NEW, NEW, &fields).await.expect(200).says("value=\"deploy\"");
-    assert!(checked(&page, "database", "read") && checked(&page, "project", "read") && checked(&page, "members", "none"));
+    let page = browser
+        .submit(NEW, NEW, &fields)
+        .await
+        .expect(200)
+        .says("value=\"deploy\"");
+    assert!(
+        checked(&page, "database", "read")
+            && checked(&page, "project", "read")
+            && checked(&page, "members", "none")
+    );
     let fields = [&filled(&app)[..], &[("search", "jit"), ("find", "yes")]].concat();
     let page = browser.submit(NEW, NEW, &fields).await.expect(200);
-    let shown = page.html.split("<div class=\"grant ").skip(1).filter(|row| !row.split('>').next().unwrap().contains(" hidden")).count();
+    let shown = page
+        .html
+        .split("<div class=\"grant ")
+        .skip(1)
+        .filter(|row| !row.split('>').next().unwrap().contains(" hidden"))
+        .count();
     assert_eq!(shown, 1, "only temporary access is found");
-    assert!(checked(&page, "project", "read"), "what is not found is not lost");
-    let entries = app.app.db.query("select from audit_entries where operation = 'page-draft-token'", &[]).await.unwrap();
+    assert!(
+        checked(&page, "project", "read"),
+        "what is not found is not lost"
+    );
+    let entries = app
+        .app
+        .db
+        .query(
+            "select from audit_entries where operation = 'page-draft-token'",
+            &[],
+        )
+        .await
+        .unwrap();
     assert!(entries.is_empty(), "filling in changes nothing");
 }
 
@@ -131,14 +245,33 @@ async fn what_is_above_the_role_says_so() {
     let app = TestApp::new().await;
     give_password(&app, &app.developer).await;
     let mut browser = Browser::new(&app.node);
-    browser.sign_in(&email("dora"), PASSWORD).await.leads_to("/projects");
-    let page = browser.get(NEW).await.expect(200).says("Needs the role Administrator; yours is Developer.");
-    assert!(page.html.contains("name=\"may.project\" value=\"write\" disabled"));
-    assert!(!page.html.contains("name=\"may.database\" value=\"write\" disabled"));
+    browser
+        .sign_in(&email("dora"), PASSWORD)
+        .await
+        .leads_to("/projects");
+    let page = browser
+        .get(NEW)
+        .await
+        .expect(200)
+        .says("Needs the role Administrator; yours is Developer.");
+    assert!(
+        page.html
+            .contains("name=\"may.project\" value=\"write\" disabled")
+    );
+    assert!(
+        !page
+            .html
+            .contains("name=\"may.database\" value=\"write\" disabled")
+    );
     // The role decides when the token is used, so what is sent all the same is made, and marked.
     let fields = [&filled(&app)[..4], &[("may.project", "write")]].concat();
     let review = way(&browser.submit(NEW, NEW, &fields).await.expect(303));
-    browser.get(&review).await.expect(200).says("Your role is Developer").says("Above your role");
+    browser
+        .get(&review)
+        .await
+        .expect(200)
+        .says("Your role is Developer")
+        .says("Above your role");
 }
 
 #[tokio::test]
@@ -146,12 +279,19 @@ async fn drafts_and_tokens_are_their_owners() {
     let app = TestApp::new().await;
     let (mut browser, mut stranger) = (olga(&app).await, Browser::new(&app.node));
     give_password(&app, &app.stranger).await;
-    stranger.sign_in(&email("stan"), PASSWORD).await.leads_to("/projects");
+    stranger
+        .sign_in(&email("stan"), PASSWORD)
+        .await
+        .leads_to("/projects");
     let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
     stranger.get(&review).await.expect(404);
     stranger.submit("/account", &review, &[]).await.expect(404);
     let draft = review.rsplit('/').next().unwrap();
-    browser.get(&format!("{NEW}?draft={draft}")).await.expect(200).says("value=\"deploy\"");
+    browser
+        .get(&format!("{NEW}?draft={draft}"))
+        .await
+        .expect(200)
+        .says("value=\"deploy\"");
     browser.submit("/account", &review, &[]).await.expect(303);
     browser.submit("/account", &review, &[]).await.expect(404);
     let late = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
@@ -161,11 +301,22 @@ async fn drafts_and_tokens_are_their_owners() {
     let TokenId(id) = app.owner.token_id;
     let token = format!("/account/tokens/{id}");
     browser.get(&token).await.expect(200).says("Legacy");
-    for path in [token.clone(), format!("{token}/revoke"), "/account/tokens/x".to_owned()] {
+    for path in [
+        token.clone(),
+        format!("{token}/revoke"),
+        "/account/tokens/x".to_owned(),
+    ] {
         stranger.get(&path).await.expect(404);
     }
-    stranger.submit("/account", &format!("{token}/revoke"), &[]).await.expect(404);
-    app.get("/v1/profile").as_(&app.owner).send().await.expect(200);
+    stranger
+        .submit("/account", &format!("{token}/revoke"), &[])
+        .await
+        .expect(404);
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200);
 }
 
 #[tokio::test]
@@ -176,13 +327,35 @@ async fn lists_tell_what_is_over_soon_over_and_unused() {
     fields[1].1 = "1";
     fields.push(("networks", "192.0.2.0/24"));
     let (token, _) = make(&mut browser, &fields).await;
-    browser.get(&token).await.expect(200).says("192.0.2.0/24").says("Nothing yet").says("Expires soon");
-    browser.get("/account/tokens").await.expect(200).says("Expires soon").says("Never used").says("Legacy").says("Never expires");
+    browser
+        .get(&token)
+        .await
+        .expect(200)
+        .says("192.0.2.0/24")
+        .says("Nothing yet")
+        .says("Expires soon");
+    browser
+        .get("/account/tokens")
+        .await
+        .expect(200)
+        .says("Expires soon")
+        .says("Never used")
+        .says("Legacy")
+        .says("Never expires");
     app.advance(25 * 3600);
-    browser.get("/account/tokens").await.expect(200).says("class=\"past\"").says("Expired");
+    browser
+        .get("/account/tokens")
+        .await
+        .expect(200)
+        .says("class=\"past\"")
+        .says("Expired");
     let sql = "update tokens set revoked_at = created_at where user_id = $1";
     app.app.db.query(sql, &[&app.owner.user.0]).await.unwrap();
-    browser.get("/account/tokens").await.expect(200).says("No access tokens");
+    browser
+        .get("/account/tokens")
+        .await
+        .expect(200)
+        .says("No access tokens");
 }
 
 #[tokio::test]
@@ -192,10 +365,22 @@ async fn names_of_tokens_are_text() {
     let mut fields = filled(&app);
     fields[0].1 = "<script>alert(1)</script>\"'&";
     let review = way(&browser.submit(NEW, NEW, &fields).await.expect(303));
-    browser.get(&review).await.expect(200).says("&#60;script&#62;alert(1)");
+    browser
+        .get(&review)
+        .await
+        .expect(200)
+        .says("&#60;script&#62;alert(1)");
     let token = way(&browser.submit(&review, &review, &[]).await.expect(303));
-    for path in [token.clone(), "/account/tokens".to_owned(), format!("{token}/revoke")] {
-        let page = browser.get(&path).await.expect(200).says("&#60;script&#62;alert(1)");
+    for path in [
+        token.clone(),
+        "/account/tokens".to_owned(),
+        format!("{token}/revoke"),
+    ] {
+        let page = browser
+            .get(&path)
+            .await
+            .expect(200)
+            .says("&#60;script&#62;alert(1)");
         assert!(!page.html.contains("<script>alert"), "{path}");
     }
 }
@@ -207,11 +392,28 @@ async fn where_a_token_was_last_used_is_shown() {
     let mut browser = olga(&app).await;
     let page = format!("/account/tokens/{}", app.owner.token_id.0);
     browser.get(&page).await.expect(200).says("Never</dd>");
-    app.get("/v1/profile").as_(&app.owner).from("127.0.0.9").send().await.expect(200);
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .from("127.0.0.9")
+        .send()
+        .await
+        .expect(200);
     // Within the minute it is not written again.
-    app.get("/v1/profile").as_(&app.owner).from("127.0.0.8").send().await.expect(200);
+    app.get("/v1/profile")
+        .as_(&app.owner)
+        .from("127.0.0.8")
+        .send()
+        .await
+        .expect(200);
     let written = async {
-        while app.app.db.query("select from tokens where last_used_from is not null", &[]).await.unwrap().is_empty() {
+        while app
+            .app
+            .db
+            .query("select from tokens where last_used_from is not null", &[])
+            .await
+            .unwrap()
+            .is_empty()
+        {
             tokio::task::yield_now().await;
         }
     };

@@ -25,7 +25,11 @@ fn options() -> Options {
 #[test]
 #[ignore = "is run by the test below"]
 fn child() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let store = Arc::new(Store::open(options()).await.unwrap());
         let upkeep = Arc::clone(&store);
@@ -35,11 +39,26 @@ fn child() {
                 tokio::task::yield_now().await;
             }
         });
-        let begin: u64 = store.mark("m").map_or(0, |mark| mark.value.parse().unwrap());
+        let begin: u64 = store
+            .mark("m")
+            .map_or(0, |mark| mark.value.parse().unwrap());
         for number in begin.. {
-            let mark = Some(Mark { name: "m".into(), value: (number + 1).to_string() });
-            let events = vec![event(format!("{number:08}-a"), NOW), event(format!("{number:08}-b"), NOW - 86_400 * SECOND)];
-            store.append(Batch { project: "p".into(), events, mark }).await.unwrap();
+            let mark = Some(Mark {
+                name: "m".into(),
+                value: (number + 1).to_string(),
+            });
+            let events = vec![
+                event(format!("{number:08}-a"), NOW),
+                event(format!("{number:08}-b"), NOW - 86_400 * SECOND),
+            ];
+            store
+                .append(Batch {
+                    project: "p".into(),
+                    events,
+                    mark,
+                })
+                .await
+                .unwrap();
             writeln!(std::io::stdout(), "kept {number}").unwrap();
         }
     });
@@ -51,17 +70,26 @@ fn a_process_that_is_killed_loses_and_repeats_nothing() {
     let mut merged = 0;
     for round in 0..ROUNDS {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "store::tests::kill::child", "--ignored", "--nocapture"])
+            .args([
+                "--exact",
+                "store::tests::kill::child",
+                "--ignored",
+                "--nocapture",
+            ])
             .current_dir(folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let mut kept = None;
         let mut heard = 0;
         for line in lines {
-            let Some(number) = line.split("kept ").nth(1) else { continue };
+            let Some(number) = line.split("kept ").nth(1) else {
+                continue;
+            };
             kept = Some(number.parse::<u64>().unwrap());
             heard += 1;
             // Killed once, at a place that differs; what it said before is heard to the end.
@@ -72,11 +100,19 @@ fn a_process_that_is_killed_loses_and_repeats_nothing() {
         child.wait().unwrap();
         let kept = kept.expect("it worked until it was killed");
         block_on(async {
-            let options = Options { folder: folder.path().to_owned(), ..options() };
+            let options = Options {
+                folder: folder.path().to_owned(),
+                ..options()
+            };
             let store = Store::open(options).await.unwrap();
             let mark: u64 = store.mark("m").unwrap().value.parse().unwrap();
-            assert!(mark > kept, "what was acknowledged is there: {mark} of {kept}");
-            let wanted: Vec<_> = (0..mark).flat_map(|number| [format!("{number:08}-a"), format!("{number:08}-b")]).collect();
+            assert!(
+                mark > kept,
+                "what was acknowledged is there: {mark} of {kept}"
+            );
+            let wanted: Vec<_> = (0..mark)
+                .flat_map(|number| [format!("{number:08}-a"), format!("{number:08}-b")])
+                .collect();
             assert_eq!(all(&store, "p").await, wanted, "in round {round}");
             let view = store.view("p", i64::MIN, i64::MAX).await.unwrap();
             merged += view.files.iter().filter(|file| file.rows > 20).count();

@@ -15,7 +15,12 @@ const PROJECTS: [&str; 3] = ["alpha", "beta", "gamma"];
 #[derive(Debug, Clone)]
 enum Act {
     /// Lines are appended, over so many days, perhaps with a mark.
-    Append { project: usize, rows: usize, days: i64, marked: bool },
+    Append {
+        project: usize,
+        rows: usize,
+        days: i64,
+        marked: bool,
+    },
     /// Time passes, and upkeep runs.
     Upkeep { seconds: i64 },
     /// A project's lines go.
@@ -51,7 +56,12 @@ struct Expected {
 impl Expected {
     fn check(&self, found: &[String]) {
         let mut wanted = self.kept.concat();
-        wanted.extend(self.fading.iter().filter(|id| found.binary_search(id).is_ok()).cloned());
+        wanted.extend(
+            self.fading
+                .iter()
+                .filter(|id| found.binary_search(id).is_ok())
+                .cloned(),
+        );
         wanted.sort();
         assert_eq!(found, wanted);
     }
@@ -103,29 +113,59 @@ impl World {
     async fn settle(&mut self) {
         let store = self.store.as_ref().expect("nothing fails");
         let mark = store.mark("m").map(|mark| mark.value);
-        assert!(mark == self.mark.0 || mark.as_ref().is_some_and(|it| self.mark.1.contains(it)), "{mark:?} of {:?}", self.mark);
+        assert!(
+            mark == self.mark.0 || mark.as_ref().is_some_and(|it| self.mark.1.contains(it)),
+            "{mark:?} of {:?}",
+            self.mark
+        );
         self.mark = (mark, Vec::new());
         for project in PROJECTS {
             let found = all(store, project).await;
             let expected = self.expected.entry(project).or_default();
             let open = std::mem::take(&mut expected.open);
-            expected.kept.extend(open.into_iter().filter(|ids| found.binary_search(&ids[0]).is_ok()));
+            expected.kept.extend(
+                open.into_iter()
+                    .filter(|ids| found.binary_search(&ids[0]).is_ok()),
+            );
             expected.check(&found);
         }
     }
 
     async fn act(&mut self, act: Act) {
-        let Some(store) = &self.store else { return self.reopen().await };
+        let Some(store) = &self.store else {
+            return self.reopen().await;
+        };
         match act {
-            Act::Append { project, rows, days, marked } => {
+            Act::Append {
+                project,
+                rows,
+                days,
+                marked,
+            } => {
                 let project = PROJECTS[project];
-                let ids: Vec<_> = (0..rows).map(|row| format!("{:05}-{row}", self.made)).collect();
-                let stamp = |row: usize| self.now - (i64::try_from(row).unwrap() % days) * 86_400 * SECOND;
-                let events = ids.iter().enumerate().map(|(row, id)| event(id.clone(), stamp(row))).collect();
+                let ids: Vec<_> = (0..rows)
+                    .map(|row| format!("{:05}-{row}", self.made))
+                    .collect();
+                let stamp =
+                    |row: usize| self.now - (i64::try_from(row).unwrap() % days) * 86_400 * SECOND;
+                let events = ids
+                    .iter()
+                    .enumerate()
+                    .map(|(row, id)| event(id.clone(), stamp(row)))
+                    .collect();
                 let value = self.made.to_string();
-                let mark = marked.then(|| Mark { name: "m".into(), value: value.clone() });
+                let mark = marked.then(|| Mark {
+                    name: "m".into(),
+                    value: value.clone(),
+                });
                 self.made += 1;
-                let done = store.append(Batch { project: project.into(), events, mark }).await;
+                let done = store
+                    .append(Batch {
+                        project: project.into(),
+                        events,
+                        mark,
+                    })
+                    .await;
                 let written = done.is_ok() && (rows > 0 || marked);
                 if written {
                     self.close();
@@ -161,7 +201,10 @@ impl World {
             }
             Act::Look { project } => {
                 let found = all(store, PROJECTS[project]).await;
-                self.expected.entry(PROJECTS[project]).or_default().check(&found);
+                self.expected
+                    .entry(PROJECTS[project])
+                    .or_default()
+                    .check(&found);
             }
             Act::Reopen => self.reopen().await,
         }
@@ -178,15 +221,28 @@ impl World {
     /// Something was kept: what was refused before it never will be.
     fn close(&mut self) {
         self.mark.1.clear();
-        self.expected.values_mut().for_each(|expected| expected.open.clear());
+        self.expected
+            .values_mut()
+            .for_each(|expected| expected.open.clear());
     }
 }
 
 async fn history(acts: Vec<Act>, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
     let luck = Luck::default();
     let disk = SimDisk::new(luck.clone());
-    let objects = SimObjects { inner: Arc::default(), luck: luck.clone() };
-    let mut world = World { disk, objects, store: None, expected: BTreeMap::new(), mark: (None, Vec::new()), now: NOW, made: 0 };
+    let objects = SimObjects {
+        inner: Arc::default(),
+        luck: luck.clone(),
+    };
+    let mut world = World {
+        disk,
+        objects,
+        store: None,
+        expected: BTreeMap::new(),
+        mark: (None, Vec::new()),
+        now: NOW,
+        made: 0,
+    };
     world.open().await;
     luck.plan(cut, fail, dice);
     for act in acts {
@@ -199,9 +255,17 @@ async fn history(acts: Vec<Act>, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
     world.restart().await;
     // In the end all becomes files, and little remains.
     for turn in 1..20 {
-        world.store.as_ref().unwrap().upkeep(world.now + turn * 61 * SECOND).await;
+        world
+            .store
+            .as_ref()
+            .unwrap()
+            .upkeep(world.now + turn * 61 * SECOND)
+            .await;
     }
-    assert_eq!(world.store.as_ref().unwrap().stats(world.now).pending_rows, 0);
+    assert_eq!(
+        world.store.as_ref().unwrap().stats(world.now).pending_rows,
+        0
+    );
     world.settle().await;
 }
 

@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use datafusion::object_store::{
-    self, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
-    PutPayload, PutResult, memory::InMemory, path::Path,
+    self, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory, path::Path,
 };
 use futures_util::{StreamExt, stream::BoxStream};
 
@@ -41,7 +41,12 @@ enum Outcome {
 
 impl Luck {
     pub(super) fn plan(&self, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
-        *self.0.lock().unwrap() = Fate { steps: 0, cut, fail, dice };
+        *self.0.lock().unwrap() = Fate {
+            steps: 0,
+            cut,
+            fail,
+            dice,
+        };
     }
 
     pub(super) fn is_cut(&self) -> bool {
@@ -51,7 +56,10 @@ impl Luck {
 
     fn dice(&self, sides: u64) -> u64 {
         let mut fate = self.0.lock().unwrap();
-        fate.dice = fate.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        fate.dice = fate
+            .dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (fate.dice >> 33) % sides
     }
 
@@ -60,7 +68,10 @@ impl Luck {
             let mut fate = self.0.lock().unwrap();
             let at = fate.steps;
             fate.steps += 1;
-            (fate.fail.contains(&at) || fate.cut == Some(at), fate.cut.is_some_and(|cut| at > cut))
+            (
+                fate.fail.contains(&at) || fate.cut == Some(at),
+                fate.cut.is_some_and(|cut| at > cut),
+            )
         };
         match (dead, fails) {
             (true, _) => Outcome::Nothing,
@@ -112,7 +123,10 @@ struct SimFile {
 
 impl SimDisk {
     pub(super) fn new(luck: Luck) -> Self {
-        Self { folder: Arc::default(), luck }
+        Self {
+            folder: Arc::default(),
+            luck,
+        }
     }
 
     /// The power comes back: what was not waited for is there in part, or not.
@@ -161,17 +175,30 @@ impl Disk for SimDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
         let file = File::default();
-        self.luck.try_to(|| self.folder.lock().unwrap().now.insert(name.to_owned(), Arc::clone(&file)))?;
-        Ok(Arc::new(SimFile { file, luck: self.luck.clone() }))
+        self.luck.try_to(|| {
+            self.folder
+                .lock()
+                .unwrap()
+                .now
+                .insert(name.to_owned(), Arc::clone(&file))
+        })?;
+        Ok(Arc::new(SimFile {
+            file,
+            luck: self.luck.clone(),
+        }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
         let file = Arc::clone(&self.folder.lock().unwrap().now[name]);
-        Ok(Arc::new(SimFile { file, luck: self.luck.clone() }))
+        Ok(Arc::new(SimFile {
+            file,
+            luck: self.luck.clone(),
+        }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.luck.try_to(|| drop(self.folder.lock().unwrap().now.remove(name)))
+        self.luck
+            .try_to(|| drop(self.folder.lock().unwrap().now.remove(name)))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -186,7 +213,10 @@ impl LogFile for SimFile {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let put = |bytes: &[u8]| {
             let mut file = self.file.lock().unwrap();
-            assert!(file.durable as u64 <= offset, "what is durable is never written again");
+            assert!(
+                file.durable as u64 <= offset,
+                "what is durable is never written again"
+            );
             file.bytes.truncate(usize::try_from(offset).unwrap());
             file.bytes.extend(bytes);
         };
@@ -214,7 +244,10 @@ impl LogFile for SimFile {
     fn read(&self, offset: u64, count: usize) -> io::Result<Vec<u8>> {
         let file = self.file.lock().unwrap();
         let from = usize::try_from(offset).unwrap();
-        file.bytes.get(from..from + count).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        file.bytes
+            .get(from..from + count)
+            .map(<[u8]>::to_vec)
+            .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn length(&self) -> io::Result<u64> {
@@ -236,12 +269,20 @@ impl fmt::Display for SimObjects {
 }
 
 fn no_luck() -> object_store::Error {
-    object_store::Error::Generic { store: "simulated", source: "no luck".into() }
+    object_store::Error::Generic {
+        store: "simulated",
+        source: "no luck".into(),
+    }
 }
 
 #[async_trait]
 impl ObjectStore for SimObjects {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> object_store::Result<PutResult> {
         match self.luck.step() {
             Outcome::Works => self.inner.put_opts(location, payload, options).await,
             Outcome::Nothing => Err(no_luck()),
@@ -252,15 +293,26 @@ impl ObjectStore for SimObjects {
         }
     }
 
-    async fn put_multipart_opts(&self, location: &Path, options: PutMultipartOptions) -> object_store::Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
         self.inner.put_multipart_opts(location, options).await
     }
 
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> object_store::Result<GetResult> {
+    async fn get_opts(
+        &self,
+        location: &Path,
+        options: GetOptions,
+    ) -> object_store::Result<GetResult> {
         self.inner.get_opts(location, options).await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, object_store::Result<Path>>) -> BoxStream<'static, object_store::Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, object_store::Result<Path>>,
+    ) -> BoxStream<'static, object_store::Result<Path>> {
         let this = self.clone();
         let delete = move |location: object_store::Result<Path>| {
             let this = this.clone();
@@ -268,7 +320,12 @@ impl ObjectStore for SimObjects {
                 let location = location?;
                 let one = || futures_util::stream::iter([Ok(location.clone())]).boxed();
                 match this.luck.step() {
-                    Outcome::Works => this.inner.delete_stream(one()).next().await.unwrap_or(Ok(location)),
+                    Outcome::Works => this
+                        .inner
+                        .delete_stream(one())
+                        .next()
+                        .await
+                        .unwrap_or(Ok(location)),
                     Outcome::Nothing => Err(no_luck()),
                     Outcome::All => {
                         let _ = this.inner.delete_stream(one()).next().await;
@@ -288,7 +345,12 @@ impl ObjectStore for SimObjects {
         self.inner.list_with_delimiter(prefix).await
     }
 
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &Path,
+        to: &Path,
+        options: CopyOptions,
+    ) -> object_store::Result<()> {
         self.inner.copy_opts(from, to, options).await
     }
 }
