@@ -33,7 +33,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "nothing announces that a server is there",
     ),
     (
-        "logs/tests/query/hostile.rs",
+        "crates/logs/tests/query/hostile.rs",
         "is a function that is refused",
     ),
     (
@@ -218,7 +218,7 @@ fn sources(folders: &[&str], ending: &str) -> Vec<Source> {
 }
 
 fn rust() -> Vec<Source> {
-    let found = sources(&["src", "logs", "tests", "benches"], ".rs");
+    let found = sources(&["src", "crates", "tests", "benches"], ".rs");
     assert!(
         found.len() > 50,
         "the source was not found: {}",
@@ -266,7 +266,7 @@ fn no_file_is_too_long() {
 #[test]
 fn every_file_says_what_it_is() {
     let silent = rust().into_iter().filter(|file| {
-        !file.under(&["benches/", "logs/benches/"]) && !file.text.starts_with("//! ")
+        !file.under(&["benches/", "crates/logs/benches/"]) && !file.text.starts_with("//! ")
     });
     no_breach(
         &silent
