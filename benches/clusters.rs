@@ -19,17 +19,21 @@ use std::{
 
 use axum::{body::Body, http::Request};
 use gantry::{
-    accounts,
+    api::{accounts, organizations, tokens},
     app::{App, Settings},
-    clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
-    db::Db,
-    http::{Api, Links, Transport},
-    limits::{Memory, Options},
-    organizations,
-    projects::{lease, pool::Wanted},
-    sealing::SealingKey,
-    tokens,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        sealing::SealingKey,
+    },
+    data_plane::{
+        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+        projects::{lease, warm_pool::Wanted},
+    },
+    platform::{
+        http::{Api, Links, Transport},
+        rate_limits::{Memory, Options},
+    },
 };
 use http_body_util::BodyExt;
 use rustix::process::{Pid, Signal, kill_process};
@@ -147,14 +151,16 @@ impl Bench {
             prepared,
             idle_pause_after: None,
             counting: Options::default(),
-            upstreams: gantry::edge::upstreams::Upstreams::default(),
-            edge: gantry::edge::Options::default(),
-            dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+            upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
+            edge: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
+                &[],
+            )?),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
-            oauth: gantry::oauth::Settings::default(),
+            oauth: gantry::api::oauth::Settings::default(),
             provider: None,
-            logs: gantry::analytics::Options::default(),
+            logs: gantry::api::logs::Options::default(),
         };
         let (app, background) = App::new(
             settings,

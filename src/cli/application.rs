@@ -3,16 +3,17 @@
 use clap::Subcommand;
 use uuid::Uuid;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    limits::operator,
-};
 use crate::{
-    clock::Clock,
-    ids::OrgSlug,
-    oauth::applications::verify::{self, Candidate},
-    organizations,
+    api::{
+        oauth::applications::{verify, verify::Candidate},
+        organizations,
+    },
+    base::{clock::Clock, ids::OrgSlug},
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        limits::operator,
+    },
 };
 
 #[derive(Debug, Subcommand)]

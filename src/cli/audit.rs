@@ -10,18 +10,15 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    output::Output,
-};
 use crate::{
-    audit::{
-        Chain, Hash, read,
-        verify::{self, Verified},
+    api::organizations,
+    base::ids::OrgSlug,
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        output::Output,
     },
-    ids::OrgSlug,
-    organizations,
+    platform::audit::{Chain, Hash, read, verify, verify::Verified},
 };
 
 #[derive(Debug, Subcommand)]

@@ -4,20 +4,22 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-};
 use crate::{
-    audit::Recorder,
-    clock::{Clock, Entropy},
-    clusters::Account,
-    db::Db,
-    endpoints,
-    ids::OrgSlug,
-    limits::overrides::{self, About},
-    oauth::applications,
-    organizations,
+    api::{endpoints, oauth::applications, organizations},
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::OrgSlug,
+    },
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+    },
+    data_plane::clusters::Account,
+    platform::{
+        audit::Recorder,
+        rate_limits::{overrides, overrides::About},
+    },
 };
 
 #[derive(Debug, Subcommand)]

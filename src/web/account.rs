@@ -5,19 +5,19 @@ use axum::http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::{
-    Answer, Form, Frame, Visitor, page,
-    words::{self, Moment},
-};
 use crate::{
-    accounts::{
-        passkeys::{self, Known, Passkeys},
-        passwords,
-        sessions::{self, Ending},
-        sign_in::{self, Outcome},
+    api::accounts::{
+        passkeys,
+        passkeys::{Known, Passkeys},
+        passwords, sign_in,
+        sign_in::Outcome,
     },
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::{sessions, sessions::Ending},
+        http::{Access, Endpoint, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, words, words::Moment},
 };
 
 pub(super) static ACCOUNT: Endpoint = page(

@@ -7,13 +7,14 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Answer, Form, Frame, Visitor, page, tokens};
 use crate::{
-    access::Permission,
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
-    names,
-    tokens::cli_login::{self, Channel},
+    api::tokens::{cli_login, cli_login::Channel},
+    base::{error::Error, names},
+    platform::{
+        access::Permission,
+        http::{Access, Endpoint, Query, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, tokens},
 };
 
 /// Tools that know only the hosted service print its address; with ours in the place of its host the path is the alias.

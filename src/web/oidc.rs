@@ -3,22 +3,15 @@
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::http::{StatusCode, header};
 
-use super::{
-    Answer, cookie, next, page,
-    sign_in::{self, Newcomer},
-};
 use crate::{
-    access::{Subject, User},
-    accounts::{
-        provider::{
-            Journey, Person, Provider,
-            identities::{self, Known},
-        },
-        sessions::{self, Secret},
+    api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},
+    base::error::Error,
+    platform::{
+        access::{Subject, User, sessions, sessions::Secret},
+        audit::Recorder,
+        http::{Access, Endpoint, Verb, mount},
     },
-    audit::Recorder,
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    web::{Answer, cookie, next, page, sign_in, sign_in::Newcomer},
 };
 
 /// A link, not a form: a form of ours leads nowhere else, and to begin is to do nothing yet.

@@ -4,17 +4,14 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{
-    Answer, Form, OpenForm, Visitor, account, page,
-    sign_in::{self, Newcomer},
-};
 use crate::{
-    accounts::{
-        passkeys::{self, Passkeys},
-        sessions::{self, Secret},
+    api::accounts::{passkeys, passkeys::Passkeys},
+    base::error::Error,
+    platform::{
+        access::{sessions, sessions::Secret},
+        http::{Access, Endpoint, Verb, mount},
     },
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    web::{Answer, Form, OpenForm, Visitor, account, page, sign_in, sign_in::Newcomer},
 };
 
 pub(super) static ASK_NEW: Endpoint = page(

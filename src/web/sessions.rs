@@ -4,14 +4,16 @@ use askama::Template;
 use axum::http::header;
 use serde::Deserialize;
 
-use super::{
-    Answer, Form, Frame, Visitor, cookie, page,
-    words::{self, Moment},
-};
 use crate::{
-    accounts::sessions::{self, Ending, Session},
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::{
+            sessions,
+            sessions::{Ending, Session},
+        },
+        http::{Access, Endpoint, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, cookie, page, words, words::Moment},
 };
 
 pub(super) static LIST: Endpoint = page(

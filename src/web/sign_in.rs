@@ -7,20 +7,22 @@ use axum::http::{HeaderValue, StatusCode, header};
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words};
 use crate::{
-    access::{Subject, User},
-    accounts::{
-        self, links,
-        passkeys::Passkeys,
-        sessions::{self, Ending, Secret},
-        sign_in::{self, Outcome},
+    api::{
+        accounts,
+        accounts::{links, passkeys::Passkeys, sign_in, sign_in::Outcome},
     },
     app::App,
-    audit::Recorder,
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Peer, Verb, mount},
-    ids::UserId,
+    base::{error::Error, ids::UserId},
+    platform::{
+        access::{
+            Subject, User, sessions,
+            sessions::{Ending, Secret},
+        },
+        audit::Recorder,
+        http::{Access, Call, Described, Endpoint, Input, Peer, Verb, mount},
+    },
+    web::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words},
 };
 
 pub(super) static SHOW: Endpoint = page(

@@ -5,16 +5,18 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{
-    assets::{ASSETS, Assets},
-    cookie,
-};
 use crate::{
-    access::User,
-    accounts::{self, Account, sessions::Secret},
+    api::{accounts, accounts::Account},
     app::App,
-    error::{Context, Credential, Error},
-    http::{Asking, Body, Call, Described, Input, Peer, read},
+    base::error::{Context, Credential, Error},
+    platform::{
+        access::{User, sessions::Secret},
+        http::{Asking, Body, Call, Described, Input, Peer, read},
+    },
+    web::{
+        assets::{ASSETS, Assets},
+        cookie,
+    },
 };
 
 /// Largest answer of an operation that a page reads, in bytes.
@@ -37,7 +39,7 @@ pub struct Visitor {
     path: String,
     done: Option<String>,
     asking: Asking,
-    recorder: Option<std::sync::Arc<crate::audit::Recorder>>,
+    recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
 }
 
 impl Input for Visitor {

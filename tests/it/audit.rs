@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use gantry::{
-    access::Role,
-    audit::{Chain, read, verify},
-    organizations::members,
+    api::organizations::members,
+    platform::{
+        access::Role,
+        audit::{Chain, read, verify},
+    },
 };
 use serde_json::{Value, json};
 

@@ -2,12 +2,17 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
-    access::{Grant, Permission, Permissions, Reach, Role},
-    ids::{ProjectRef, TokenId},
-    listener, organizations,
-    tokens::{
-        self,
-        scoped::{self, Draft, Resources},
+    api::{
+        organizations, tokens,
+        tokens::{
+            scoped,
+            scoped::{Draft, Resources},
+        },
+    },
+    base::ids::{ProjectRef, TokenId},
+    platform::{
+        access::{Grant, Permission, Permissions, Reach, Role},
+        notifications,
     },
 };
 use serde_json::{Value, json};
@@ -724,7 +729,7 @@ async fn a_scoped_token_is_listed_revoked_and_never_changed() {
     tokens::revoke(&app.app.db, id, app.app.clock.now(), None)
         .await
         .unwrap();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     app.get(&app.at("")).token(&token).send().await.expect(401);
 }
 
@@ -768,7 +773,7 @@ fn a_reach_has_the_name_that_is_stored() {
         (Reach::Organizations(Vec::new()), "organizations"),
         (
             Reach::Projects {
-                organization: gantry::ids::OrganizationId(1),
+                organization: gantry::base::ids::OrganizationId(1),
                 projects: Vec::new(),
             },
             "projects",

@@ -10,7 +10,7 @@ mod projects;
 mod signing_in;
 mod tokens;
 
-use gantry::accounts::{links, sessions::Secret};
+use gantry::{api::accounts::links, platform::access::sessions::Secret};
 
 use self::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::TestApp;

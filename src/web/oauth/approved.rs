@@ -5,17 +5,15 @@ use axum::http::Method;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
-use super::{
-    super::{
+use super::{words, words::Line};
+use crate::{
+    api::oauth::grants::Authorization,
+    base::error::Error,
+    platform::http::{Access, Endpoint, Verb, mount},
+    web::{
         Answer, Form, Frame, Visitor, page,
         words::{Moment, count},
     },
-    words::{self, Line},
-};
-use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    oauth::grants::Authorization,
 };
 
 pub(in crate::web) static APPROVED: Endpoint = page(

@@ -6,17 +6,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{
-    super::{
+use super::approved::Row;
+use crate::{
+    api::oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
+    base::error::Error,
+    platform::http::{Access, Endpoint, Verb, mount},
+    web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
         words::count,
     },
-    approved::Row,
-};
-use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
 };
 
 const PAGE: &str = "/organizations/{organization}/authorized";

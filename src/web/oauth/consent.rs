@@ -7,28 +7,31 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    super::{
+use super::{words, words::Line};
+use crate::{
+    api::{
+        oauth,
+        oauth::{
+            applications::Selection,
+            redirect, requests,
+            requests::{
+                Request,
+                operations::{Answer as Told, AuthId, Shown},
+            },
+        },
+    },
+    base::{
+        error::Error,
+        ids::{OrgSlug, ProjectRef},
+    },
+    platform::{
+        access::{Role, sessions, sessions::Ending},
+        http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
+    },
+    web::{
         Answer, Form, Frame, Visitor, cookie, next, page,
         places::{Place, places},
         words::Moment,
-    },
-    words::{self, Line},
-};
-use crate::{
-    access::Role,
-    accounts::sessions::{self, Ending},
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
-    ids::{OrgSlug, ProjectRef},
-    oauth::{
-        self,
-        applications::Selection,
-        redirect,
-        requests::{
-            self, Request,
-            api::{Answer as Told, AuthId, Shown},
-        },
     },
 };
 

@@ -8,9 +8,8 @@ use serde_json::json;
 
 use super::{OnProject, label};
 use crate::{
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::OrgSlug,
+    base::{error::Error, ids::OrgSlug},
+    platform::http::{Access, Call, Described, Endpoint, Input, Verb, mount},
     web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
 

@@ -10,11 +10,15 @@ use serde_json::value::RawValue;
 
 use super::Head;
 use crate::{
-    audit::{Entry, read::EXPORT_MAX},
-    endpoints,
-    error::{Context, Error},
-    http::{Access, Endpoint, Query, Verb, mount},
-    ids::OrgSlug,
+    api::endpoints,
+    base::{
+        error::{Context, Error},
+        ids::OrgSlug,
+    },
+    platform::{
+        audit::{Entry, read::EXPORT_MAX},
+        http::{Access, Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
 };
 

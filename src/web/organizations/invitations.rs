@@ -9,16 +9,11 @@ use serde_json::{Value, json};
 
 use super::{Choice, Head, OnProject, choices, label};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::OrgSlug,
+    base::{error::Error, ids::OrgSlug},
+    platform::http::{Access, Endpoint, Verb, mount},
     web::{
-        Answer, Form, Frame, Visitor,
-        may::May,
-        named::InOrganization,
-        page,
-        places::{self, Project},
-        words::Moment,
+        Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
+        places::Project, words::Moment,
     },
 };
 

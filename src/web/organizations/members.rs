@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::{Head, Listed, Member};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    base::error::Error,
+    platform::http::{Access, Endpoint, Query, Verb, mount},
     web::{Answer, Frame, Visitor, may::May, named::InOrganization, page},
 };
 

@@ -7,10 +7,9 @@ use serde_json::json;
 
 use super::Detail;
 use crate::{
-    analytics::keys::{Key, api::CreatedKey},
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::ProjectRef,
+    api::logs::keys::{Key, operations::CreatedKey},
+    base::{error::Error, ids::ProjectRef},
+    platform::http::{Access, Endpoint, Verb, mount},
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 

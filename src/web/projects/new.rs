@@ -7,14 +7,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    clock::Entropy,
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
-    ids::ProjectRef,
-    web::{
-        Answer, Form, Frame, Visitor, page,
-        places::{self, Organization},
-    },
+    base::{clock::Entropy, error::Error, ids::ProjectRef},
+    platform::http::{Access, Endpoint, Query, Verb, mount},
+    web::{Answer, Form, Frame, Visitor, page, places, places::Organization},
 };
 
 pub(in crate::web) static NEW: Endpoint = page(

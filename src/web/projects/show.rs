@@ -5,10 +5,9 @@ use serde::Deserialize;
 
 use super::{Detail, hostname::Hostname};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::ProjectRef,
-    projects::{Command, Status},
+    base::{error::Error, ids::ProjectRef},
+    data_plane::projects::{Command, Status},
+    platform::http::{Access, Endpoint, Verb, mount},
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 

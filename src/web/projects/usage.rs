@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::Detail;
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    base::error::Error,
+    platform::http::{Access, Endpoint, Query, Verb, mount},
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 

@@ -13,13 +13,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub(super) use self::new::{CREATE, DRAFT, NEW, REVIEW};
-use super::{Answer, Form, Frame, Visitor, page, words::Moment};
 use crate::{
-    access::{AnyOf, Permission},
-    endpoints,
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::TokenId,
+    api::endpoints,
+    base::{error::Error, ids::TokenId},
+    platform::{
+        access::{AnyOf, Permission},
+        http::{Access, Call, Described, Endpoint, Input, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
 
 pub(super) static LIST: Endpoint = page(

@@ -8,20 +8,22 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    super::{
-        Answer, Form, Frame, Visitor, page,
-        places::{Place, places},
-        words::Moment,
-    },
     Made,
     catalogue::{GROUPS, Group, Row},
     store,
     wanted::{Wanted, Wrong},
 };
 use crate::{
-    access::Role,
-    error::{Context, Error},
-    http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
+    base::error::{Context, Error},
+    platform::{
+        access::Role,
+        http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
+    },
+    web::{
+        Answer, Form, Frame, Visitor, page,
+        places::{Place, places},
+        words::Moment,
+    },
 };
 
 pub(in crate::web) static NEW: Endpoint = page(

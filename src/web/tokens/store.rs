@@ -5,10 +5,12 @@ use secrecy::SecretString;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::super::Visitor;
 use crate::{
-    error::{Context, Error},
-    ids::TokenId,
+    base::{
+        error::{Context, Error},
+        ids::TokenId,
+    },
+    web::Visitor,
 };
 
 /// How long a draft can be gone on with.

@@ -1,6 +1,6 @@
 //! Where requests go, and what services are told.
 
-use gantry::edge::{self, upstreams::Service};
+use gantry::data_plane::{service_proxy, service_proxy::upstreams::Service};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
@@ -89,9 +89,9 @@ async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_th
     for underscore_headers in [false, true] {
         let gate = Gate::with(
             |_| None,
-            edge::Options {
+            service_proxy::Options {
                 underscore_headers,
-                ..edge::Options::default()
+                ..service_proxy::Options::default()
             },
         )
         .await;

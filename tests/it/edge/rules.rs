@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use gantry::ids::ProjectRef;
+use gantry::base::ids::ProjectRef;
 
 use super::{Client, Gate, SHORTLY};
 use crate::support::machine::PATIENCE;

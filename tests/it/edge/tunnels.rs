@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry::edge::{self, upstreams::Service};
+use gantry::data_plane::{service_proxy, service_proxy::upstreams::Service};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -312,9 +312,9 @@ async fn a_websocket_ends_with_its_project() {
 
 #[tokio::test]
 async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
-    let options = edge::Options {
+    let options = service_proxy::Options {
         check_keys: true,
-        ..edge::Options::default()
+        ..service_proxy::Options::default()
     };
     let town = Granting::new(Gate::with(|_| None, options).await).await;
     let (gate, host) = (&town.gate, town.gate.host());

@@ -1,6 +1,6 @@
 //! Attacks on the request for consent: where answers may go, what may be asked, and that errors never travel further than that.
 
-use gantry::http::Transport;
+use gantry::platform::http::Transport;
 use serde_json::json;
 
 use super::flow::{

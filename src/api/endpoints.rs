@@ -1,0 +1,65 @@
+//! The one list of operations: routes, documents, limits and contract tests all read it.
+
+use std::sync::LazyLock;
+
+use crate::{
+    api::{
+        accounts, audit_log, database, database_access, domains, keys, logs, oauth, organizations,
+        planned, projects, rate_limits, reference, snippets, temporary_access, tokens,
+    },
+    base::error::Error,
+    platform::{
+        http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
+    [
+        accounts::operations::ENDPOINTS,
+        organizations::operations::ENDPOINTS,
+        organizations::v2::ENDPOINTS,
+        organizations::invited::ENDPOINTS,
+        projects::operations::ENDPOINTS,
+        keys::ENDPOINTS,
+        temporary_access::ENDPOINTS,
+        snippets::operations::ENDPOINTS,
+        database_access::ENDPOINTS,
+        domains::operations::ENDPOINTS,
+        domains::hostnames::ENDPOINTS,
+        database::migrations::operations::ENDPOINTS,
+        database::operations::ENDPOINTS,
+        database::advisors::operations::ENDPOINTS,
+        logs::operations::ENDPOINTS,
+        logs::ingest::operations::ENDPOINTS,
+        reference::operations::ENDPOINTS,
+        rate_limits::ENDPOINTS,
+        tokens::operations::ENDPOINTS,
+        audit_log::ENDPOINTS,
+        oauth::operations::ENDPOINTS,
+        planned::PLANNED,
+    ]
+    .concat()
+});
+
+/// Every operation, built or planned. Its place is the number of its counter.
+pub fn all() -> &'static [&'static Endpoint] {
+    &ALL
+}
+
+/// What answers everything no operation has: counted and headed like one of them.
+pub static UNKNOWN: Endpoint = Endpoint {
+    id: "unknown",
+    summary: "Anything else",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(unknown),
+};
+
+async fn unknown(RequestLine { method, path }: RequestLine) -> Result<Done, Error> {
+    Err(Error::UnknownRoute { method, path })
+}
