@@ -404,7 +404,9 @@ fn every_document_has_one_title() {
 fn decision_breach(name: &str, text: &str) -> Option<String> {
     let number = name.get(..4).unwrap_or_default();
     if number.len() != 4 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Some(format!("{name}: the file name does not start with a number"));
+        return Some(format!(
+            "{name}: the file name does not start with a number"
+        ));
     }
     let headings = headings(text);
     let titled = headings
