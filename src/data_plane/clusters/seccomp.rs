@@ -8,7 +8,7 @@
 //! begins the server has one (see [`super::trace`]). A path or a descriptor could not say this, as the kernel itself
 //! must be allowed to execute the dynamic loader.
 //!
-//! `docs/decisions/0066-system-calls-are-a-list.md` says how the lists were found and how one is extended.
+//! `docs/decisions/0066-seccomp-allow-list.md` says how the lists were found and how one is extended.
 
 use std::collections::BTreeMap;
 

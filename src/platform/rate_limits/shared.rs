@@ -29,7 +29,7 @@ const AGAIN_SECS: u32 = 1;
 /// answers, however slow it is.
 ///
 /// While it does not, a request is refused unless this process knows that no other can have admitted one in the same
-/// window, or may use its share. `docs/decisions/0072-limits-stay-exact.md` has the reasons and the bounds.
+/// window, or may use its share. `docs/decisions/0072-exact-rate-limits-during-outages.md` has the reasons and the bounds.
 pub struct Shared {
     core: Arc<Core>,
     /// Ends with it.
