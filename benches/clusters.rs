@@ -158,6 +158,7 @@ impl Bench {
             )?),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
+            public_url: None,
             oauth: gantry::api::oauth::Settings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
@@ -364,8 +365,10 @@ impl Bench {
 impl Node {
     /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for it replaced.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
-        let wanted =
-            usize::from(self.app.settings.prepared.folders + self.app.settings.prepared.servers);
+        let wanted = usize::from(
+            self.app.data_plane_settings.prepared.folders
+                + self.app.data_plane_settings.prepared.servers,
+        );
         self.until_rows("select 1 from prepared_clusters where node = $1", wanted)
             .await?;
         settle_down().await;

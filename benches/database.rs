@@ -143,6 +143,7 @@ impl Bench {
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
+            public_url: None,
             oauth: gantry::api::oauth::Settings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),

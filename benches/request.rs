@@ -27,8 +27,8 @@ use gantry::{
         projects::warm_pool::Wanted,
     },
     platform::{
-        access::{OauthScope, Organization, Permission},
-        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, needs, server},
+        access::{OauthScope, Organization, Permission, needs},
+        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
         rate_limits::{Memory, Options, Place, STANDARD, overrides, overrides::About},
     },
     web,
@@ -141,6 +141,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         )?),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
+        public_url: None,
         oauth: gantry::api::oauth::Settings::default(),
         provider: None,
         logs: gantry::api::logs::Options::default(),
@@ -167,7 +168,14 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
             }
         })
         .collect();
-    let api = Api::new(&app, &list, &endpoints::UNKNOWN, &web::served());
+    let state = std::sync::Arc::new(app.context.clone());
+    let api = Api::new(
+        &app.platform,
+        state,
+        &list,
+        &endpoints::UNKNOWN,
+        &web::served(),
+    );
     let whole = |name| Server::gantry(name, api.clone());
     let mut contests = [
         Contest::new("bare hyper", Server::hyper()?, "/", &["200"], &callers),
@@ -247,7 +255,7 @@ async fn shut(app: &App) -> Outcome<()> {
         ..About::default()
     };
     overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
-    tokio::spawn(overrides::run(app.clone()));
+    tokio::spawn(overrides::run(app.platform.clone()));
     let number = app
         .limits
         .policies()

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     platform::{
-        access::{Organization, Permission as P},
+        access::{Organization, Permission as P, pat_only},
         audit::{Chain, Entry, read, read::Filter},
-        http::{Endpoint, Json, Lines, Query, Tag, Verb, mount, pat_only},
+        http::{Endpoint, Json, Lines, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -68,7 +68,7 @@ struct Page {
 
 async fn page(
     organization: Organization,
-    app: App,
+    context: ApiContext,
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Page>, Error> {
     let PageQuery {
@@ -94,7 +94,7 @@ async fn page(
         until,
         limit,
     };
-    let entries = read::page(&app.db, Chain::Organization(organization.id), &filter).await?;
+    let entries = read::page(&context.db, Chain::Organization(organization.id), &filter).await?;
     let full = i64::try_from(entries.len()).is_ok_and(|found| found == limit);
     let before = entries.last().filter(|_| full).map(|entry| entry.number);
     Ok(Json(Page { entries, before }))
@@ -123,10 +123,14 @@ struct ExportQuery {
 
 async fn export(
     organization: Organization,
-    app: App,
+    context: ApiContext,
     Query(query): Query<ExportQuery>,
 ) -> Result<Lines, Error> {
-    let (lines, _) =
-        read::export(&app.db, Chain::Organization(organization.id), query.after).await?;
+    let (lines, _) = read::export(
+        &context.db,
+        Chain::Organization(organization.id),
+        query.after,
+    )
+    .await?;
     Ok(Lines(lines.into()))
 }

@@ -8,17 +8,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::pooler,
-    app::App,
+    api::{context::ApiContext, pooler},
     base::error::Error,
     data_plane::database_access::{
         bans, login_roles, restrictions,
         restrictions::{NETWORKS_MAX, Rules},
     },
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
+        access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Peer, Tag, Verb, mount, needs},
+        http::{Created, Done, Endpoint, Json, Peer, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -78,10 +77,10 @@ struct LoginRoleMade {
 
 async fn create_login_role(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<LoginRoleRequest>,
 ) -> Result<Created<LoginRoleMade>, Error> {
-    let made = login_roles::create(&app, &project, request.read_only).await?;
+    let made = login_roles::create(&context, &project, request.read_only).await?;
     Ok(Created(LoginRoleMade {
         password: made.expose().to_owned(),
         role: made.role,
@@ -114,8 +113,11 @@ struct LoginRolesDeleted {
     message: Fine,
 }
 
-async fn delete_login_roles(project: Project, app: App) -> Result<Json<LoginRolesDeleted>, Error> {
-    login_roles::remove_all(&app, &project).await?;
+async fn delete_login_roles(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<LoginRolesDeleted>, Error> {
+    login_roles::remove_all(&context, &project).await?;
     Ok(Json(LoginRolesDeleted { message: Fine::Ok }))
 }
 
@@ -157,9 +159,9 @@ impl SslTold {
     }
 }
 
-async fn get_ssl(project: Project, app: App) -> Result<Json<SslTold>, Error> {
+async fn get_ssl(project: Project, context: ApiContext) -> Result<Json<SslTold>, Error> {
     Ok(Json(SslTold::new(
-        &restrictions::get(&app, &project).await?,
+        &restrictions::get(&context, &project).await?,
     )))
 }
 
@@ -184,14 +186,14 @@ struct SslRequest {
 
 async fn set_ssl(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<SslRequest>,
 ) -> Result<Json<SslTold>, Error> {
     let required = request.requested_config.database;
     if required
-        && app
-            .settings
+        && context
+            .data_plane_settings
             .databases
             .as_ref()
             .is_some_and(|databases| !databases.tls)
@@ -204,7 +206,7 @@ async fn set_ssl(
         Ok(())
     };
     Ok(Json(SslTold::new(
-        &restrictions::change(&app, &project, 200, &audit, alter)
+        &restrictions::change(&context, &project, 200, &audit, alter)
             .await?
             .1,
     )))
@@ -334,10 +336,13 @@ impl<C: for<'a> From<&'a Rules>> Restrictions<C> {
     }
 }
 
-async fn get_restrictions(project: Project, app: App) -> Result<Json<Restrictions<Lists>>, Error> {
+async fn get_restrictions(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<Restrictions<Lists>>, Error> {
     Ok(Json(Restrictions::new(
         None,
-        &restrictions::get(&app, &project).await?,
+        &restrictions::get(&context, &project).await?,
     )))
 }
 
@@ -416,7 +421,7 @@ static APPLY_RESTRICTIONS: Endpoint = Endpoint {
 
 async fn apply_restrictions(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<ListsRequest>,
 ) -> Result<Created<Restrictions<Lists>>, Error> {
@@ -428,7 +433,7 @@ async fn apply_restrictions(
         rules.allowed = [v4.unwrap_or(old_v4), v6.unwrap_or(old_v6)].concat();
         Ok(())
     };
-    let (before, after) = restrictions::change(&app, &project, 201, &audit, alter).await?;
+    let (before, after) = restrictions::change(&context, &project, 201, &audit, alter).await?;
     Ok(Created(Restrictions::new(Some(&before), &after)))
 }
 
@@ -457,7 +462,7 @@ struct PatchRequest {
 
 async fn patch_restrictions(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<PatchRequest>,
 ) -> Result<Json<Restrictions<Networks>>, Error> {
@@ -472,7 +477,7 @@ async fn patch_restrictions(
         rules.allowed.extend(add);
         Ok(())
     };
-    let (before, after) = restrictions::change(&app, &project, 200, &audit, alter).await?;
+    let (before, after) = restrictions::change(&context, &project, 200, &audit, alter).await?;
     Ok(Json(Restrictions::new(Some(&before), &after)))
 }
 
@@ -495,9 +500,9 @@ struct Bans<T> {
     banned_ipv4_addresses: Vec<T>,
 }
 
-async fn list_bans(project: Project, app: App) -> Result<Created<Bans<String>>, Error> {
+async fn list_bans(project: Project, context: ApiContext) -> Result<Created<Bans<String>>, Error> {
     Ok(Created(Bans {
-        banned_ipv4_addresses: bans::list(&app, &project).await?,
+        banned_ipv4_addresses: bans::list(&context, &project).await?,
     }))
 }
 
@@ -523,14 +528,17 @@ struct Ban {
     kind: &'static str,
 }
 
-async fn list_bans_enriched(project: Project, app: App) -> Result<Created<Bans<Ban>>, Error> {
+async fn list_bans_enriched(
+    project: Project,
+    context: ApiContext,
+) -> Result<Created<Bans<Ban>>, Error> {
     let ban = |banned_address| Ban {
         banned_address,
         identifier: project.reference.to_string(),
         kind: "postgres",
     };
     Ok(Created(Bans {
-        banned_ipv4_addresses: bans::list(&app, &project)
+        banned_ipv4_addresses: bans::list(&context, &project)
             .await?
             .into_iter()
             .map(ban)
@@ -564,7 +572,7 @@ struct UnbanRequest {
 
 async fn delete_bans(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     peer: Peer,
     Json(request): Json<UnbanRequest>,
@@ -587,7 +595,7 @@ async fn delete_bans(
         .map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
     networks.extend(request.requester_ip.then(|| bans::block(peer.address)));
-    bans::lift(&app, &project, &networks, &audit)
+    bans::lift(&context, &project, &networks, &audit)
         .await
         .map(|()| Done)
 }

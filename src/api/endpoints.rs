@@ -9,7 +9,8 @@ use crate::{
     },
     base::error::Error,
     platform::{
-        http::{Access, Done, Endpoint, RequestLine, Tag, Verb, mount},
+        access::Access,
+        http::{Done, Endpoint, RequestLine, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -62,4 +63,41 @@ pub static UNKNOWN: Endpoint = Endpoint {
 
 async fn unknown(RequestLine { method, path }: RequestLine) -> Result<Done, Error> {
     Err(Error::UnknownRoute { method, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{
+        base::ids::TokenId,
+        platform::access::call_log::{CASES_MAX, Calls, OPERATIONS_MAX},
+    };
+
+    #[test]
+    fn every_operation_and_case_has_a_bit() {
+        assert!(all().len() < OPERATIONS_MAX);
+        assert!(
+            all()
+                .iter()
+                .all(|endpoint| endpoint.access.cases().len() <= CASES_MAX)
+        );
+        let calls = Calls::default();
+        let mut seen = BTreeSet::new();
+        for (operation, endpoint) in (0..).zip(all()) {
+            for case in 0..endpoint.access.cases().len().max(1) {
+                assert!(
+                    seen.insert(calls.note(TokenId(1), operation, Some(case)).unwrap()),
+                    "{} {case}",
+                    endpoint.id
+                );
+                assert_eq!(
+                    calls.note(TokenId(1), operation, Some(case)),
+                    None,
+                    "noted once"
+                );
+            }
+        }
+    }
 }

@@ -6,16 +6,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     data_plane::{
         api_keys,
         api_keys::{ApiKey, Change, Kind, NewKey, Removal, Template},
     },
     platform::{
-        access::{AnyOf, OauthScope as S, Permission as P, Project},
+        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Asked, Case, Created, Endpoint, Json, PathId, Query, Tag, Verb, mount, needs},
+        http::{Created, Endpoint, Json, PathId, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -83,10 +83,12 @@ static LIST: Endpoint = Endpoint {
 
 async fn list(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(query): Query<Reveal>,
 ) -> Result<Json<Vec<ApiKey>>, Error> {
-    Ok(Json(api_keys::list(&app, &project, query.reveal).await?))
+    Ok(Json(
+        api_keys::list(&context, &project, query.reveal).await?,
+    ))
 }
 
 static CREATE: Endpoint = Endpoint {
@@ -115,7 +117,7 @@ struct CreateRequest {
 
 async fn create(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Query(query): Query<Reveal>,
     Json(request): Json<CreateRequest>,
@@ -129,7 +131,7 @@ async fn create(
     check(Some(&name), description.as_deref(), template.as_ref())?;
     Ok(Created(
         api_keys::create(
-            &app,
+            &context,
             &project,
             NewKey {
                 kind,
@@ -205,10 +207,12 @@ static GET: Endpoint = Endpoint {
 async fn get(
     project: Project,
     PathId(id): PathId,
-    app: App,
+    context: ApiContext,
     Query(query): Query<Reveal>,
 ) -> Result<Json<ApiKey>, Error> {
-    Ok(Json(api_keys::get(&app, &project, id, query.reveal).await?))
+    Ok(Json(
+        api_keys::get(&context, &project, id, query.reveal).await?,
+    ))
 }
 
 static UPDATE: Endpoint = Endpoint {
@@ -254,7 +258,7 @@ fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 async fn update(
     project: Project,
     PathId(id): PathId,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Query(query): Query<Reveal>,
     Json(request): Json<UpdateRequest>,
@@ -272,7 +276,7 @@ async fn update(
     )?;
     Ok(Json(
         api_keys::update(
-            &app,
+            &context,
             &project,
             id,
             Change {
@@ -314,7 +318,7 @@ struct DeleteQuery {
 async fn delete(
     project: Project,
     PathId(id): PathId,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Json<ApiKey>, Error> {
@@ -331,7 +335,7 @@ async fn delete(
     }
     Ok(Json(
         api_keys::remove(
-            &app,
+            &context,
             &project,
             id,
             Removal {
@@ -364,9 +368,9 @@ static GET_LEGACY: Endpoint = Endpoint {
     handler: || mount(get_legacy),
 };
 
-async fn get_legacy(project: Project, app: App) -> Result<Json<LegacyKeys>, Error> {
+async fn get_legacy(project: Project, context: ApiContext) -> Result<Json<LegacyKeys>, Error> {
     Ok(Json(LegacyKeys {
-        enabled: api_keys::legacy_enabled(&app, &project).await?,
+        enabled: api_keys::legacy_enabled(&context, &project).await?,
     }))
 }
 
@@ -390,11 +394,11 @@ struct SetLegacy {
 
 async fn set_legacy(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Query(query): Query<SetLegacy>,
 ) -> Result<Json<LegacyKeys>, Error> {
-    api_keys::enable_legacy(&app, &project, query.enabled, &audit).await?;
+    api_keys::enable_legacy(&context, &project, query.enabled, &audit).await?;
     Ok(Json(LegacyKeys {
         enabled: query.enabled,
     }))

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod audit_log;
+pub mod context;
 pub mod database;
 pub mod database_access;
 pub mod domains;

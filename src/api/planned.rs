@@ -4,8 +4,8 @@
 use serde::Deserialize;
 
 use crate::platform::{
-    access::{AnyOf, OauthScope as S, Permission as P},
-    http::{Case, Endpoint, Tag, Verb, endpoint::not_built, needs, pat_only},
+    access::{AnyOf, Case, OauthScope as S, Permission as P, needs, pat_only},
+    http::{Endpoint, Tag, Verb, endpoint::not_built},
     rate_limits::STANDARD,
 };
 

@@ -4,15 +4,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
     data_plane::{
         postgres_proxy::{PROJECT_CONNECTIONS_MAX, Published},
         projects,
     },
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
-        http::{Endpoint, Json, Tag, Verb, mount, needs},
+        access::{OauthScope as S, Permission as P, Project, needs},
+        http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -74,15 +74,15 @@ fn connection_string(project: &ProjectRef, published: &Published) -> String {
 }
 
 /// Refuses a project that was removed.
-async fn there(app: &App, project: &Project) -> Result<(), Error> {
-    match projects::status(app, project.id).await? {
+async fn there(context: &ApiContext, project: &Project) -> Result<(), Error> {
+    match projects::status(context, project.id).await? {
         projects::Status::GoingDown | projects::Status::Removed => Err(projects::removed()),
         _ => Ok(()),
     }
 }
 
-async fn get(project: Project, app: App) -> Result<Json<Vec<Pooler>>, Error> {
-    there(&app, &project).await?;
+async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<Pooler>>, Error> {
+    there(&context, &project).await?;
     let pooler = |published: &Published| {
         let connection_string = connection_string(&project.reference, published);
         Pooler {
@@ -101,7 +101,8 @@ async fn get(project: Project, app: App) -> Result<Json<Vec<Pooler>>, Error> {
         }
     };
     Ok(Json(
-        app.settings
+        context
+            .data_plane_settings
             .databases
             .as_ref()
             .map(pooler)
@@ -140,10 +141,10 @@ struct Updated {
 /// There is nothing to change; what is so already may be asked for.
 async fn update(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<UpdateRequest>,
 ) -> Result<Json<Updated>, Error> {
-    there(&app, &project).await?;
+    there(&context, &project).await?;
     if request.pool_mode == Some(PoolMode::Transaction) {
         return Err(Error::invalid(
             "pool_mode",
@@ -186,14 +187,14 @@ struct PgBouncer {
     connection_string: Option<String>,
 }
 
-async fn get_pgbouncer(project: Project, app: App) -> Result<Json<PgBouncer>, Error> {
-    there(&app, &project).await?;
+async fn get_pgbouncer(project: Project, context: ApiContext) -> Result<Json<PgBouncer>, Error> {
+    there(&context, &project).await?;
     Ok(Json(PgBouncer {
         pool_mode: PoolMode::Session,
         max_client_conn: PROJECT_CONNECTIONS_MAX,
         ignore_startup_parameters: "",
-        connection_string: app
-            .settings
+        connection_string: context
+            .data_plane_settings
             .databases
             .as_ref()
             .map(|published| connection_string(&project.reference, published)),

@@ -4,12 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::endpoints,
-    app::App,
+    api::{context::ApiContext, endpoints},
     base::error::Error,
     platform::{
-        access::{Subject, User},
-        http::{Access, Endpoint, Json, Query, Tag, Verb, mount, placeholders},
+        access::{Access, Subject, User},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, placeholders},
         rate_limits::{Key, LimitKey, Place, Policy, Scope, UNCOUNTED},
     },
 };
@@ -69,7 +68,7 @@ struct WindowStanding {
 async fn standing(
     user: User,
     subject: Subject,
-    app: App,
+    context: ApiContext,
     Query(of): Query<Of>,
 ) -> Result<Json<Vec<Standing>>, Error> {
     if of.reference.is_some() && of.slug.is_some() {
@@ -96,14 +95,14 @@ async fn standing(
                 scope,
                 operation,
             };
-            (*endpoint, key, app.limits.policy(operation, place))
+            (*endpoint, key, context.limits.policy(operation, place))
         })
         .collect();
     let keys: Vec<_> = found
         .iter()
         .map(|(_, key, policy)| (*key, policy.windows()))
         .collect();
-    let quotas = app.limits.peek(&keys, app.clock.ticks()).await;
+    let quotas = context.limits.peek(&keys, context.clock.ticks()).await;
     let standing = found
         .iter()
         .zip(quotas)

@@ -11,8 +11,7 @@ use serde_json::Number;
 use uuid::Uuid;
 
 use crate::{
-    api::{accounts, organizations::members, projects::timestamp},
-    app::App,
+    api::{accounts, context::ApiContext, organizations::members, projects::timestamp},
     base::{error::Error, ids::ProjectRef},
     data_plane::{
         temporary_access,
@@ -25,12 +24,9 @@ use crate::{
         },
     },
     platform::{
-        access::{OauthScope as S, Permission as P, Project, User},
+        access::{Access, OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{
-            Access, Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount, needs,
-            pat_only,
-        },
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
     },
 };
@@ -72,15 +68,15 @@ struct StateResponse {
     applied_successfully: bool,
 }
 
-async fn get_state(project: Project, app: App) -> Result<Json<StateResponse>, Error> {
-    let state = if temporary_access::is_enabled(&app, &project).await? {
+async fn get_state(project: Project, context: ApiContext) -> Result<Json<StateResponse>, Error> {
+    let state = if temporary_access::is_enabled(&context, &project).await? {
         State::Enabled
     } else {
         State::Disabled
     };
     Ok(Json(StateResponse {
         state,
-        applied_successfully: temporary_access::is_applied(&app, &project).await?,
+        applied_successfully: temporary_access::is_applied(&context, &project).await?,
     }))
 }
 
@@ -104,13 +100,15 @@ struct StateRequest {
 
 async fn set_state(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(StateRequest { state }): Json<StateRequest>,
 ) -> Result<Json<StateResponse>, Error> {
-    temporary_access::enable(&app, &project, state == State::Enabled, &audit).await?;
+    temporary_access::enable(&context, &project, state == State::Enabled, &audit).await?;
     // What was asked for stands either way, and is carried out as soon as the server can be reached.
-    let applied_successfully = temporary_access::until_ended(&app, &project).await.is_ok();
+    let applied_successfully = temporary_access::until_ended(&context, &project)
+        .await
+        .is_ok();
     Ok(Json(StateResponse {
         state,
         applied_successfully,
@@ -151,7 +149,7 @@ struct Network {
 }
 
 impl RoleGrant {
-    fn check(self, app: &App) -> Result<Grant, Error> {
+    fn check(self, context: &ApiContext) -> Result<Grant, Error> {
         let role = self.role;
         // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
         if !(1..=ROLE_BYTES_MAX).contains(&role.len())
@@ -172,7 +170,7 @@ impl RoleGrant {
             let at = seconds
                 .as_f64()
                 .and_then(|seconds| DateTime::from_timestamp(seconds as i64, 0));
-            at.filter(|at| *at > app.clock.now() && at.timestamp() < SECONDS_MAX)
+            at.filter(|at| *at > context.clock.now() && at.timestamp() < SECONDS_MAX)
                 .ok_or_else(|| {
                     Error::invalid(
                         "expires_at",
@@ -268,8 +266,12 @@ struct AccessResponse {
     user_roles: Vec<RoleGrant>,
 }
 
-async fn get_own(project: Project, user: User, app: App) -> Result<Json<AccessResponse>, Error> {
-    let grants = grants::of_member(&app, &project, user.id).await?;
+async fn get_own(
+    project: Project,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<AccessResponse>, Error> {
+    let grants = grants::of_member(&context, &project, user.id).await?;
     Ok(Json(AccessResponse {
         user_id: user.gotrue_id,
         user_roles: shown(grants),
@@ -307,7 +309,7 @@ struct Item {
     user_roles: Vec<RoleGrant>,
 }
 
-async fn list(project: Project, app: App) -> Result<Json<ListResponse>, Error> {
+async fn list(project: Project, context: ApiContext) -> Result<Json<ListResponse>, Error> {
     let item = |Granted {
                     user,
                     email,
@@ -332,8 +334,8 @@ async fn list(project: Project, app: App) -> Result<Json<ListResponse>, Error> {
         user_roles: shown(grants),
     };
     let (granted, open) = (
-        grants::list(&app, &project).await?,
-        invitations::open(&app, &project).await?,
+        grants::list(&context, &project).await?,
+        invitations::open(&context, &project).await?,
     );
     Ok(Json(ListResponse {
         items: granted
@@ -369,12 +371,12 @@ struct SetRequest {
 
 async fn set(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<SetRequest>,
 ) -> Result<Json<AccessResponse>, Error> {
-    let grants = checked(&app, request.roles)?;
-    let user = members::by_id(&app.db, project.organization, request.user_id).await;
+    let grants = checked(&context, request.roles)?;
+    let user = members::by_id(&context.db, project.organization, request.user_id).await;
     let user = user.map_err(|error| match error {
         Error::NotFound => Error::invalid(
             "user_id",
@@ -382,15 +384,15 @@ async fn set(
         ),
         other => other,
     })?;
-    grants::set(&app, &project, user, &grants, &audit).await?;
-    temporary_access::until_ended(&app, &project).await?;
+    grants::set(&context, &project, user, &grants, &audit).await?;
+    temporary_access::until_ended(&context, &project).await?;
     Ok(Json(AccessResponse {
         user_id: request.user_id,
         user_roles: shown(grants),
     }))
 }
 
-fn checked(app: &App, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
+fn checked(context: &ApiContext, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
     if roles.len() > ROLES_MAX {
         return Err(Error::invalid(
             "roles",
@@ -399,7 +401,7 @@ fn checked(app: &App, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
     }
     let grants = roles
         .into_iter()
-        .map(|role| role.check(app))
+        .map(|role| role.check(context))
         .collect::<Result<Vec<_>, _>>()?;
     if grants
         .iter()
@@ -449,11 +451,11 @@ impl Input for Member {
 async fn remove(
     project: Project,
     Member(user): Member,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    grants::remove(&app, &project, user, &audit).await?;
-    temporary_access::until_ended(&app, &project).await?;
+    grants::remove(&context, &project, user, &audit).await?;
+    temporary_access::until_ended(&context, &project).await?;
     Ok(Done)
 }
 
@@ -507,12 +509,12 @@ struct LoginResponse {
 async fn authorize(
     project: Project,
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(AuthorizeRequest { role, rhost }): Json<AuthorizeRequest>,
 ) -> Result<Json<AuthorizeResponse>, Error> {
-    let opened = temporary_access::open(&app, &project, &user, &role, rhost, &audit).await?;
-    let login = LoginResponse::new(&app, &opened);
+    let opened = temporary_access::open(&context, &project, &user, &role, rhost, &audit).await?;
+    let login = LoginResponse::new(&context, &opened);
     Ok(Json(AuthorizeResponse {
         user_id: user.gotrue_id,
         user_role: opened.grant.into(),
@@ -521,8 +523,8 @@ async fn authorize(
 }
 
 impl LoginResponse {
-    fn new(app: &App, opened: &Opened) -> Self {
-        let ttl_seconds = (opened.until - app.clock.now()).num_seconds();
+    fn new(context: &ApiContext, opened: &Opened) -> Self {
+        let ttl_seconds = (opened.until - context.clock.now()).num_seconds();
         Self {
             role: opened.name.clone(),
             password: opened.password.expose_secret().to_owned(),
@@ -571,21 +573,22 @@ struct InviteResponse {
 
 async fn invite(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<InviteRequest>,
 ) -> Result<Created<InviteResponse>, Error> {
     accounts::local_part(&request.email)?;
-    let grants = checked(&app, request.roles)?;
+    let grants = checked(&context, request.roles)?;
     if grants.is_empty() {
         return Err(Error::invalid(
             "roles",
             "Invalid input: expected at least one",
         ));
     }
-    let (made, secret) = invitations::invite(&app, &project, request.email, grants, &audit).await?;
+    let (made, secret) =
+        invitations::invite(&context, &project, request.email, grants, &audit).await?;
     // One that this one takes the place of may have been accepted.
-    temporary_access::until_ended(&app, &project).await?;
+    temporary_access::until_ended(&context, &project).await?;
     Ok(Created(InviteResponse {
         email: made.email,
         invite_id: made.id,
@@ -631,15 +634,15 @@ struct AcceptResponse {
 async fn accept(
     Reference(project): Reference,
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<AcceptRequest>,
 ) -> Result<Json<AcceptResponse>, Error> {
     let shows = (request.email.as_str(), &SecretString::from(request.token));
-    let opened = invitations::accept(&app, &project, &user, shows, &audit).await?;
+    let opened = invitations::accept(&context, &project, &user, shows, &audit).await?;
     let logins = opened
         .iter()
-        .map(|opened| LoginResponse::new(&app, opened))
+        .map(|opened| LoginResponse::new(&context, opened))
         .collect();
     let user_roles = opened
         .into_iter()
@@ -696,10 +699,10 @@ impl Input for Invite {
 async fn revoke(
     project: Project,
     Invite(id): Invite,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    invitations::revoke(&app, &project, id, &audit).await?;
-    temporary_access::until_ended(&app, &project).await?;
+    invitations::revoke(&context, &project, id, &audit).await?;
+    temporary_access::until_ended(&context, &project).await?;
     Ok(Done)
 }

@@ -18,7 +18,7 @@ use crate::{
         clusters::{Home, ResourceLimits},
         service_proxy::upstreams,
     },
-    platform::{http::ClientHeader, rate_limits},
+    platform::{http::ClientHeader, rate_limits, telemetry::LogFormat},
 };
 
 /// The data folder nobody chose.
@@ -503,15 +503,6 @@ pub enum UnderscoreHeaders {
     Drop,
     /// Services get them, but for those that read as fields of the edge.
     Pass,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines: one JSON object a line.
-    Json,
 }
 
 /// Why a configuration cannot be started.

@@ -10,33 +10,32 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::provider::Provider, endpoints, logs, logs::Analytics, oauth,
-        projects::listing::Listings, tokens::usage,
+        accounts::provider::Provider,
+        context::{ApiContext, ApiSettings},
+        endpoints, logs, oauth,
     },
     base::{
         clock::{Clock, Entropy},
         db::{Db, heartbeat},
-        error::{Context, Error},
+        error::Error,
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Embedded, Location, Provisioner},
-        database_access::Doors,
+        clusters::{Embedded, Provisioner},
+        context::{DataPlaneContext, DataPlaneSettings},
         domains::{
             hostnames,
             hostnames::{acme::Authority, dns::Dns},
         },
-        postgres_proxy::{Published, Router},
-        projects::{
-            idle, idle::Uses, lease, lease::Lease, reconciler, reconciler::Reconciler, warm_pool,
-            warm_pool::Pool, watchdog, watchdog::Watchdog,
-        },
+        postgres_proxy::Published,
+        projects::{idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
-        service_proxy::{Edge, upstreams::Upstreams},
+        service_proxy::upstreams::Upstreams,
         temporary_access,
     },
     platform::{
-        access::{Directory, last_used},
+        access::{Directory, call_log, last_used},
+        context::{PlatformContext, PlatformSettings},
         http::{Api, Endpoint, Links, Transport},
         notifications, rate_limits,
         rate_limits::{Limits, Memory, Shared},
@@ -79,6 +78,8 @@ pub struct Settings {
     pub authority: Option<Authority>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
+    /// Scheme, host and port by which clients reach this server. OAuth needs it.
+    pub public_url: Option<String>,
     /// How applications of others get their tokens.
     pub oauth: oauth::Settings,
     /// Through which people can sign in, besides by what they have here.
@@ -87,61 +88,49 @@ pub struct Settings {
     pub logs: logs::Options,
 }
 
-/// Handle to the application. Cheap to clone.
-#[derive(Clone)]
-pub struct App(Arc<Inner>);
+impl Settings {
+    /// The settings of each wing.
+    fn split(self) -> (PlatformSettings, DataPlaneSettings, ApiSettings) {
+        let platform = PlatformSettings {
+            transport: self.transport,
+            project_domain: self.project_domain,
+            links: self.links,
+            node: self.node,
+            sealing: self.sealing,
+            public_url: self.public_url,
+        };
+        let data_plane = DataPlaneSettings {
+            databases: self.databases,
+            own_database: self.own_database,
+            project_uid_base: self.project_uid_base,
+            prepared: self.prepared,
+            idle_pause_after: self.idle_pause_after,
+            upstreams: self.upstreams,
+            edge: self.edge,
+            dns: self.dns,
+            authority: self.authority,
+        };
+        let api = ApiSettings {
+            oauth: self.oauth,
+            provider: self.provider,
+            logs: self.logs,
+        };
+        (platform, data_plane, api)
+    }
+}
 
-/// The application's parts.
-pub struct Inner {
-    /// What the operator decided.
-    pub settings: Settings,
-    /// Time.
-    pub clock: Clock,
-    /// Randomness.
-    pub entropy: Entropy,
-    /// The control database.
-    pub db: Db,
-    /// What access decisions read.
-    pub directory: Directory,
-    /// Counters.
-    pub limits: Limits,
-    /// What the reconciler drives the projects' clusters through.
-    pub provisioner: Arc<dyn Provisioner>,
-    /// The projects' clusters.
-    pub clusters: Embedded,
-    /// Lists of projects as they were last answered.
-    pub listings: Listings,
-    /// Drives clusters to what is wanted of them.
-    pub reconciler: Reconciler,
-    /// Keeps projects within their resources.
-    pub watchdog: Watchdog,
-    /// When projects were last used.
-    pub uses: Uses,
-    /// Whether this process is the one that does so for its data folder.
-    pub lease: Lease,
-    /// Clusters that are ready before they are asked for.
-    pub pool: Pool,
-    /// Ends temporary logins when their time is over.
-    pub jit: temporary_access::Keeper,
-    /// Connections to the projects' databases.
-    pub router: Router,
-    /// The rules of connections to each project's database, as last read.
-    pub doors: Doors,
-    /// Looks at hostnames when their time has come.
-    pub hostnames: hostnames::Keeper,
-    /// Requests to the projects' services.
-    pub edge: Edge,
-    /// What projects log, and what is counted of it.
-    pub analytics: Analytics,
-    /// Counters and durations, for Prometheus.
-    pub metrics: Metrics,
+/// The application: the state of the operations, and the listeners' view of it. Cheap to clone.
+#[derive(Clone)]
+pub struct App {
+    /// State of the operations.
+    pub context: ApiContext,
 }
 
 impl Deref for App {
-    type Target = Inner;
+    type Target = ApiContext;
 
-    fn deref(&self) -> &Inner {
-        &self.0
+    fn deref(&self) -> &ApiContext {
+        &self.context
     }
 }
 
@@ -149,7 +138,7 @@ impl Deref for App {
 pub struct Background {
     app: App,
     uses: mpsc::Receiver<last_used::Use>,
-    calls: mpsc::Receiver<usage::Noted>,
+    calls: mpsc::Receiver<call_log::Noted>,
 }
 
 impl App {
@@ -177,54 +166,23 @@ impl App {
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
-        let (noted, calls) = mpsc::channel(usage::QUEUE_MAX);
+        let (noted, calls) = mpsc::channel(call_log::QUEUE_MAX);
         let directory = Directory::new(db.clone(), clock.clone(), sender, noted);
         let metrics = Metrics::new(Self::operations().into_iter())?;
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
-            Shared::new(
-                store,
-                process,
-                settings.counting.deadline,
-                clock.clone(),
-                metrics.tally(),
-            )
+            let deadline = settings.counting.deadline;
+            Shared::new(store, process, deadline, clock.clone(), metrics.tally())
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let location =
-            Location::of(clusters.home().dir()).context("looking where the data folder is")?;
-        let lease = Lease::new(&entropy, location, settings.own_database);
-        let analytics = Analytics::new(
-            settings.logs.clone(),
-            settings.node,
-            clusters.home().clone(),
-            clock.clone(),
-            entropy.clone(),
-        );
-        let inner = Inner {
-            settings,
-            clock,
-            entropy,
-            db,
-            directory,
-            limits: Limits::new(operations, memory, shared),
-            provisioner,
-            clusters,
-            listings: Listings::default(),
-            reconciler: Reconciler::default(),
-            watchdog: Watchdog::default(),
-            uses: Uses::default(),
-            lease,
-            pool: Pool::default(),
-            jit: temporary_access::Keeper::default(),
-            router: Router::default(),
-            doors: Doors::default(),
-            hostnames: hostnames::Keeper::default(),
-            edge: Edge::default(),
-            analytics,
-            metrics,
+        let limits = Limits::new(operations, memory, shared);
+        let (platform, data_plane, api) = settings.split();
+        let platform =
+            PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);
+        let data_plane = DataPlaneContext::new(platform, data_plane, clusters, provisioner)?;
+        let app = Self {
+            context: ApiContext::new(data_plane, api),
         };
-        let app = Self(Arc::new(inner));
         Ok((app.clone(), Background { app, uses, calls }))
     }
 
@@ -246,23 +204,15 @@ impl App {
 
     /// The API, and the pages beside it.
     pub fn api(&self) -> Api {
-        Api::new(self, endpoints::all(), &endpoints::UNKNOWN, &web::served())
-    }
-}
-
-impl App {
-    /// Forgets what a change of `table` may have made untrue.
-    pub fn forget(&self, table: &str) {
-        self.directory.forget(table);
-        self.listings.forget(table);
-        self.edge.forget(table);
-    }
-
-    /// Forgets everything, and caches again only if changes are heard: nobody knows what was missed.
-    pub fn believe(&self, hearing: bool) {
-        self.directory.believe(hearing);
-        self.listings.believe(hearing);
-        self.edge.reread();
+        let state = Arc::new(self.context.clone());
+        let platform: &PlatformContext = self;
+        Api::new(
+            platform,
+            state,
+            endpoints::all(),
+            &endpoints::UNKNOWN,
+            &web::served(),
+        )
     }
 }
 
@@ -272,19 +222,27 @@ impl Background {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
         tasks.spawn(heartbeat::run(app.db.clone()));
-        tasks.spawn(lease::run(app.clone()));
-        tasks.spawn(reconciler::run(app.clone()));
-        tasks.spawn(reconciler::empty_trash(app.clone()));
-        tasks.spawn(warm_pool::run(app.clone()));
-        tasks.spawn(temporary_access::keeper::run(app.clone()));
-        tasks.spawn(idle::run(app.clone()));
-        tasks.spawn(watchdog::run(app.clone()));
-        tasks.spawn(notifications::run(app.clone()));
-        tasks.spawn(rate_limits::overrides::run(app.clone()));
+        tasks.spawn(lease::run(app.data_plane.clone()));
+        tasks.spawn(reconciler::run(app.data_plane.clone()));
+        tasks.spawn(reconciler::empty_trash(app.data_plane.clone()));
+        tasks.spawn(warm_pool::run(app.data_plane.clone()));
+        tasks.spawn(temporary_access::keeper::run(app.data_plane.clone()));
+        tasks.spawn(idle::run(app.data_plane.clone()));
+        tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(notifications::run(app.platform.clone()));
+        tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
-        tasks.spawn(hostnames::keeper::run(app.clone()));
+        tasks.spawn(hostnames::keeper::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
-        tasks.spawn(usage::run(app.db.clone(), app.clock.clone(), calls));
+        let kinds = endpoints::all()
+            .iter()
+            .map(|endpoint| (endpoint.id, endpoint.access));
+        tasks.spawn(call_log::run(
+            app.db.clone(),
+            app.clock.clone(),
+            kinds.collect(),
+            calls,
+        ));
         tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);

@@ -272,7 +272,10 @@ impl Asked {
 async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len()], Error> {
     let own = overrides::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {
-        let (said, general) = (own.get(service), app.settings.upstreams.get(service));
+        let (said, general) = (
+            own.get(service),
+            app.data_plane_settings.upstreams.get(service),
+        );
         Told {
             service: service.name(),
             url: said.or(general).map(ToString::to_string),
@@ -295,7 +298,7 @@ async fn switch_key_check(
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
     let told = KeyCheck {
-        enabled: set.unwrap_or(app.settings.edge.check_keys),
+        enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
         overridden: set.is_some(),
     };
     Ok(http::output::json(StatusCode::OK, &told))

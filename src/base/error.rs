@@ -4,11 +4,7 @@ use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
 use deadpool_postgres::{PoolError, TimeoutType};
 
-use crate::{
-    api::oauth::Fault,
-    base::{db, db::QueryError},
-    platform::access::{OauthScope, Permission},
-};
+use crate::base::{db, db::QueryError};
 
 /// When to ask again after the control database was away or busy: it is usually back by then.
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
@@ -77,9 +73,38 @@ pub enum Error {
     /// A published operation that this server does not have yet.
     NotBuilt(&'static str),
     /// What the OAuth protocol has a name for.
-    Oauth(Fault),
+    Oauth(OauthFault),
     /// A fault of ours. The cause is logged once and never sent.
     Internal(Report),
+}
+
+/// An error that the protocol has a name for: its name, and what a person should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OauthFault {
+    /// As the specifications spell it.
+    pub error: &'static str,
+    /// One sentence. It never repeats what was sent.
+    pub description: Cow<'static, str>,
+    /// Whether no application is named, or none that is known: the contract has a status of its own for that.
+    pub unprocessable: bool,
+}
+
+/// An error of the protocol.
+pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::Oauth(OauthFault {
+        error,
+        description: description.into(),
+        unprocessable: false,
+    })
+}
+
+/// The error of a request that names no application that is known.
+pub fn unknown_client(description: &'static str) -> Error {
+    Error::Oauth(OauthFault {
+        error: "invalid_request",
+        description: description.into(),
+        unprocessable: true,
+    })
 }
 
 /// Why a credential was not accepted.
@@ -101,13 +126,13 @@ pub enum Denial {
     /// The member's role does not include what the operation needs.
     Role,
     /// The scoped token lacks these permissions.
-    Permissions(Vec<Permission>),
+    Permissions(Vec<&'static str>),
     /// The operation is about the user, and the token is bound to projects or organizations.
     UserScopeOnly,
     /// The operation makes tokens or tells about them, and the token is scoped.
     UnscopedOnly,
     /// The application was not let do what has this scope.
-    Scope(OauthScope),
+    Scope(&'static str),
     /// No application may do this, whatever it was let do.
     NotByApplications,
     /// The request came over plain HTTP.
@@ -273,12 +298,11 @@ impl Error {
             Self::Unauthenticated(Credential::Jwt) => "JWT failed verification".into(),
             Self::Forbidden(Denial::Role) => ROLE_MESSAGE.into(),
             Self::Forbidden(Denial::Permissions(missing)) => {
-                let names: Vec<_> = missing.iter().map(|p| p.name()).collect();
-                format!("Missing required permission(s): {}", names.join(", ")).into()
+                format!("Missing required permission(s): {}", missing.join(", ")).into()
             }
             Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
             Self::Forbidden(Denial::UnscopedOnly) => "This endpoint does not accept scoped access tokens".into(),
-            Self::Forbidden(Denial::Scope(scope)) => format!("Missing required OAuth scope: {}", scope.name()).into(),
+            Self::Forbidden(Denial::Scope(scope)) => format!("Missing required OAuth scope: {scope}").into(),
             Self::Forbidden(Denial::NotByApplications) => "This endpoint does not accept OAuth access tokens".into(),
             Self::Forbidden(Denial::InsecureTransport) => {
                 "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()

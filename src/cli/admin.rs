@@ -19,7 +19,7 @@ use crate::{
     cli::{control::OpenControl, limits::operator, output::Output, secret},
     platform::{
         access::{
-            Role, sessions,
+            Role, organization_by_slug, sessions,
             sessions::{Ending, Secret},
         },
         notifications,
@@ -231,7 +231,7 @@ impl Member {
         } = self;
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
-            let organization = organizations::by_slug(db, &org)
+            let organization = organization_by_slug(db, &org)
                 .await
                 .map_err(|error| about("organization", org.as_str(), error))?;
             let audit = operator("gantry member add")?.about(organization, &org);

@@ -11,14 +11,16 @@ use clap::Subcommand;
 use serde_json::json;
 
 use crate::{
-    api::organizations,
     base::ids::OrgSlug,
     cli::{
         admin::{Common, about},
         control::OpenControl,
         output::Output,
     },
-    platform::audit::{Chain, Hash, read, verify, verify::Verified},
+    platform::{
+        access::organization_by_slug,
+        audit::{Chain, Hash, read, verify, verify::Verified},
+    },
 };
 
 #[derive(Debug, Subcommand)]
@@ -65,7 +67,7 @@ impl Audit {
                 let last = OpenControl::with(&common.control, async |db| {
                     let chain = match &org {
                         Some(org) => Chain::Organization(
-                            organizations::by_slug(db, org)
+                            organization_by_slug(db, org)
                                 .await
                                 .map_err(|error| about("organization", org.as_str(), error))?,
                         ),

@@ -109,7 +109,7 @@ impl Databases {
         let mut tasks = JoinSet::new();
         for listener in self.listeners {
             tasks.spawn(postgres_proxy::run(
-                app.clone(),
+                app.data_plane.clone(),
                 tokio::net::TcpListener::from_std(listener)?,
                 self.tls.clone(),
             ));

@@ -21,7 +21,7 @@ use crate::{
         serve::{Clusters, Reached, Running},
     },
     data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
-    platform::access::sessions::Secret,
+    platform::access::{credential::SecretDigest, sessions::Secret},
 };
 
 #[derive(Debug, Args)]
@@ -111,7 +111,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
         && let Some(user) = app
             .directory
             .user(
-                &tokens::Digest::of(token.expose_secret()),
+                &SecretDigest::of(token.expose_secret()),
                 Ipv4Addr::LOCALHOST.into(),
                 app.clock.ticks(),
             )

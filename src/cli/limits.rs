@@ -5,7 +5,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    api::{endpoints, oauth::applications, organizations},
+    api::{endpoints, oauth::applications},
     base::{
         clock::{Clock, Entropy},
         db::Db,
@@ -17,6 +17,7 @@ use crate::{
     },
     data_plane::clusters::Account,
     platform::{
+        access::organization_by_slug,
         audit::Recorder,
         rate_limits::{overrides, overrides::About},
     },
@@ -106,7 +107,7 @@ impl AboutArgs {
         let Some(org) = &self.org else {
             return Ok(audit);
         };
-        let organization = organizations::by_slug(db, org)
+        let organization = organization_by_slug(db, org)
             .await
             .map_err(|error| about("organization", org.as_str(), error))?;
         Ok(audit.about(organization, org))

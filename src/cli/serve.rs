@@ -265,8 +265,8 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             entropy.clone(),
         )
         .await?;
-        settings.oauth.public_url = issuer;
-        if settings.oauth.public_url.is_none() && oauth::applications::any(&db).await? {
+        settings.public_url = issuer;
+        if settings.public_url.is_none() && oauth::applications::any(&db).await? {
             tracing::warn!(
                 "OAuth applications are registered, and none can ask for consent before --public-url is set"
             );
@@ -560,8 +560,8 @@ fn settings(
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
+        public_url: config.public_url(),
         oauth: oauth::Settings {
-            public_url: config.public_url(),
             access_life: config.oauth_access_life(),
         },
         provider: provider(config)?.map(Arc::new),

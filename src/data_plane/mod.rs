@@ -2,9 +2,11 @@
 
 pub mod api_keys;
 pub mod clusters;
+pub mod context;
 pub mod database_access;
 pub mod database_session;
 pub mod domains;
+pub mod metrics;
 pub mod postgres_proxy;
 pub mod projects;
 pub mod service_proxy;

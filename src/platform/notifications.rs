@@ -12,11 +12,11 @@ use tokio::{
 use tokio_postgres::AsyncMessage;
 
 use crate::{
-    app::App,
     base::{
         db::Db,
         error::{Context, Error},
     },
+    platform::{context::PlatformContext, tables::Table},
 };
 
 /// By this name a listening connection is known in `pg_stat_activity`.
@@ -31,23 +31,23 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs until the process ends, reconnecting as often as it must.
-pub async fn run(app: App) {
+pub async fn run(context: PlatformContext) {
     // Deaf: what is read now may be untrue a moment later, and nobody would say so.
-    app.believe(false);
+    context.set_subscribed(false);
     loop {
-        if let Err(error) = listen(&app).await {
+        if let Err(error) = listen(&context).await {
             tracing::warn!(%error, "not hearing what other nodes change; nothing is cached until this is mended");
         }
-        app.believe(false);
+        context.set_subscribed(false);
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn listen(app: &App) -> Result<(), Error> {
-    app.db.until_available().await;
+async fn listen(context: &PlatformContext) -> Result<(), Error> {
+    context.db.until_available().await;
     let (client, mut connection) = tokio::select! {
-        connected = app.db.dedicated(LISTENER) => connected.context("connecting to hear notifications")?,
-        () = app.db.until_away() => return Err(Error::control_database_away()),
+        connected = context.db.dedicated(LISTENER) => connected.context("connecting to hear notifications")?,
+        () = context.db.until_away() => return Err(Error::control_database_away()),
     };
     let subscribe = async {
         client.batch_execute("listen gantry").await?;
@@ -63,28 +63,25 @@ async fn listen(app: &App) -> Result<(), Error> {
             outcome = &mut subscribe, if pid.is_none() => {
                 pid = Some(outcome.context("subscribing to notifications")?);
                 // What changed before the subscription stood was not heard.
-                app.believe(true);
-                app.reconciler.wake();
-                app.jit.wake();
-                app.limits.changed().wake();
+                context.set_subscribed(true);
             }
             message = poll_fn(|cx| connection.poll_message(cx)) => match message {
-                Some(Ok(AsyncMessage::Notification(notification))) => hear(app, notification.payload(), pid),
+                Some(Ok(AsyncMessage::Notification(notification))) => hear(context, notification.payload(), pid),
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(error).context("hearing notifications"),
                 None => return Ok(()),
             },
             // It hangs: what others change meanwhile may never be heard on this connection.
-            () = app.db.until_away() => return Err(Error::control_database_away()),
+            () = context.db.until_away() => return Err(Error::control_database_away()),
         }
     }
 }
 
-fn hear(app: &App, payload: &str, pid: Option<i32>) {
+fn hear(context: &PlatformContext, payload: &str, pid: Option<i32>) {
     if let Some(channel) = payload.strip_prefix(SETTLE) {
         // Not subscribed for long enough to know our own name: we are asked again.
         if let Some(pid) = pid {
-            let (db, channel) = (app.db.clone(), channel.to_owned());
+            let (db, channel) = (context.db.clone(), channel.to_owned());
             tokio::spawn(async move {
                 db.query("select pg_notify($1, $2)", &[&channel, &pid.to_string()])
                     .await
@@ -92,17 +89,8 @@ fn hear(app: &App, payload: &str, pid: Option<i32>) {
         }
         return;
     }
-    app.forget(payload);
-    match payload {
-        "projects" => {
-            app.reconciler.heard();
-            app.jit.wake();
-        }
-        "members" | "project_roles" | "jit_settings" | "jit_grants" | "jit_logins" => {
-            app.jit.wake()
-        }
-        "limit_overrides" => app.limits.changed().wake(),
-        _ => {}
+    if let Some(table) = Table::from_name(payload) {
+        context.table_notified(table);
     }
 }
 

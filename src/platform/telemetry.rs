@@ -1,22 +1,33 @@
 //! Logs and metrics.
 
 mod operations;
+mod request_log;
 
 use std::{io::IsTerminal, time::Duration};
 
 use axum::http::StatusCode;
+use clap::ValueEnum;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use self::operations::{CLASSES, MILLIS, Operations};
+pub use self::operations::CLASSES;
+use self::operations::{MILLIS, Operations};
+pub use self::request_log::{AnsweredRequest, RequestLog, cut, without_secrets};
 use crate::{
-    app::config::LogFormat,
     base::error::{Context, Error},
-    data_plane::{postgres_proxy, service_proxy, service_proxy::upstreams::Service},
     platform::rate_limits::Tally,
 };
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
 
 /// Starts logging to standard error. Standard output is for answers.
 pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
@@ -52,174 +63,11 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
 
 /// All that is counted, in Prometheus' form. Handles are made once.
 pub struct Metrics {
+    recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     operations: Operations,
     tally: Tally,
-    clusters: Clusters,
-    router: postgres_proxy::Tally,
-    edge: service_proxy::Tally,
     unlogged: Counter,
-}
-
-/// What a new project's cluster is made from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// A server that ran already.
-    Server,
-    /// Files that were there already.
-    Folder,
-    /// Nothing was ready.
-    Template,
-}
-
-/// What is done to a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// Making its files.
-    Create,
-    /// Starting its server.
-    Start,
-    /// Waiting until the server accepts connections.
-    Ready,
-    /// Setting the customer's password.
-    Password,
-    /// Stopping its server.
-    Stop,
-    /// Putting it out of sight.
-    Remove,
-}
-
-impl Step {
-    /// What went wrong, if it does.
-    pub const fn doing(self) -> &'static str {
-        match self {
-            Self::Create => "making a cluster",
-            Self::Start => "starting a cluster",
-            Self::Ready => "waiting for a cluster",
-            Self::Password => "setting a password",
-            Self::Stop => "stopping a cluster",
-            Self::Remove => "removing a cluster",
-        }
-    }
-}
-
-/// A bound of a project's resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
-    /// Memory of all processes: some were ended.
-    Memory,
-    /// Processes and threads: no more were started.
-    Processes,
-    /// Disk space is nearly used up.
-    DiskSoft,
-    /// Disk space is used up, and the project is read-only.
-    DiskHard,
-    /// The project wrote nevertheless, and was stopped.
-    DiskStop,
-}
-
-/// Counts and durations about clusters.
-pub struct Clusters {
-    origins: [Counter; 3],
-    steps: [Histogram; 6],
-    folders: Gauge,
-    servers: Gauge,
-    bounds: [Counter; 5],
-}
-
-impl Clusters {
-    fn new(recorder: &PrometheusRecorder) -> Self {
-        let labelled = |name: &'static str, label, value| {
-            Key::from_parts(name, vec![Label::from_static_parts(label, value)])
-        };
-        let origin = |from| {
-            recorder.register_counter(
-                &labelled("gantry_clusters_begun_total", "from", from),
-                &METADATA,
-            )
-        };
-        let step = |step| {
-            recorder.register_histogram(
-                &labelled("gantry_cluster_step_seconds", "step", step),
-                &METADATA,
-            )
-        };
-        let ready = |kind| {
-            recorder.register_gauge(
-                &labelled("gantry_clusters_prepared", "kind", kind),
-                &METADATA,
-            )
-        };
-        Self {
-            origins: ["server", "folder", "template"].map(origin),
-            steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
-            folders: ready("folder"),
-            servers: ready("server"),
-            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {
-                recorder.register_counter(
-                    &labelled("gantry_project_bounds_reached_total", "bound", bound),
-                    &METADATA,
-                )
-            }),
-        }
-    }
-
-    /// A project reached a bound.
-    pub fn reached(&self, bound: Bound) {
-        self.bounds[bound as usize].increment(1);
-    }
-
-    /// A project was asked for.
-    pub fn began_from(&self, origin: Origin) {
-        self.origins[origin as usize].increment(1);
-    }
-
-    /// So many are ready.
-    #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
-    pub fn prepared(&self, folders: usize, servers: usize) {
-        self.folders.set(folders as f64);
-        self.servers.set(servers as f64);
-    }
-
-    /// A step took this long.
-    pub fn took(&self, step: Step, millis: u64) {
-        self.steps[step as usize].record(Duration::from_millis(millis).as_secs_f64());
-    }
-}
-
-fn edge_tally(recorder: &PrometheusRecorder) -> service_proxy::Tally {
-    let counter = |name: &'static str, labels| {
-        recorder.register_counter(&Key::from_parts(name, labels), &METADATA)
-    };
-    let requests = |service| {
-        CLASSES.map(|class| {
-            let labels = vec![
-                Label::from_static_parts("service", service),
-                Label::from_static_parts("status", class),
-            ];
-            counter("gantry_edge_requests_total", labels)
-        })
-    };
-    let [rest, auth, storage, realtime, functions] =
-        Service::ALL.map(|service| requests(service.name()));
-    service_proxy::Tally {
-        connections: service_proxy::OUTCOMES.map(|outcome| {
-            (
-                outcome,
-                counter(
-                    "gantry_edge_connections_total",
-                    vec![Label::from_static_parts("outcome", outcome)],
-                ),
-            )
-        }),
-        requests: [rest, auth, storage, realtime, functions, requests("none")],
-        tunnels: recorder
-            .register_gauge(&Key::from_static_name("gantry_edge_websockets"), &METADATA),
-        dropped: recorder.register_counter(
-            &Key::from_static_name("gantry_edge_log_dropped_total"),
-            &METADATA,
-        ),
-    }
 }
 
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
@@ -250,45 +98,17 @@ impl Metrics {
                 &METADATA,
             ),
         };
-        let clusters = Clusters::new(&recorder);
-        let router = postgres_proxy::Tally {
-            sessions: recorder
-                .register_gauge(&Key::from_static_name("gantry_router_sessions"), &METADATA),
-            outcomes: postgres_proxy::OUTCOMES.map(|outcome| {
-                let labels = vec![Label::from_static_parts("outcome", outcome)];
-                (
-                    outcome,
-                    recorder.register_counter(
-                        &Key::from_parts("gantry_router_connections_total", labels),
-                        &METADATA,
-                    ),
-                )
-            }),
-        };
-        let edge = edge_tally(&recorder);
         let unlogged = recorder.register_counter(
             &Key::from_static_name("gantry_management_log_dropped_total"),
             &METADATA,
         );
         Ok(Self {
             handle: recorder.handle(),
+            recorder,
             operations: Operations::new(operations),
             tally,
-            clusters,
-            router,
-            edge,
             unlogged,
         })
-    }
-
-    /// What is counted about connections to databases.
-    pub fn router(&self) -> &postgres_proxy::Tally {
-        &self.router
-    }
-
-    /// What is counted about requests to projects' services.
-    pub fn edge(&self) -> &service_proxy::Tally {
-        &self.edge
     }
 
     /// A request whose line found no room.
@@ -296,14 +116,30 @@ impl Metrics {
         self.unlogged.increment(1);
     }
 
+    /// Registers a counter. Labels are name and value.
+    pub fn counter(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+    }
+
+    /// Registers a gauge.
+    pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    }
+
+    /// Registers a histogram of seconds.
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        labels: &[(&'static str, &'static str)],
+    ) -> Histogram {
+        self.recorder
+            .register_histogram(&key(name, labels), &METADATA)
+    }
+
     /// What is counted about shared limits.
     pub fn tally(&self) -> Tally {
         self.tally.clone()
-    }
-
-    /// What is counted about clusters.
-    pub fn clusters(&self) -> &Clusters {
-        &self.clusters
     }
 
     /// One answered request.
@@ -322,4 +158,12 @@ impl Metrics {
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
+}
+
+fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|(name, value)| Label::from_static_parts(name, value))
+        .collect();
+    Key::from_parts(name, labels)
 }

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::{
     base::error::Error,
     platform::{
-        http::{Access, Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
+        access::Access,
+        http::{Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
         rate_limits::{Limit, LimitKey, per},
     },
     web::page,

@@ -5,8 +5,8 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use crate::{
     base::error::{Context, Credential, Error},
     platform::{
-        access::{sessions, sessions::Secret},
-        http::{Peer, Presented},
+        access::{credential::Presented, sessions, sessions::Secret},
+        http::Peer,
     },
     web::next,
 };

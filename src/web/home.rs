@@ -4,7 +4,10 @@ use askama::Template;
 
 use crate::{
     base::error::Error,
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{
         Answer, Frame, Visitor, next, page,
         places::{Place, places},

@@ -74,7 +74,7 @@ impl Visitor {
 
     async fn may_request(&self, request: Imagined<'_>) -> Result<May, Error> {
         let rehearsal = rehearse(
-            &self.app,
+            &self.context,
             endpoints::all(),
             self.user.clone().into(),
             request,

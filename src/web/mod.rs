@@ -41,7 +41,8 @@ pub use visitor::{Frame, Visitor};
 use crate::{
     base::error::Error,
     platform::{
-        http::{Access, Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+        access::Access,
+        http::{Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };

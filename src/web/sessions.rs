@@ -8,10 +8,10 @@ use crate::{
     base::error::Error,
     platform::{
         access::{
-            sessions,
+            Access, sessions,
             sessions::{Ending, Session},
         },
-        http::{Access, Endpoint, Verb, mount},
+        http::{Endpoint, Verb, mount},
     },
     web::{Answer, Form, Frame, Visitor, cookie, page, words, words::Moment},
 };
@@ -56,9 +56,9 @@ struct Row {
 }
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let sessions = sessions::list(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         &visitor.secret.digest(),
         now,
@@ -84,10 +84,10 @@ struct Which {
 /// Somebody else's session is as good as none.
 async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
     match sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::One(which.id),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?
     {
@@ -101,10 +101,10 @@ struct Nothing {}
 
 async fn end_all(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::All,
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?;
     Ok(Answer::to("/sign-in?done=everywhere")?

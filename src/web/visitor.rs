@@ -6,8 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    api::{accounts, accounts::Account},
-    app::App,
+    api::{accounts, accounts::Account, context::ApiContext},
     base::error::{Context, Credential, Error},
     platform::{
         access::{User, sessions::Secret},
@@ -29,7 +28,7 @@ pub struct Visitor {
     /// Their account.
     pub account: Account,
     /// The application.
-    pub app: App,
+    pub context: ApiContext,
     /// Where the request came from.
     pub peer: Peer,
     /// What the session's cookie holds.
@@ -46,10 +45,10 @@ impl Input for Visitor {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (user, app) = (User::take(call).await?, App::take(call).await?);
+        let (user, context) = (User::take(call).await?, ApiContext::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer())
             .ok_or(Error::Unauthenticated(Credential::Missing))?;
-        let account = accounts::by_id(&app.db, user.id).await?;
+        let account = accounts::by_id(&context.db, user.id).await?;
         let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
         let done = query
@@ -63,7 +62,7 @@ impl Input for Visitor {
         Ok(Self {
             user,
             account,
-            app,
+            context,
             peer: call.peer(),
             secret,
             origin,

@@ -7,6 +7,7 @@ use gantry::{
     platform::{
         access::Role,
         audit::{Chain, read, verify},
+        tables::Table,
     },
 };
 use serde_json::{Value, json};
@@ -316,7 +317,7 @@ async fn a_log_is_its_organizations_and_can_be_looked_through() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.get(&at(&app, ""))
         .as_(&app.read_only)
         .send()

@@ -16,8 +16,8 @@ use std::{
 use gantry::{
     api::endpoints,
     platform::{
-        access::Role,
-        http::{Access, Endpoint, Tag, Verb},
+        access::{Access, Role},
+        http::{Endpoint, Tag, Verb},
         rate_limits::LimitKey,
     },
 };

@@ -23,7 +23,7 @@ use gantry::{
             upstreams::{Named, Service, Upstreams},
         },
     },
-    platform::http::Transport,
+    platform::{http::Transport, tables::Table},
 };
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
@@ -367,7 +367,7 @@ impl Gate {
         )
         .await
         .unwrap();
-        self.node.app.forget("project_upstreams");
+        self.node.app.table_changed(Table::ProjectUpstreams);
     }
 }
 

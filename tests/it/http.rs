@@ -6,7 +6,8 @@ use gantry::{
     api::endpoints,
     base::error::Error,
     platform::{
-        http::{Access, Api, Done, Endpoint, Tag, Transport, Verb, mount},
+        access::Access,
+        http::{Api, Done, Endpoint, Tag, Transport, Verb, mount},
         rate_limits::STANDARD,
     },
     web,

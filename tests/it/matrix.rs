@@ -20,10 +20,10 @@ use gantry::{
     },
     platform::{
         access::{
-            Approval, Caller, Grant, OauthScope, Organization, Permission, Permissions, Project,
-            Reach, Role, Scopes, Standing, Subject, User, decide,
+            Access, Approval, Asked, Caller, Grant, OauthScope, Organization, Permission,
+            Permissions, Project, Reach, Role, Scopes, Standing, Subject, User, decide,
         },
-        http::{Access, Asked, Endpoint},
+        http::Endpoint,
         rate_limits::LimitKey,
     },
 };

@@ -13,6 +13,7 @@ use gantry::{
     platform::{
         access::{Grant, Permission, Permissions, Reach, Role},
         notifications,
+        tables::Table,
     },
 };
 use serde_json::{Value, json};
@@ -164,7 +165,7 @@ async fn a_token_can_do_no_more_than_its_owner() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.delete(&app.at(""))
         .token(&token)
         .send()
@@ -180,7 +181,7 @@ async fn a_token_can_do_no_more_than_its_owner() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.get(&app.at("/api-keys"))
         .token(&token)
         .send()
@@ -270,7 +271,7 @@ async fn a_project_that_moves_is_out_of_reach() {
         )
         .await
         .unwrap();
-    app.app.forget("projects");
+    app.app.table_changed(Table::Projects);
     app.get(&app.at("")).token(&token).send().await.expect(404);
     app.get(&app.at(""))
         .as_(&app.owner)
@@ -385,7 +386,7 @@ async fn lists_show_what_the_token_reaches_whoever_asked_before() {
         ),
     ];
     for first in 0..kinds.len() {
-        app.app.forget("projects");
+        app.app.table_changed(Table::Projects);
         for n in 0..2 * kinds.len() {
             let (token, expected, slugs) = &kinds[(first + n) % kinds.len()];
             assert_eq!(

@@ -6,13 +6,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{Account, one};
 use crate::{
-    api::tokens::Digest,
     base::{
         db::Db,
         error::{Context, Error},
         ids::UserId,
     },
-    platform::access::{sessions, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions, sessions::Secret},
 };
 
 /// How long a link can be used.
@@ -42,7 +41,7 @@ pub async fn create(
 }
 
 /// Whom a link would sign in.
-pub async fn owner(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Account, Error> {
+pub async fn owner(db: &Db, digest: &SecretDigest, now: DateTime<Utc>) -> Result<Account, Error> {
     let sql = "select u.id, u.gotrue_id, u.email, u.username from sign_in_links l join users u on u.id = l.user_id \
                where l.digest = $1 and l.expires_at > $2";
     one(&db
@@ -54,7 +53,7 @@ pub async fn owner(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Accou
 /// Uses a link up, and begins a session for its owner.
 pub async fn redeem(
     db: &Db,
-    digest: &Digest,
+    digest: &SecretDigest,
     session: &Secret,
     (address, user_agent): (IpAddr, &str),
     now: DateTime<Utc>,

@@ -4,12 +4,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
-    api::accounts,
-    app::App,
+    api::{accounts, context::ApiContext},
     base::error::Error,
     platform::{
-        access::User,
-        http::{Access, Endpoint, Json, Tag, Verb, mount},
+        access::{Access, User},
+        http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -36,8 +35,8 @@ struct Profile {
     username: String,
 }
 
-async fn get_profile(user: User, app: App) -> Result<Json<Profile>, Error> {
-    let account = accounts::by_id(&app.db, user.id).await?;
+async fn get_profile(user: User, context: ApiContext) -> Result<Json<Profile>, Error> {
+    let account = accounts::by_id(&context.db, user.id).await?;
     Ok(Json(Profile {
         gotrue_id: account.gotrue_id.to_string(),
         primary_email: account.email,

@@ -7,13 +7,12 @@ use secrecy::SecretString;
 
 use super::passwords;
 use crate::{
-    api::tokens::Digest,
     base::{
         db::Db,
         error::{Context, Error},
         ids::UserId,
     },
-    platform::rate_limits::Identifier,
+    platform::{access::credential::SecretDigest, rate_limits::Identifier},
 };
 
 /// Failures that an account may have before the next has to wait.
@@ -74,7 +73,7 @@ pub async fn try_password(
 /// Counts a failure, or tells how long to wait.
 async fn count(
     db: &Db,
-    subject: &Digest,
+    subject: &SecretDigest,
     free: usize,
     now: DateTime<Utc>,
 ) -> Result<Option<Duration>, Error> {
@@ -129,13 +128,13 @@ fn hold_secs(failures: usize, free: usize) -> i32 {
 }
 
 /// By the address that was typed, so that one nobody has is treated like any other.
-fn of_account(email: &str) -> Digest {
-    Digest::of(&format!("account {}", email.to_lowercase()))
+fn of_account(email: &str) -> SecretDigest {
+    SecretDigest::of(&format!("account {}", email.to_lowercase()))
 }
 
 /// As limits know an address: IPv6 by /64.
-fn of_address(address: IpAddr) -> Digest {
-    Digest::of(&format!("address {:?}", Identifier::address(address)))
+fn of_address(address: IpAddr) -> SecretDigest {
+    SecretDigest::of(&format!("address {:?}", Identifier::address(address)))
 }
 
 #[cfg(test)]

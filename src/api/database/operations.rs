@@ -8,14 +8,12 @@ use super::{
     catalog::Catalog, context, context::Context, openapi, query, query::Query, typescript, webhooks,
 };
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     data_plane::{database_session::session::Limits, projects},
     platform::{
-        access::{AnyOf, OauthScope as S, Permission as P, Project},
-        http::{
-            Asked, Begun, Case, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount, needs,
-        },
+        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
         rate_limits::{CONTEXT, STANDARD},
     },
 };
@@ -42,8 +40,8 @@ static GET_CONTEXT: Endpoint = Endpoint {
     handler: || mount(get_context),
 };
 
-async fn get_context(project: Project, app: App) -> Result<Json<Context>, Error> {
-    let target = projects::target(&app, &project).await?;
+async fn get_context(project: Project, context: ApiContext) -> Result<Json<Context>, Error> {
+    let target = projects::target(&context, &project).await?;
     Ok(Json(context::context(&target, Limits::default()).await?))
 }
 
@@ -93,11 +91,11 @@ struct QueryRequest {
 
 async fn run_query(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<QueryRequest>,
 ) -> Result<Rows, Error> {
     run(
-        &app,
+        &context,
         &project,
         Query {
             text: request.query,
@@ -133,11 +131,11 @@ struct ReadOnlyRequest {
 
 async fn read_only_query(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<ReadOnlyRequest>,
 ) -> Result<Rows, Error> {
     run(
-        &app,
+        &context,
         &project,
         Query {
             text: request.query,
@@ -148,9 +146,9 @@ async fn read_only_query(
     .await
 }
 
-async fn run(app: &App, project: &Project, query: Query) -> Result<Rows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<Rows, Error> {
     required("query", &query.text)?;
-    let target = projects::target(app, project).await?;
+    let target = projects::target(context, project).await?;
     Ok(Rows(
         query::run_query(&target, &query, Limits::default()).await?,
     ))
@@ -193,7 +191,7 @@ struct Types {
 
 async fn generate_typescript(
     project: Project,
-    app: App,
+    context: ApiContext,
     Parameters(included): Parameters<Included>,
 ) -> Result<Json<Types>, Error> {
     let names = included
@@ -208,7 +206,7 @@ async fn generate_typescript(
             format!("Invalid input: expected at most {SCHEMAS_MAX} schemas"),
         ));
     }
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
     Ok(Json(Types {
         types: typescript::generate(&catalog),
@@ -236,10 +234,10 @@ struct OfSchema {
 
 async fn describe_data_api(
     project: Project,
-    app: App,
+    context: ApiContext,
     Parameters(OfSchema { schema }): Parameters<OfSchema>,
 ) -> Result<Json<Map<String, Value>>, Error> {
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
     Ok(Json(openapi::generate(&catalog, &schema)))
 }
@@ -256,8 +254,8 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
     handler: || mount(enable_webhooks).that_changes_elsewhere(),
 };
 
-async fn enable_webhooks(project: Project, app: App) -> Result<Begun, Error> {
-    let target = projects::target(&app, &project).await?;
+async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun, Error> {
+    let target = projects::target(&context, &project).await?;
     webhooks::enable(&target, Limits::default())
         .await
         .map(|()| Begun)

@@ -8,16 +8,16 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     data_plane::domains::{
         hostnames,
         hostnames::{Held, Host, State, check::CAA_ERROR, doctor, doctor::Check, keeper},
     },
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
+        access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Query, Tag, Verb, mount, needs},
+        http::{Created, Done, Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::{DOMAINS, STANDARD},
     },
 };
@@ -139,8 +139,8 @@ struct Ownership {
 }
 
 impl Told {
-    fn new(app: &App, held: Held) -> Self {
-        let wanted = held.wanted(app);
+    fn new(context: &ApiContext, held: Held) -> Self {
+        let wanted = held.wanted(context);
         let proven = matches!(held.state, State::Certified | State::Active);
         let ssl = match held.state {
             State::Initiated if held.refusal.is_some() => "validation_timed_out",
@@ -152,7 +152,7 @@ impl Told {
             txt_name: wanted.proof_name.clone(),
             txt_value: wanted.proof.clone(),
         };
-        let moved = keeper::has_moved(&held, app.clock.now());
+        let moved = keeper::has_moved(&held, context.clock.now());
         // Problems of the certificate are listed with the certificate, all others with the ownership.
         let (caa, problems): (Vec<_>, Vec<_>) = held
             .problems
@@ -218,8 +218,11 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, app: App) -> Result<Json<Told>, Error> {
-    Ok(Json(Told::new(&app, hostnames::get(&app, &project).await?)))
+async fn get(project: Project, context: ApiContext) -> Result<Json<Told>, Error> {
+    Ok(Json(Told::new(
+        &context,
+        hostnames::get(&context, &project).await?,
+    )))
 }
 
 static INITIALIZE: Endpoint = Endpoint {
@@ -244,14 +247,14 @@ struct Wish {
 
 async fn initialize(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(wish): Json<Wish>,
 ) -> Result<Created<Told>, Error> {
-    let host = Host::parse(&wish.custom_hostname, &app.settings.project_domain);
+    let host = Host::parse(&wish.custom_hostname, &context.settings.project_domain);
     let host = host.map_err(|unfit| Error::invalid("custom_hostname", unfit.to_string()))?;
-    let held = hostnames::initialize(&app, &project, &host, &audit).await?;
-    Ok(Created(Told::new(&app, held)))
+    let held = hostnames::initialize(&context, &project, &host, &audit).await?;
+    Ok(Created(Told::new(&context, held)))
 }
 
 static REVERIFY: Endpoint = Endpoint {
@@ -268,11 +271,11 @@ static REVERIFY: Endpoint = Endpoint {
 
 async fn reverify(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<Told>, Error> {
-    let held = hostnames::reverify(&app, &project, &audit).await?;
-    Ok(Created(Told::new(&app, held)))
+    let held = hostnames::reverify(&context, &project, &audit).await?;
+    Ok(Created(Told::new(&context, held)))
 }
 
 static ACTIVATE: Endpoint = Endpoint {
@@ -289,11 +292,11 @@ static ACTIVATE: Endpoint = Endpoint {
 
 async fn activate(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Created<Told>, Error> {
-    let held = hostnames::activate(&app, &project, &audit).await?;
-    Ok(Created(Told::new(&app, held)))
+    let held = hostnames::activate(&context, &project, &audit).await?;
+    Ok(Created(Told::new(&context, held)))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -318,11 +321,11 @@ struct Removal {
 
 async fn delete(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Query(_): Query<Removal>,
 ) -> Result<Done, Error> {
-    hostnames::remove(&app, &project, &audit).await?;
+    hostnames::remove(&context, &project, &audit).await?;
     Ok(Done)
 }
 
@@ -347,9 +350,9 @@ struct Checked {
     checks: Vec<Check>,
 }
 
-async fn checks(project: Project, app: App) -> Result<Json<Checked>, Error> {
-    let held = hostnames::get(&app, &project).await?;
-    let checks = doctor::examine(&app, &held).await?;
+async fn checks(project: Project, context: ApiContext) -> Result<Json<Checked>, Error> {
+    let held = hostnames::get(&context, &project).await?;
+    let checks = doctor::examine(&context, &held).await?;
     Ok(Json(Checked {
         custom_hostname: held.host.to_string(),
         status: held.state.into(),
@@ -380,7 +383,7 @@ struct Hsts {
 
 async fn hsts(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(wish): Json<Hsts>,
 ) -> Result<Json<Hsts>, Error> {
@@ -391,7 +394,7 @@ async fn hsts(
         ));
     }
     hostnames::set_hsts(
-        &app,
+        &context,
         &project,
         Some(wish.max_age_secs).filter(|secs| *secs > 0),
         &audit,

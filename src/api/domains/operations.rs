@@ -6,16 +6,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     data_plane::domains::{
         vanity,
         vanity::{Name, Used},
     },
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
+        access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Tag, Verb, mount, needs},
+        http::{Created, Done, Endpoint, Json, Tag, Verb, mount},
         rate_limits::DOMAINS,
     },
 };
@@ -59,8 +59,8 @@ struct VanityTold {
     custom_domain: Option<String>,
 }
 
-async fn get_vanity(project: Project, app: App) -> Result<Json<VanityTold>, Error> {
-    let (status, custom_domain) = match vanity::get(&app, &project).await? {
+async fn get_vanity(project: Project, context: ApiContext) -> Result<Json<VanityTold>, Error> {
+    let (status, custom_domain) = match vanity::get(&context, &project).await? {
         Used::Nothing => (VanityStatus::NotUsed, None),
         Used::Custom(host) => (VanityStatus::CustomDomainUsed, Some(host)),
         Used::Vanity(name) => (VanityStatus::Active, Some(name)),
@@ -113,11 +113,11 @@ struct Availability {
 
 async fn check_vanity(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<VanityRequest>,
 ) -> Result<Created<Availability>, Error> {
     Ok(Created(Availability {
-        available: vanity::is_available(&app, &project, &request.name()?).await?,
+        available: vanity::is_available(&context, &project, &request.name()?).await?,
     }))
 }
 
@@ -142,12 +142,12 @@ struct VanityActivated {
 
 async fn activate_vanity(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<VanityRequest>,
 ) -> Result<Created<VanityActivated>, Error> {
     Ok(Created(VanityActivated {
-        custom_domain: vanity::activate(&app, &project, &request.name()?, &audit).await?,
+        custom_domain: vanity::activate(&context, &project, &request.name()?, &audit).await?,
     }))
 }
 
@@ -165,9 +165,9 @@ static DEACTIVATE_VANITY: Endpoint = Endpoint {
 
 async fn deactivate_vanity(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    vanity::deactivate(&app, &project, &audit).await?;
+    vanity::deactivate(&context, &project, &audit).await?;
     Ok(Done)
 }

@@ -6,7 +6,7 @@ use gantry_logs::{Answer, Dialect, NOTHING_ASKED, QueryError, Question};
 
 use super::window::Window;
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
 };
 
@@ -15,7 +15,7 @@ const AWAY: Duration = Duration::from_secs(10);
 
 /// The answer to a customer's statement, or what is wrong with it.
 pub(super) async fn ask(
-    app: &App,
+    context: &ApiContext,
     project: &ProjectRef,
     dialect: Dialect,
     sql: Option<&str>,
@@ -25,12 +25,12 @@ pub(super) async fn ask(
         Some(sql) => (dialect, sql.to_owned()),
         None => (Dialect::BigQuery, NOTHING_ASKED.to_owned()),
     };
-    let answer = app
+    let answer = context
         .analytics
         .opened()
         .await?
         .logs
-        .query(question(app, project, dialect, sql, window))
+        .query(question(context, project, dialect, sql, window))
         .await;
     match &answer {
         Err(QueryError::Backend(cause)) => {
@@ -46,17 +46,17 @@ pub(super) async fn ask(
 
 /// The answer to a statement of ours, which may look back further.
 pub(super) async fn count(
-    app: &App,
+    context: &ApiContext,
     project: &ProjectRef,
     sql: String,
     window: Window,
 ) -> Result<Answer, Error> {
-    let answer = app
+    let answer = context
         .analytics
         .opened()
         .await?
         .logs
-        .query(question(app, project, Dialect::ClickHouse, sql, window))
+        .query(question(context, project, Dialect::ClickHouse, sql, window))
         .await;
     answer.map_err(|error| match error {
         QueryError::Away(cause) => {
@@ -72,7 +72,7 @@ pub(super) async fn count(
 }
 
 fn question(
-    app: &App,
+    context: &ApiContext,
     project: &ProjectRef,
     dialect: Dialect,
     sql: String,
@@ -88,6 +88,6 @@ fn question(
         sql,
         after,
         until,
-        now: app.clock.now().timestamp_micros(),
+        now: context.clock.now().timestamp_micros(),
     }
 }

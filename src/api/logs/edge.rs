@@ -7,14 +7,14 @@ use super::{
     requests::{Request, number, text},
 };
 use crate::{
-    app::App,
+    api::context::ApiContext,
     data_plane::service_proxy::{log, log::Row, upstreams::Service},
 };
 
 /// Takes rows until the edge has ended and none is left. There is one of it.
-pub(super) async fn run(app: App, mut ending: Ending) {
+pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     let mut batch = Vec::new();
-    while queue::next(&app.edge.log, &mut batch, &mut ending).await {
+    while queue::next(&context.edge.log, &mut batch, &mut ending).await {
         for row in &batch {
             log::tell(row);
         }
@@ -22,7 +22,8 @@ pub(super) async fn run(app: App, mut ending: Ending) {
         let rows = batch
             .drain(..)
             .filter_map(|row| Some((row.project.clone()?, row)));
-        app.analytics
+        context
+            .analytics
             .keep_all(&queue::by_project(rows), event, &ending)
             .await;
     }

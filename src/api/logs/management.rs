@@ -1,10 +1,6 @@
 //! Requests to this API that name a project: `management_logs`.
 
-use std::net::IpAddr;
-
-use chrono::{DateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source};
-use hyper::{Method, StatusCode, Uri, header::HeaderValue};
 use uuid::Uuid;
 
 use super::{
@@ -12,41 +8,19 @@ use super::{
     requests::{Request, text},
 };
 use crate::{
-    app::App,
-    base::{batch_queue::Queue, ids::ProjectRef},
-    data_plane::service_proxy::log::{cut, without_secrets},
+    api::context::ApiContext,
+    platform::telemetry::{AnsweredRequest, cut, without_secrets},
 };
 
-/// Requests that wait to be kept, about a quarter of a kilobyte each.
-const QUEUE_MAX: usize = 16_384;
-
-/// A request that was answered: what the guard has at hand, so that noting it costs next to nothing.
-#[derive(Debug)]
-#[expect(missing_docs, reason = "each is named as the request has it")]
-pub struct Answered {
-    pub at: DateTime<Utc>,
-    pub project: ProjectRef,
-    pub operation: &'static str,
-    pub method: Method,
-    pub uri: Uri,
-    pub client: IpAddr,
-    pub user: Option<Uuid>,
-    pub user_agent: Option<HeaderValue>,
-    pub status: StatusCode,
-    pub took_millis: u64,
-}
-
-/// The requests that wait.
-pub type Waiting = Queue<Answered, QUEUE_MAX>;
-
 /// Takes requests until the server has ended and none is left. There is one of it.
-pub(super) async fn run(app: App, mut ending: Ending) {
+pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     let mut batch = Vec::new();
-    while queue::next(&app.analytics.management, &mut batch, &mut ending).await {
+    while queue::next(&context.request_log, &mut batch, &mut ending).await {
         let rows = batch
             .drain(..)
-            .map(|answered| (answered.project.clone(), (app.entropy.uuid(), answered)));
-        app.analytics
+            .map(|answered| (answered.project.clone(), (context.entropy.uuid(), answered)));
+        context
+            .analytics
             .keep_all(
                 &queue::by_project(rows),
                 |(id, answered)| event(*id, answered),
@@ -57,7 +31,7 @@ pub(super) async fn run(app: App, mut ending: Ending) {
 }
 
 /// The line of a request.
-fn event(id: Uuid, answered: &Answered) -> Event {
+fn event(id: Uuid, answered: &AnsweredRequest) -> Event {
     let (host, scheme) = (
         answered.uri.host().unwrap_or_default(),
         answered.uri.scheme_str().unwrap_or("https"),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tokio_postgres::Row;
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         error::{Context, Error},
         ids::ProjectRef,
@@ -57,8 +57,8 @@ const SQL: &str = "select (select sum(pg_database_size(oid)) from pg_database wh
     sum(temp_bytes)::float8, (select sum(size) from pg_ls_waldir())::float8 from pg_stat_database";
 
 /// The page Prometheus scrapes.
-pub(super) async fn page(app: &App, project: &ProjectRef) -> Result<String, Error> {
-    let runs = app
+pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
+    let runs = context
         .clusters
         .running(project)
         .await
@@ -78,7 +78,7 @@ pub(super) async fn page(app: &App, project: &ProjectRef) -> Result<String, Erro
         if runs { 1.0 } else { 0.0 },
     );
     if runs {
-        let admin = app
+        let admin = context
             .clusters
             .admin(project)
             .await

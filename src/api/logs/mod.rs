@@ -35,7 +35,7 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         clock::{Clock, Entropy},
         error::{Context, Error},
@@ -89,8 +89,6 @@ pub struct Analytics {
     clock: Clock,
     entropy: Entropy,
     stores: Mutex<Stores>,
-    /// Requests to the API that name a project.
-    pub management: management::Waiting,
     kept: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     /// Read by whoever still has lines to keep.
@@ -155,7 +153,6 @@ impl Analytics {
             clock,
             entropy,
             stores: Mutex::default(),
-            management: management::Waiting::default(),
             kept: watch::channel(0).0,
             stop: watch::channel(false).0,
             at_work: Arc::default(),
@@ -371,20 +368,20 @@ impl Analytics {
 }
 
 /// Starts what takes from the queues, and what reads the projects' servers' logs.
-pub fn spawn(app: &App, tasks: &mut JoinSet<()>) {
-    let ending = || app.analytics.ending();
-    tasks.spawn(edge::run(app.clone(), ending()));
-    tasks.spawn(management::run(app.clone(), ending()));
-    tasks.spawn(postgres::run(app.clone(), ending()));
-    tasks.spawn(upkeep(app.clone()));
+pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
+    let ending = || context.analytics.ending();
+    tasks.spawn(edge::run(context.clone(), ending()));
+    tasks.spawn(management::run(context.clone(), ending()));
+    tasks.spawn(postgres::run(context.clone(), ending()));
+    tasks.spawn(upkeep(context.clone()));
 }
 
 /// Makes files of what was kept, and removes what is old.
-async fn upkeep(app: App) {
+async fn upkeep(context: ApiContext) {
     let mut tick = tokio::time::interval(UPKEEP);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        app.analytics.upkeep(app.clock.now()).await;
+        context.analytics.upkeep(context.clock.now()).await;
     }
 }

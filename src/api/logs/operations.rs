@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 
 use super::{asking, keys, metrics, usage, usage::Interval, window::Window};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::{Context, Error},
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
+        access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         http::{
-            Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, needs,
-            output::with_type, pat_only,
+            Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, output::with_type,
         },
         rate_limits::{ANALYTICS, Limit, LimitKey, STANDARD, per},
     },
@@ -117,18 +116,22 @@ struct ErrorDetail {
 
 async fn logs_all(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(asked): Query<Asked>,
 ) -> Result<Answered, Error> {
-    answer(&app, &project, Dialect::BigQuery, &asked).await
+    answer(&context, &project, Dialect::BigQuery, &asked).await
 }
 
-async fn logs(project: Project, app: App, Query(asked): Query<Asked>) -> Result<Answered, Error> {
-    answer(&app, &project, Dialect::ClickHouse, &asked).await
+async fn logs(
+    project: Project,
+    context: ApiContext,
+    Query(asked): Query<Asked>,
+) -> Result<Answered, Error> {
+    answer(&context, &project, Dialect::ClickHouse, &asked).await
 }
 
 async fn answer(
-    app: &App,
+    context: &ApiContext,
     project: &Project,
     dialect: Dialect,
     asked: &Asked,
@@ -136,11 +139,11 @@ async fn answer(
     let window = Window::asked(
         asked.iso_timestamp_start.as_deref(),
         asked.iso_timestamp_end.as_deref(),
-        app.clock.now(),
+        context.clock.now(),
     )?;
     Answered::new(
         &asking::ask(
-            app,
+            context,
             &project.reference,
             dialect,
             asked.sql.as_deref(),
@@ -278,11 +281,16 @@ struct Count {
 
 async fn api_counts(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(since): Query<Since>,
 ) -> Result<Counted<ApiCounts>, Error> {
     Ok(Counted::new(
-        usage::by_service(&app, &project.reference, since.interval.unwrap_or_default()).await?,
+        usage::by_service(
+            &context,
+            &project.reference,
+            since.interval.unwrap_or_default(),
+        )
+        .await?,
     ))
 }
 
@@ -326,9 +334,12 @@ static REQUESTS_COUNT: Endpoint = Endpoint {
     handler: || mount(requests_count),
 };
 
-async fn requests_count(project: Project, app: App) -> Result<Counted<RequestsCount>, Error> {
+async fn requests_count(
+    project: Project,
+    context: ApiContext,
+) -> Result<Counted<RequestsCount>, Error> {
     Ok(Counted::new(vec![
-        json!({ "count": usage::in_all(&app, &project.reference).await? }),
+        json!({ "count": usage::in_all(&context, &project.reference).await? }),
     ]))
 }
 
@@ -366,7 +377,7 @@ enum FunctionInterval {
 
 async fn function_stats(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(of): Query<OfFunction>,
 ) -> Result<Counted<AnalyticsResponse>, Error> {
     let interval = match of.interval {
@@ -376,7 +387,7 @@ async fn function_stats(
         FunctionInterval::Day => Interval::Day,
     };
     Ok(Counted::new(
-        usage::of_function(&app, &project.reference, &of.function_id, interval).await?,
+        usage::of_function(&context, &project.reference, &of.function_id, interval).await?,
     ))
 }
 
@@ -409,6 +420,6 @@ impl Output for Page {
     }
 }
 
-async fn scrape(project: Project, app: App) -> Result<Page, Error> {
-    metrics::page(&app, &project.reference).await.map(Page)
+async fn scrape(project: Project, context: ApiContext) -> Result<Page, Error> {
+    metrics::page(&context, &project.reference).await.map(Page)
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{asking, window::Window};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
 };
 
@@ -85,7 +85,7 @@ const SERVICES: [(&str, &str); 4] = [
 
 /// Requests by service, in buckets without a gap.
 pub(super) async fn by_service(
-    app: &App,
+    context: &ApiContext,
     project: &ProjectRef,
     interval: Interval,
 ) -> Result<Vec<Value>, Error> {
@@ -97,8 +97,8 @@ pub(super) async fn by_service(
         interval.sql(),
         counts.join(", ")
     );
-    let now = app.clock.now();
-    let answer = asking::count(app, project, sql, interval.window(now)).await?;
+    let now = context.clock.now();
+    let answer = asking::count(context, project, sql, interval.window(now)).await?;
     let zeros = SERVICES
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
@@ -107,11 +107,17 @@ pub(super) async fn by_service(
 }
 
 /// Requests to all services of a project in the last day.
-pub(super) async fn in_all(app: &App, project: &ProjectRef) -> Result<i64, Error> {
+pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result<i64, Error> {
     let sql =
         "select count() as count from logs where source in ('edge_logs', 'function_edge_logs')"
             .to_owned();
-    let answer = asking::count(app, project, sql, Interval::Day.window(app.clock.now())).await?;
+    let answer = asking::count(
+        context,
+        project,
+        sql,
+        Interval::Day.window(context.clock.now()),
+    )
+    .await?;
     Ok(answer
         .rows
         .first()
@@ -136,7 +142,7 @@ const CALLS: [(&str, &str); 7] = [
 
 /// Calls of one function, in buckets without a gap.
 pub(super) async fn of_function(
-    app: &App,
+    context: &ApiContext,
     project: &ProjectRef,
     function: &str,
     interval: Interval,
@@ -151,8 +157,8 @@ pub(super) async fn of_function(
         counts.join(", "),
         interval.sql(),
     );
-    let now = app.clock.now();
-    let answer = asking::count(app, project, sql, interval.window(now)).await?;
+    let now = context.clock.now();
+    let answer = asking::count(context, project, sql, interval.window(now)).await?;
     let zeros = CALLS
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))

@@ -10,15 +10,12 @@ use super::{
     grants::{Authorization, By, MemberAuthorization},
 };
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{error::Error, ids::ApprovalId},
     platform::{
-        access::{Organization, Permission as P, User},
+        access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
-        http::{
-            Access, Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount,
-            pat_only,
-        },
+        http::{Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -57,8 +54,8 @@ pub(super) static LIST: Endpoint = Endpoint {
     )
 };
 
-async fn list(user: User, app: App) -> Result<Json<Vec<Authorization>>, Error> {
-    Ok(Json(grants::list(&app.db, user.id).await?))
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Authorization>>, Error> {
+    Ok(Json(grants::list(&context.db, user.id).await?))
 }
 
 pub(super) static TAKE_BACK: Endpoint = Endpoint {
@@ -89,10 +86,10 @@ impl Input for Which {
 async fn take_back(
     Which(id): Which,
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    grants::take_back(&app, By::Member(user.id), id, &audit)
+    grants::take_back(&context, By::Member(user.id), id, &audit)
         .await
         .map(|()| Done)
 }
@@ -110,10 +107,10 @@ pub(super) static LIST_ALL: Endpoint = Endpoint {
 
 async fn list_all(
     organization: Organization,
-    app: App,
+    context: ApiContext,
 ) -> Result<Json<Vec<MemberAuthorization>>, Error> {
     Ok(Json(
-        grants::of_organization(&app.db, organization.id).await?,
+        grants::of_organization(&context.db, organization.id).await?,
     ))
 }
 
@@ -131,10 +128,10 @@ pub(super) static END: Endpoint = Endpoint {
 async fn end(
     organization: Organization,
     Which(id): Which,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    grants::take_back(&app, By::Organization(organization.id), id, &audit)
+    grants::take_back(&context, By::Organization(organization.id), id, &audit)
         .await
         .map(|()| Done)
 }
@@ -162,10 +159,11 @@ pub struct Ended {
 async fn end_all(
     organization: Organization,
     PathId(id): PathId,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<Ended>, Error> {
-    let authorizations_revoked = grants::take_back_all(&app, organization.id, id, &audit).await?;
+    let authorizations_revoked =
+        grants::take_back_all(&context, organization.id, id, &audit).await?;
     Ok(Json(Ended {
         authorizations_revoked,
     }))

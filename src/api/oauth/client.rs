@@ -4,19 +4,18 @@ use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::{applications, applications::Application, fault, fields::Fields, unprocessable};
+use super::{applications, applications::Application, fields::Fields};
 use crate::{
-    api::tokens::Digest,
     base::{
         db::Db,
-        error::{Context, Error},
+        error::{Context, Error, oauth_fault, unknown_client},
     },
-    platform::http::Basic,
+    platform::{access::credential::SecretDigest, http::Basic},
 };
 
 /// Who does not prove who it is, however it tried, gets this.
 pub(super) fn unknown() -> Error {
-    fault("invalid_client", "The client id or its secret is wrong.")
+    oauth_fault("invalid_client", "The client id or its secret is wrong.")
 }
 
 /// The application that asks. A public one says only its name; for it, what it asks has to be proof enough.
@@ -30,13 +29,13 @@ pub async fn authenticate(
     let (id, secret) = match &basic {
         Basic::Unreadable => return Err(unknown()),
         Basic::Absent => (
-            named.ok_or_else(|| unprocessable("Required parameter: client_id"))?,
+            named.ok_or_else(|| unknown_client("Required parameter: client_id"))?,
             secret,
         ),
         // Beside credentials in the body it is ignored; in their place it is refused.
         Basic::Bearer => (named.ok_or_else(unknown)?, secret),
         Basic::Said { .. } if fields.has("client_secret") => {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_request",
                 "The client authenticates in two ways at once.",
             ));
@@ -69,7 +68,7 @@ async fn proves(
 ) -> Result<bool, Error> {
     let sql = "update oauth_secrets set last_used_at = greatest(last_used_at, $3) \
                where application_id = $1 and digest = $2 and revoked_at is null returning id";
-    let digest = Digest::of(secret);
+    let digest = SecretDigest::of(secret);
     let rows = db
         .query(sql, &[&application.id.0, &digest.as_bytes(), &now])
         .await

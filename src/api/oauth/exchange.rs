@@ -16,7 +16,6 @@ use super::{
     applications::Application,
     code,
     code::{Attempt, Code},
-    fault,
     fields::Fields,
     grants,
     grants::{Locked, Reason},
@@ -25,13 +24,15 @@ use super::{
     refresh::Refresh,
 };
 use crate::{
-    api::tokens::Digest,
-    app::App,
+    api::context::ApiContext,
     base::{
-        error::{Context, Error},
+        error::{Context, Error, oauth_fault},
         ids::ApprovalId,
     },
-    platform::{access::Scopes, audit::Recorder},
+    platform::{
+        access::{Scopes, credential::SecretDigest},
+        audit::Recorder,
+    },
 };
 
 /// Where a request of the protocol comes from, for the audit log.
@@ -90,22 +91,22 @@ pub struct Full {
 
 /// Exchanges what the fields hold for a pair of tokens.
 pub async fn exchange(
-    app: &App,
+    context: &ApiContext,
     application: &Application,
     fields: &Fields,
     origin: &Origin,
 ) -> Result<Full, Error> {
     let exchange = Exchange {
-        app,
+        context,
         application,
         fields,
         origin,
-        now: app.clock.now(),
+        now: context.clock.now(),
     };
     match fields.required("grant_type")? {
         "authorization_code" => exchange.code().await,
         "refresh_token" => exchange.refresh().await,
-        _ => Err(fault(
+        _ => Err(oauth_fault(
             "unsupported_grant_type",
             "The grant_type must be authorization_code or refresh_token.",
         )),
@@ -114,7 +115,7 @@ pub async fn exchange(
 
 /// One request to the token endpoint.
 struct Exchange<'a> {
-    app: &'a App,
+    context: &'a ApiContext,
     application: &'a Application,
     fields: &'a Fields,
     origin: &'a Origin,
@@ -135,9 +136,9 @@ const NO_REFRESH: &str =
 
 impl Exchange<'_> {
     async fn code(&self) -> Result<Full, Error> {
-        let digest = Digest::of(self.fields.required("code")?);
+        let digest = SecretDigest::of(self.fields.required("code")?);
         let doing = "exchanging a code";
-        let mut client = self.app.db.client().await?;
+        let mut client = self.context.db.client().await?;
         let transaction = client.transaction().await.context(doing)?;
         let sql = "select grant_id from oauth_codes where digest = $1";
         let found = transaction
@@ -145,14 +146,14 @@ impl Exchange<'_> {
             .await
             .context(doing)?;
         let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(fault("invalid_grant", NO_CODE));
+            return Err(oauth_fault("invalid_grant", NO_CODE));
         };
         let sql = "select redirect_uri, challenge, created_at, used_at is not null from oauth_codes where digest = $1";
         let row = transaction
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| fault("invalid_grant", NO_CODE))?;
+        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_CODE))?;
         let challenge = row
             .get::<_, Option<&[u8]>>(1)
             .map(|bytes| Challenge::read(bytes).ok_or("not a SHA-256").context(doing))
@@ -179,9 +180,9 @@ impl Exchange<'_> {
                 .context(doing)?;
         }
         let outcome = match verdict {
-            code::Verdict::Foreign => Err(Refused::Kept(fault("invalid_grant", NO_CODE))),
+            code::Verdict::Foreign => Err(Refused::Kept(oauth_fault("invalid_grant", NO_CODE))),
             code::Verdict::Replayed => Err(Refused::Ended),
-            code::Verdict::Burnt(why) => Err(Refused::Kept(fault("invalid_grant", why))),
+            code::Verdict::Burnt(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
             code::Verdict::Issue => match self.check(&grant) {
                 Ok(scopes) => Ok(self.issue(&transaction, &grant, scopes).await?.0),
                 Err(error) => Err(Refused::Kept(error)),
@@ -193,9 +194,9 @@ impl Exchange<'_> {
     }
 
     async fn refresh(&self) -> Result<Full, Error> {
-        let digest = Digest::of(self.fields.required("refresh_token")?);
+        let digest = SecretDigest::of(self.fields.required("refresh_token")?);
         let doing = "exchanging a refresh token";
-        let mut client = self.app.db.client().await?;
+        let mut client = self.context.db.client().await?;
         let transaction = client.transaction().await.context(doing)?;
         let sql = "select grant_id from oauth_refresh_tokens where digest = $1";
         let found = transaction
@@ -203,7 +204,7 @@ impl Exchange<'_> {
             .await
             .context(doing)?;
         let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(fault("invalid_grant", NO_REFRESH));
+            return Err(oauth_fault("invalid_grant", NO_REFRESH));
         };
         let sql = "select r.id, r.expires_at, r.consumed_at, r.revoked_at is not null, r.next_access, r.next_refresh, \
                    coalesce(a.first_used_at is null and a.revoked_at is null and n.consumed_at is null and n.revoked_at is null, false) \
@@ -213,7 +214,7 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| fault("invalid_grant", NO_REFRESH))?;
+        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_REFRESH))?;
         let refresh = Refresh {
             application: grant.application,
             expires_at: row.get(1),
@@ -223,8 +224,10 @@ impl Exchange<'_> {
             live: grant.live,
         };
         let outcome = match refresh::judge(&refresh, self.application.id, self.now) {
-            refresh::Verdict::Foreign => Err(Refused::Kept(fault("invalid_grant", NO_REFRESH))),
-            refresh::Verdict::Dead(why) => Err(Refused::Kept(fault("invalid_grant", why))),
+            refresh::Verdict::Foreign => {
+                Err(Refused::Kept(oauth_fault("invalid_grant", NO_REFRESH)))
+            }
+            refresh::Verdict::Dead(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
             refresh::Verdict::Reused => Err(Refused::Ended),
             verdict @ (refresh::Verdict::Rotate | refresh::Verdict::Reissue) => match self
                 .check(&grant)
@@ -295,13 +298,13 @@ impl Exchange<'_> {
         if let Some(resource) = self.fields.get("resource")
             && grant.resource.as_deref() != Some(resource)
         {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_target",
                 "This resource was not asked for when the user approved.",
             ));
         }
         if grant.scopes.is_empty() {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_scope",
                 "The application has none of the approved scopes any more; ask the user again.",
             ));
@@ -312,7 +315,7 @@ impl Exchange<'_> {
         let wanted = Scopes::named(text.split(' '));
         let all_known = text.split(' ').count() == wanted.iter().count();
         if !all_known || !wanted.within(grant.scopes) || wanted.is_empty() {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_scope",
                 "The user did not approve all of these scopes.",
             ));
@@ -329,13 +332,13 @@ impl Exchange<'_> {
     ) -> Result<(Full, i64, i64), Error> {
         let doing = "issuing tokens";
         let (access, next) = (
-            Minted::access(&self.app.entropy),
-            Minted::refresh(&self.app.entropy),
+            Minted::access(&self.context.entropy),
+            Minted::refresh(&self.context.entropy),
         );
         let (access_digest, next_digest, life) = (
             access.digest(),
             next.digest(),
-            self.app.settings.oauth.access_life,
+            self.context.api_settings.oauth.access_life,
         );
         let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
         let (names, access_expiry) = (scopes.names(), self.now + life);
@@ -416,8 +419,8 @@ impl Exchange<'_> {
             Ok(issued) => Ok(issued),
             Err(Refused::Kept(error)) => Err(error),
             Err(Refused::Ended) => {
-                grants::settle(self.app).await?;
-                Err(fault(
+                grants::settle(self.context).await?;
+                Err(oauth_fault(
                     "invalid_grant",
                     "This was used before, so somebody else may have it: everything it led to is revoked.",
                 ))

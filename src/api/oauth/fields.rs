@@ -1,7 +1,6 @@
 //! Fields of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
 
-use super::fault;
-use crate::base::error::Error;
+use crate::base::error::{Error, oauth_fault};
 
 /// Fields of one request.
 const FIELDS_MAX: usize = 64;
@@ -18,7 +17,7 @@ impl Fields {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(text) {
             if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
-                return Err(fault(
+                return Err(oauth_fault(
                     "invalid_request",
                     "There are too many fields, or one is too long.",
                 ));
@@ -30,13 +29,16 @@ impl Fields {
                 } else {
                     "A field"
                 };
-                return Err(fault(
+                return Err(oauth_fault(
                     "invalid_request",
                     format!("{name} must be UTF-8, without U+0000 and U+FFFD."),
                 ));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(fault("invalid_request", "A field is there more than once."));
+                return Err(oauth_fault(
+                    "invalid_request",
+                    "A field is there more than once.",
+                ));
             }
             fields.push((name.into_owned(), value.into_owned()));
         }
@@ -60,7 +62,7 @@ impl Fields {
     /// A field that must be there.
     pub fn required(&self, name: &'static str) -> Result<&str, Error> {
         self.get(name)
-            .ok_or_else(|| fault("invalid_request", format!("Required parameter: {name}")))
+            .ok_or_else(|| oauth_fault("invalid_request", format!("Required parameter: {name}")))
     }
 }
 

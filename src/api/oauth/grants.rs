@@ -8,7 +8,7 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         db::Db,
         error::{Context, Error},
@@ -18,6 +18,7 @@ use crate::{
         access::{Role, Scopes},
         audit::Recorder,
         notifications,
+        tables::Table,
     },
 };
 
@@ -184,9 +185,9 @@ pub async fn end_all_of(
 }
 
 /// After something ended: from now on no node believes otherwise.
-pub async fn settle(app: &App) -> Result<(), Error> {
-    app.forget("oauth_grants");
-    notifications::settle(&app.db).await
+pub async fn settle(context: &ApiContext) -> Result<(), Error> {
+    context.table_changed(Table::OauthGrants);
+    notifications::settle(&context.db).await
 }
 
 /// Something that a member approved, as they see it.
@@ -323,10 +324,15 @@ pub enum By {
 }
 
 /// Takes back what was approved: the next request with any token of it is refused, on every node.
-pub async fn take_back(app: &App, by: By, id: ApprovalId, audit: &Recorder) -> Result<(), Error> {
+pub async fn take_back(
+    context: &ApiContext,
+    by: By,
+    id: ApprovalId,
+    audit: &Recorder,
+) -> Result<(), Error> {
     let doing = "taking back what was approved";
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let (user, organization, reason) = match by {
         By::Member(user) => (Some(user.0), None, Reason::User),
@@ -348,19 +354,19 @@ pub async fn take_back(app: &App, by: By, id: ApprovalId, audit: &Recorder) -> R
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(app).await
+    settle(context).await
 }
 
 /// Takes back everything that members of an organization approved there for an application. How many that were.
 pub async fn take_back_all(
-    app: &App,
+    context: &ApiContext,
     organization: OrganizationId,
     client_id: Uuid,
     audit: &Recorder,
 ) -> Result<u64, Error> {
     let doing = "taking back what was approved";
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
     let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
@@ -385,6 +391,6 @@ pub async fn take_back_all(
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(app).await?;
+    settle(context).await?;
     Ok(ended)
 }

@@ -7,12 +7,11 @@ use uuid::Uuid;
 
 use super::applications::Application;
 use crate::{
-    api::tokens::Digest,
     base::{
         db::Db,
         error::{Context, Error},
     },
-    platform::access::Scopes,
+    platform::access::{Scopes, credential::SecretDigest},
 };
 
 /// What is told about a token.
@@ -62,7 +61,7 @@ pub async fn introspect(
                    where digest = $1 and revoked_at is null and consumed_at is null \
                ) t join oauth_grants g on g.id = t.grant_id join users u on u.id = g.user_id \
                where g.application_id = $2 and g.revoked_at is null and t.expires_at > $3";
-    let digest = Digest::of(token);
+    let digest = SecretDigest::of(token);
     let rows = db
         .query(sql, &[&digest.as_bytes(), &application.id.0, &now])
         .await

@@ -26,18 +26,13 @@ pub mod requests;
 pub mod revoke;
 pub mod upkeep;
 
-use std::borrow::Cow;
-
 use chrono::TimeDelta;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::tokens::Digest,
-    base::{clock::Entropy, error::Error},
+    base::clock::Entropy,
+    platform::access::credential::{ACCESS_PREFIX, SecretDigest},
 };
-
-/// What every access token of the protocol begins with.
-pub const ACCESS_PREFIX: &str = "sbp_oauth_";
 
 /// The account page that asks a member, and the one that tells what cannot be asked.
 pub const CONSENT_PAGE: &str = "/authorize";
@@ -56,62 +51,16 @@ pub const GRANT_LIFE: TimeDelta = TimeDelta::days(365);
 /// What the operator decided about applications.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where clients reach this server: scheme, host and port, without a slash at the end. Without it no consent can be asked
-    /// for: an issuer taken from the `Host` field would be the sender's choice.
-    pub public_url: Option<String>,
     /// How long an access token lives.
     pub access_life: TimeDelta,
-}
-
-impl Settings {
-    /// The issuer of tokens (RFC 8414, 2).
-    pub fn issuer(&self) -> Result<&str, Error> {
-        self.public_url
-            .as_deref()
-            .ok_or(Error::Unconfigured(NO_ISSUER))
-    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            public_url: None,
             access_life: TimeDelta::days(1),
         }
     }
-}
-
-/// The answer where an issuer is needed and none is configured.
-const NO_ISSUER: &str = "OAuth needs an address that clients know this server by. Its operator has to start it with --public-url, \
-                         for example --public-url https://api.example.com";
-
-/// An error that the protocol has a name for: its name, and what a person should know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// As the specifications spell it.
-    pub error: &'static str,
-    /// One sentence. It never repeats what was sent.
-    pub description: Cow<'static, str>,
-    /// Whether no application is named, or none that is known: the contract has a status of its own for that.
-    pub unprocessable: bool,
-}
-
-/// An error of the protocol.
-pub fn fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
-    Error::Oauth(Fault {
-        error,
-        description: description.into(),
-        unprocessable: false,
-    })
-}
-
-/// The error of a request that names no application that is known.
-pub fn unprocessable(description: &'static str) -> Error {
-    Error::Oauth(Fault {
-        error: "invalid_request",
-        description: description.into(),
-        unprocessable: true,
-    })
 }
 
 /// A secret of ours that is shown once and kept as its digest.
@@ -144,8 +93,8 @@ impl Minted {
     }
 
     /// By which it is known here.
-    pub fn digest(&self) -> Digest {
-        Digest::of(self.expose())
+    pub fn digest(&self) -> SecretDigest {
+        SecretDigest::of(self.expose())
     }
 
     /// In clear, to be shown once.

@@ -8,7 +8,6 @@ use uuid::Uuid;
 use super::{
     CONSENT_PAGE, PROBLEM_PAGE, client, exchange,
     exchange::{Full, Origin, Pair},
-    fault,
     fields::Fields,
     introspect,
     introspect::Introspection,
@@ -19,16 +18,16 @@ use super::{
     revoke,
 };
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
-        error::{Denial, Error},
+        error::{Denial, Error, oauth_fault},
         ids::ProjectRef,
     },
     platform::{
-        access::{Permission as P, Reference, User},
+        access::{Access, Permission as P, Reference, User, pat_only},
         http::{
-            Access, Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
-            RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount, pat_only,
+            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
+            RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -97,9 +96,9 @@ impl Input for Issuer {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let app = App::take(call).await?;
-        app.settings
-            .oauth
+        let context = ApiContext::take(call).await?;
+        context
+            .settings
             .issuer()
             .map(|issuer| Self(issuer.to_owned()))
     }
@@ -161,9 +160,13 @@ pub(super) static AUTHORIZE: Endpoint = Endpoint {
     )
 };
 
-async fn authorize(app: App, Issuer(issuer): Issuer, asked: Asked) -> Result<Onward, Error> {
+async fn authorize(
+    context: ApiContext,
+    Issuer(issuer): Issuer,
+    asked: Asked,
+) -> Result<Onward, Error> {
     lead(
-        requests::begin(&app, asked.fields, &issuer, None).await,
+        requests::begin(&context, asked.fields, &issuer, None).await,
         asked.navigates,
     )
 }
@@ -228,7 +231,10 @@ impl Input for AskedForProject {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let asked = Asked::take(call).await?;
         let Ok(fields) = &asked.fields else {
-            return Err(fault("invalid_request", "A field is there more than once."));
+            return Err(oauth_fault(
+                "invalid_request",
+                "A field is there more than once.",
+            ));
         };
         let project = fields.get("project_ref").and_then(|text| text.parse().ok());
         let project = project
@@ -239,13 +245,13 @@ impl Input for AskedForProject {
 
 /// The query names the project, where the guard does not look; so who may is looked up here, by what the operation declares.
 async fn authorize_project_claim(
-    app: App,
+    context: ApiContext,
     user: User,
     Issuer(issuer): Issuer,
     asked: AskedForProject,
 ) -> Result<Onward, Error> {
     let AskedForProject(asked, project) = asked;
-    let (_, held) = app
+    let (_, held) = context
         .directory
         .own(&user, &Reference::Project(project.clone()))
         .await?
@@ -258,7 +264,7 @@ async fn authorize_project_claim(
         return Err(Error::Forbidden(Denial::Role));
     }
     lead(
-        requests::begin(&app, asked.fields, &issuer, Some(&project)).await,
+        requests::begin(&context, asked.fields, &issuer, Some(&project)).await,
         asked.navigates,
     )
 }
@@ -295,13 +301,13 @@ impl Form {
     /// The fields of the body alone: what is in an address ends up in logs.
     async fn read(call: &mut Call<'_>, origin: Origin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_request",
                 "Fields belong into the body, not into the query.",
             ));
         }
         if !is(call, FORM) {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_request",
                 "The body must be application/x-www-form-urlencoded.",
             ));
@@ -364,8 +370,8 @@ static EXCHANGE: Endpoint = Endpoint {
     )
 };
 
-async fn exchange(app: App, form: Form) -> Result<Unkept<Created<Pair>>, Error> {
-    Ok(Unkept(Created(exchanged(&app, form).await?.pair)))
+async fn exchange(context: ApiContext, form: Form) -> Result<Unkept<Created<Pair>>, Error> {
+    Ok(Unkept(Created(exchanged(&context, form).await?.pair)))
 }
 
 pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
@@ -379,20 +385,21 @@ pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
     )
 };
 
-async fn exchange_in_full(app: App, form: Form) -> Result<Unkept<Json<Full>>, Error> {
-    Ok(Unkept(Json(exchanged(&app, form).await?)))
+async fn exchange_in_full(context: ApiContext, form: Form) -> Result<Unkept<Json<Full>>, Error> {
+    Ok(Unkept(Json(exchanged(&context, form).await?)))
 }
 
 async fn exchanged(
-    app: &App,
+    context: &ApiContext,
     Form {
         fields,
         basic,
         origin,
     }: Form,
 ) -> Result<Full, Error> {
-    let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
-    exchange::exchange(app, &application, &fields, &origin).await
+    let application =
+        client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
+    exchange::exchange(context, &application, &fields, &origin).await
 }
 
 static REVOKE: Endpoint = Endpoint {
@@ -454,8 +461,8 @@ impl Input for Given {
     }
 }
 
-async fn revoke_json(app: App, given: Given) -> Result<Nothing, Error> {
-    give_back(&app, given.form).await.map(|()| Nothing)
+async fn revoke_json(context: ApiContext, given: Given) -> Result<Nothing, Error> {
+    give_back(&context, given.form).await.map(|()| Nothing)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
@@ -474,23 +481,24 @@ pub(super) static REVOKE_FORM: Endpoint = Endpoint {
 #[schemars(rename = "OauthTokenRevoked")]
 struct Returned {}
 
-async fn revoke_form(app: App, form: Form) -> Result<Json<Returned>, Error> {
-    give_back(&app, form).await.map(|()| Json(Returned {}))
+async fn revoke_form(context: ApiContext, form: Form) -> Result<Json<Returned>, Error> {
+    give_back(&context, form).await.map(|()| Json(Returned {}))
 }
 
 async fn give_back(
-    app: &App,
+    context: &ApiContext,
     Form {
         fields,
         basic,
         origin,
     }: Form,
 ) -> Result<(), Error> {
-    let application = client::authenticate(&app.db, basic, &fields, app.clock.now()).await?;
+    let application =
+        client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
     let token = fields
         .get("token")
         .map_or_else(|| fields.required("refresh_token"), Ok)?;
-    revoke::revoke(app, &application, token, &origin).await
+    revoke::revoke(context, &application, token, &origin).await
 }
 
 pub(super) static INTROSPECT: Endpoint = Endpoint {
@@ -505,11 +513,12 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 };
 
 async fn introspect(
-    app: App,
+    context: ApiContext,
     Form { fields, basic, .. }: Form,
 ) -> Result<Unkept<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
-    let authenticated = client::authenticate(&app.db, basic, &fields, app.clock.now()).await;
+    let authenticated =
+        client::authenticate(&context.db, basic, &fields, context.clock.now()).await;
     let application = authenticated.map_err(|error| {
         if error.code().status == 422 {
             client::unknown()
@@ -523,7 +532,7 @@ async fn introspect(
     }
     let token = fields.required("token")?;
     Ok(Unkept(Json(
-        introspect::introspect(&app.db, &application, token, app.clock.now()).await?,
+        introspect::introspect(&context.db, &application, token, context.clock.now()).await?,
     )))
 }
 
@@ -584,12 +593,12 @@ pub(super) static REGISTER: Endpoint = Endpoint {
 
 /// Without an issuer an application could register and never ask for anything, so it is told at once.
 async fn register(
-    app: App,
+    context: ApiContext,
     origin: Origin,
     Issuer(_): Issuer,
     Json(registration): Json<Registration>,
 ) -> Result<Unkept<Created<Registered>>, Error> {
     Ok(Unkept(Created(
-        register::register(&app, registration, &origin).await?,
+        register::register(&context, registration, &origin).await?,
     )))
 }

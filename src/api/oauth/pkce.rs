@@ -4,8 +4,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-use super::fault;
-use crate::base::error::Error;
+use crate::base::error::{Error, oauth_fault};
 
 /// What a verifier has to hash to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +15,7 @@ impl Challenge {
     pub fn parse(challenge: Option<&str>, method: Option<&str>) -> Result<Option<Self>, Error> {
         match (challenge, method) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(fault(
+            (None, Some(_)) => Err(oauth_fault(
                 "invalid_request",
                 "There is a code_challenge_method and no code_challenge.",
             )),
@@ -25,18 +24,18 @@ impl Challenge {
                 let mut bytes = [0; 32];
                 match BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) {
                     Ok(32) if text.len() == 43 => Ok(Some(Self(bytes))),
-                    _ => Err(fault(
+                    _ => Err(oauth_fault(
                         "invalid_request",
                         "code_challenge is not the base64url of a SHA-256.",
                     )),
                 }
             }
             // Without a method it would be plain.
-            (Some(_), None | Some("plain")) => Err(fault(
+            (Some(_), None | Some("plain")) => Err(oauth_fault(
                 "invalid_request",
                 "The code_challenge_method must be S256.",
             )),
-            (Some(_), Some(_)) => Err(fault(
+            (Some(_), Some(_)) => Err(oauth_fault(
                 "invalid_request",
                 "The code_challenge_method is unknown; it must be S256.",
             )),

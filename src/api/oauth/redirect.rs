@@ -50,7 +50,7 @@ pub fn problem(text: &str) -> Option<&'static str> {
         // A program's own scheme is a name it holds, turned around (RFC 8252), so that it is nobody else's.
         scheme if scheme.contains('.') && !url.has_host() => None,
         _ => Some(
-            "must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback",
+            "must be https, http on this computer itself, or a program's own scheme such as com.example.context:/callback",
         ),
     }
 }
@@ -187,7 +187,7 @@ mod tests {
             "http://127.0.0.1:4711/callback",
             "http://[::1]:4711/",
             "http://localhost:3000/cb",
-            "com.example.app:/callback",
+            "com.example.context:/callback",
         ] {
             assert_eq!(problem(fine), None, "{fine}");
         }
@@ -213,7 +213,7 @@ mod tests {
             "file:///etc/passwd",
             "ftp://app.example/",
             "myapp:/callback",
-            "com.example.app://host/callback",
+            "com.example.context://host/callback",
             "vbscript:x",
             "https://é.example/",
             "https://a;sandbox/cb",
@@ -333,7 +333,10 @@ mod tests {
             origin("https://a.example:444/cb").unwrap(),
             "https://a.example:444"
         );
-        assert_eq!(origin("com.example.app:/cb").unwrap(), "com.example.app:");
+        assert_eq!(
+            origin("com.example.context:/cb").unwrap(),
+            "com.example.context:"
+        );
         assert_eq!(
             origin("https://A.example:443/cb").unwrap(),
             "https://a.example"

@@ -14,12 +14,11 @@ use super::{
     Minted, applications,
     applications::{Draft, Selection, secrets},
     exchange::Origin,
-    fault,
 };
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
-        error::{Context, Error},
+        error::{Context, Error, oauth_fault},
         names,
     },
     platform::access::Scopes,
@@ -87,17 +86,17 @@ pub struct Registered {
 
 /// Registers an application.
 pub async fn register(
-    app: &App,
+    context: &ApiContext,
     registration: Registration,
     origin: &Origin,
 ) -> Result<Registered, Error> {
     let doing = "registering an application that asked for it";
     let (draft, method) = registration.draft()?;
     let scopes = draft.check().map_err(unsuitable)?;
-    let now = app.clock.now();
-    let client_id = app.entropy.uuid();
-    let secret = (!draft.public).then(|| Minted::secret(&app.entropy));
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let client_id = context.entropy.uuid();
+    let secret = (!draft.public).then(|| Minted::secret(&context.entropy));
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     make_room(&transaction, origin.address, now).await?;
     let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
@@ -204,7 +203,7 @@ fn network(address: IpAddr) -> String {
 
 impl Registration {
     fn draft(self) -> Result<(Draft, &'static str), Error> {
-        let unsuitable = |problem: &'static str| fault("invalid_client_metadata", problem);
+        let unsuitable = |problem: &'static str| oauth_fault("invalid_client_metadata", problem);
         let known = |given: &Option<Vec<String>>, known: &[&str]| {
             given.as_ref().is_none_or(|given| {
                 given.iter().all(|it| known.contains(&it.as_str()))
@@ -267,10 +266,10 @@ impl Registration {
 fn unsuitable(error: Error) -> Error {
     match error {
         Error::Invalid { field, problem } if field == "redirect_uris" => {
-            fault("invalid_redirect_uri", problem)
+            oauth_fault("invalid_redirect_uri", problem)
         }
         Error::Invalid { field, problem } => {
-            fault("invalid_client_metadata", format!("{field}: {problem}"))
+            oauth_fault("invalid_client_metadata", format!("{field}: {problem}"))
         }
         other => other,
     }

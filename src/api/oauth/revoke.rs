@@ -6,23 +6,27 @@ use serde_json::json;
 
 use super::{applications::Application, exchange::Origin, grants, grants::Reason};
 use crate::{
-    api::tokens::Digest,
-    app::App,
+    api::context::ApiContext,
     base::{
         error::{Context, Error},
         ids::ApprovalId,
     },
+    platform::access::credential::SecretDigest,
 };
 
 /// Gives back whatever of the application's this is. A refresh token counts whether it was used or not.
 pub async fn revoke(
-    app: &App,
+    context: &ApiContext,
     application: &Application,
     token: &str,
     origin: &Origin,
 ) -> Result<(), Error> {
-    let (doing, now, digest) = ("giving a token back", app.clock.now(), Digest::of(token));
-    let mut client = app.db.client().await?;
+    let (doing, now, digest) = (
+        "giving a token back",
+        context.clock.now(),
+        SecretDigest::of(token),
+    );
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select t.grant_id, t.all_of_it from ( \
                    select grant_id, true as all_of_it from oauth_refresh_tokens where digest = $1 \
@@ -58,7 +62,7 @@ pub async fn revoke(
     }
     transaction.commit().await.context(doing)?;
     if ended {
-        grants::settle(app).await
+        grants::settle(context).await
     } else {
         Ok(())
     }

@@ -9,7 +9,6 @@ use tokio_postgres::Row;
 
 use super::{members, members::NamedProject};
 use crate::{
-    api::tokens::Digest,
     base::{
         clock::Entropy,
         db::Db,
@@ -17,7 +16,7 @@ use crate::{
         ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
     },
     platform::{
-        access::Role,
+        access::{Role, credential::SecretDigest},
         audit::{Chain, Recorder},
     },
 };
@@ -109,7 +108,7 @@ pub async fn look(
     let sql = open!(
         "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
     );
-    let digest = Digest::of(secret.expose_secret());
+    let digest = SecretDigest::of(secret.expose_secret());
     let rows = db
         .query(sql, &[&digest.as_bytes(), &now, &user.0])
         .await
@@ -185,7 +184,7 @@ pub async fn invite(
                    values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (organization_id, lower(email)) do update set \
                    role = excluded.role, projects = excluded.projects, digest = excluded.digest, invited_by = excluded.invited_by, \
                    created_at = excluded.created_at, expires_at = excluded.expires_at";
-        let digest = Digest::of(&secret);
+        let digest = SecretDigest::of(&secret);
         transaction
             .execute(
                 sql,
@@ -276,7 +275,7 @@ pub async fn accept(
         .transaction()
         .await
         .context("accepting an invitation")?;
-    let digest = Digest::of(secret.expose_secret());
+    let digest = SecretDigest::of(secret.expose_secret());
     // The organization is locked before its invitation, as by whoever invites: in the other order the two could wait for each other.
     let sql = "select organization_id from invitations where digest = $1";
     let organization = transaction

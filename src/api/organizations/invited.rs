@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{invitations, invitations::Open, members::NamedProject};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{error::Error, ids::OrgSlug},
     platform::{
-        access::{Organization, Permission as P, User},
+        access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
-        http::{Access, Endpoint, Json, Tag, Verb, mount, pat_only},
+        http::{Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
+        tables::Table,
     },
 };
 
@@ -76,8 +77,8 @@ impl From<Open> for Listed {
     }
 }
 
-async fn list(organization: Organization, app: App) -> Result<Json<Vec<Listed>>, Error> {
-    let open = invitations::open(&app.db, organization.id, app.clock.now()).await?;
+async fn list(organization: Organization, context: ApiContext) -> Result<Json<Vec<Listed>>, Error> {
+    let open = invitations::open(&context.db, organization.id, context.clock.now()).await?;
     Ok(Json(open.into_iter().map(Listed::from).collect()))
 }
 
@@ -117,12 +118,16 @@ struct Offered {
     expires_at: DateTime<Utc>,
 }
 
-async fn look(user: User, app: App, Json(request): Json<Shown>) -> Result<Json<Offered>, Error> {
+async fn look(
+    user: User,
+    context: ApiContext,
+    Json(request): Json<Shown>,
+) -> Result<Json<Offered>, Error> {
     let open = invitations::look(
-        &app.db,
+        &context.db,
         user.id,
         &SecretString::from(request.token),
-        app.clock.now(),
+        context.clock.now(),
     )
     .await?;
     Ok(Json(Offered {
@@ -155,19 +160,19 @@ struct Accepted {
 async fn accept(
     user: User,
     audit: Arc<Recorder>,
-    app: App,
+    context: ApiContext,
     Json(request): Json<Shown>,
 ) -> Result<Json<Accepted>, Error> {
     let organization_slug = invitations::accept(
-        &app.db,
+        &context.db,
         user.id,
         &SecretString::from(request.token),
-        app.clock.now(),
+        context.clock.now(),
         &audit,
     )
     .await?;
     // The answer may be read before the notification of the change is: this node must not believe that the organization is hidden.
-    app.forget("members");
-    app.forget("members");
+    context.table_changed(Table::Members);
+    context.table_changed(Table::Members);
     Ok(Json(Accepted { organization_slug }))
 }

@@ -100,20 +100,6 @@ pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
     rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
 }
 
-/// The organization with this slug.
-pub async fn by_slug(db: &Db, slug: &OrgSlug) -> Result<OrganizationId, Error> {
-    let rows = db
-        .query(
-            "select id from organizations where slug = $1",
-            &[&slug.as_str()],
-        )
-        .await
-        .context("looking up an organization")?;
-    rows.first()
-        .map(|row| OrganizationId(row.get(0)))
-        .ok_or(Error::NotFound)
-}
-
 /// Its members, by name.
 pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> {
     let rows = db

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Member, Summary};
 use crate::{
-    api::organizations,
-    app::App,
+    api::{context::ApiContext, organizations},
     base::error::Error,
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, User},
+        access::{OauthScope as S, Organization, Permission as P, User, needs, pat_only},
         audit::Recorder,
-        http::{Created, Endpoint, Json, Tag, Verb, mount, needs, pat_only},
+        http::{Created, Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
+        tables::Table,
     },
 };
 
@@ -33,9 +33,9 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, app: App) -> Result<Json<Vec<Summary>>, Error> {
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Summary>>, Error> {
     Ok(Json(
-        organizations::list(&app.db, user.id, user.reach()).await?,
+        organizations::list(&context.db, user.id, user.reach()).await?,
     ))
 }
 
@@ -61,21 +61,21 @@ struct CreateRequest {
 
 async fn create(
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
 ) -> Result<Created<Summary>, Error> {
     let created = organizations::create(
-        &app.db,
-        &app.entropy,
+        &context.db,
+        &context.entropy,
         &request.name,
         None,
         user.id,
-        app.clock.now(),
+        context.clock.now(),
         Some(&audit),
     )
     .await?;
-    app.forget("members");
+    context.table_changed(Table::Members);
     Ok(Created(created))
 }
 
@@ -102,8 +102,8 @@ struct Detail {
     allowed_release_channels: [&'static str; 1],
 }
 
-async fn get(organization: Organization, app: App) -> Result<Json<Detail>, Error> {
-    let name = organizations::name(&app.db, organization.id).await?;
+async fn get(organization: Organization, context: ApiContext) -> Result<Json<Detail>, Error> {
+    let name = organizations::name(&context.db, organization.id).await?;
     let id = organization.slug.as_str().to_owned();
     // Nothing is billed here, and clients tell people what a project costs by the plan.
     Ok(Json(Detail {
@@ -127,8 +127,11 @@ static LIST_MEMBERS: Endpoint = Endpoint {
     handler: || mount(list_members),
 };
 
-async fn list_members(organization: Organization, app: App) -> Result<Json<Vec<Member>>, Error> {
+async fn list_members(
+    organization: Organization,
+    context: ApiContext,
+) -> Result<Json<Vec<Member>>, Error> {
     Ok(Json(
-        organizations::members(&app.db, organization.id).await?,
+        organizations::members(&context.db, organization.id).await?,
     ))
 }

@@ -14,20 +14,18 @@ use super::{
     members::{Membership, NamedProject, Page},
 };
 use crate::{
-    api::accounts,
-    app::App,
+    api::{accounts, context::ApiContext},
     base::{
         error::{Denial, Error},
         ids::ProjectRef,
     },
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, Role, Standing, User},
+        access::{OauthScope as S, Organization, Permission as P, Role, Standing, User, needs},
         audit::Recorder,
-        http::{
-            Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount, needs,
-        },
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
         rate_limits::STANDARD,
+        tables::Table,
     },
 };
 
@@ -167,7 +165,7 @@ impl From<Membership> for MemberResource {
 
 async fn list(
     organization: Organization,
-    app: App,
+    context: ApiContext,
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Paged<MemberResource>>, Error> {
     if !(1..=100).contains(&query.size) {
@@ -187,7 +185,7 @@ async fn list(
         email,
     } = query;
     let (found, earlier, later) = members::page(
-        &app.db,
+        &context.db,
         organization.id,
         &Page {
             size,
@@ -361,18 +359,18 @@ async fn assign(
     organization: Organization,
     MemberId(member): MemberId,
     audit: Arc<Recorder>,
-    app: App,
+    context: ApiContext,
     Json(request): Json<AssignRequest>,
 ) -> Result<Json<Data<AssignedResource>>, Error> {
     let AssignAttributes { role, projects } = request.data.attributes;
-    let (role, now) = (Role::from(role), app.clock.now());
+    let (role, now) = (Role::from(role), context.clock.now());
     let projects = named(projects)?;
-    let user = members::by_id(&app.db, organization.id, member).await?;
+    let user = members::by_id(&context.db, organization.id, member).await?;
     let attributes = if let Some(projects) = projects {
         RoleAttributes::on_projects(
             role,
             members::set_on_projects(
-                &app.db,
+                &context.db,
                 organization.id,
                 user,
                 role,
@@ -382,10 +380,10 @@ async fn assign(
             .await?,
         )
     } else {
-        members::set(&app.db, organization.id, user, role, now, Some(&audit)).await?;
+        members::set(&context.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
-    settle(&app).await?;
+    settle(&context).await?;
     Ok(Json(Data {
         data: AssignedResource {
             r#type: "organization_member_role",
@@ -395,9 +393,9 @@ async fn assign(
 }
 
 /// The next request on every node is decided by what was changed.
-async fn settle(app: &App) -> Result<(), Error> {
-    app.forget("members");
-    notifications::settle(&app.db).await
+async fn settle(context: &ApiContext) -> Result<(), Error> {
+    context.table_changed(Table::Members);
+    notifications::settle(&context.db).await
 }
 
 static REMOVE: Endpoint = Endpoint {
@@ -416,18 +414,18 @@ async fn remove(
     organization: Organization,
     MemberId(member): MemberId,
     audit: Arc<Recorder>,
-    app: App,
+    context: ApiContext,
 ) -> Result<Done, Error> {
-    let user = members::by_id(&app.db, organization.id, member).await?;
+    let user = members::by_id(&context.db, organization.id, member).await?;
     members::remove(
-        &app.db,
+        &context.db,
         organization.id,
         user,
-        app.clock.now(),
+        context.clock.now(),
         Some(&audit),
     )
     .await?;
-    settle(&app).await?;
+    settle(&context).await?;
     Ok(Done)
 }
 
@@ -504,7 +502,7 @@ async fn invite(
     standing: Standing,
     audit: Arc<Recorder>,
     user: User,
-    app: App,
+    context: ApiContext,
     Json(request): Json<InviteRequest>,
 ) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
     if !(1..=INVITATIONS_MAX).contains(&request.data.len()) {
@@ -519,12 +517,12 @@ async fn invite(
         .map(|resource| invitation(resource.attributes, standing))
         .collect::<Result<_, _>>()?;
     let made = invitations::invite(
-        &app.db,
-        &app.entropy,
+        &context.db,
+        &context.entropy,
         organization.id,
         user.id,
         invites,
-        (app.clock.now(), &audit),
+        (context.clock.now(), &audit),
     )
     .await?;
     let resource = |made: invitations::Invited| InvitationResource {
@@ -592,7 +590,7 @@ struct RevokeAttributes {
 async fn revoke(
     organization: Organization,
     audit: Arc<Recorder>,
-    app: App,
+    context: ApiContext,
     Json(request): Json<RevokeRequest>,
 ) -> Result<Json<Data<Vec<InvitationResource>>>, Error> {
     if !(1..=100).contains(&request.data.len()) {
@@ -603,8 +601,14 @@ async fn revoke(
         .into_iter()
         .map(|resource| resource.attributes.email)
         .collect();
-    let gone =
-        invitations::revoke(&app.db, organization.id, &emails, app.clock.now(), &audit).await?;
+    let gone = invitations::revoke(
+        &context.db,
+        organization.id,
+        &emails,
+        context.clock.now(),
+        &audit,
+    )
+    .await?;
     let attributes = |email| InvitationAttributes {
         email,
         token: None,

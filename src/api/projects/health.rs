@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::{Context, Error},
     data_plane::{
         database_session,
@@ -54,13 +54,13 @@ pub struct ServiceHealth {
 
 /// Asks each service, within `timeout` in all.
 pub async fn check(
-    app: &App,
+    context: &ApiContext,
     project: &Project,
     services: &[Service],
     timeout: Duration,
 ) -> Result<Vec<ServiceHealth>, Error> {
     let sql = "select status, last_error, asleep, resource_warning, read_only from projects where id = $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -78,7 +78,7 @@ pub async fn check(
         _ => {}
     }
     let asleep: bool = row.get(2);
-    let target = Target::of(&app.clusters, &project.reference);
+    let target = Target::of(&context.clusters, &project.reference);
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {

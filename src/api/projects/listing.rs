@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use super::timestamp;
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         cache::Shelf,
         clock::Ticks,
@@ -16,9 +16,10 @@ use crate::{
     },
     data_plane::projects::Status,
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, User},
-        http::{Endpoint, Json, Query, Tag, Verb, mount, needs},
+        access::{OauthScope as S, Organization, Permission as P, User, needs},
+        http::{Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
+        tables::Cache,
     },
 };
 
@@ -74,9 +75,9 @@ impl Listings {
         }
     }
 
-    /// Forgets what a change of `table` may have made untrue.
-    pub(crate) fn forget(&self, table: &str) {
-        if matches!(table, "organizations" | "members" | "projects") {
+    /// Drops all answers if the cache is this one.
+    pub(crate) fn invalidate(&self, cache: Cache) {
+        if cache == Cache::ProjectListings {
             self.0.clear();
         }
     }
@@ -172,7 +173,7 @@ const PROVIDER: &str = "AWS";
 
 async fn list_of_organization(
     organization: Organization,
-    app: App,
+    context: ApiContext,
     Query(query): Query<PageQuery>,
 ) -> Result<Json<Page>, Error> {
     if !(1..=100).contains(&query.limit) {
@@ -192,7 +193,7 @@ async fn list_of_organization(
         .map(|text| text.to_lowercase());
 
     let (count, projects) = page(
-        &app,
+        &context,
         organization.id,
         search,
         statuses,
@@ -212,7 +213,7 @@ async fn list_of_organization(
 }
 
 async fn page(
-    app: &App,
+    context: &ApiContext,
     organization: OrganizationId,
     search: Option<String>,
     statuses: Option<Vec<String>>,
@@ -233,7 +234,7 @@ async fn page(
         };
     }
     let id = organization.0;
-    let count = app
+    let count = context
         .db
         .query(matching!("count(*)", ""), &[&id, &search, &statuses])
         .await
@@ -258,7 +259,7 @@ async fn page(
             " order by id desc limit $4 offset $5"
         ),
     };
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&id, &search, &statuses, &limit, &offset])
         .await

@@ -14,8 +14,7 @@ use tokio_postgres::Row;
 
 use self::listing::Audience;
 use crate::{
-    api::{logs, organizations, snippets},
-    app::App,
+    api::{context::ApiContext, organizations},
     base::{
         db,
         db::{Db, Param},
@@ -25,14 +24,15 @@ use crate::{
     data_plane::{
         api_keys,
         clusters::Engine,
-        database_access, domains,
+        domains::vanity,
         projects::{NewProject, Status, major, removed, warm_pool},
-        service_proxy, temporary_access,
     },
     platform::{
         access::{Organization, Project, Reach, User},
         audit::Recorder,
         http::Written,
+        tables,
+        tables::Table,
     },
 };
 
@@ -99,10 +99,10 @@ macro_rules! full {
 
 /// The projects of every organization a user belongs to, newest last; of these, what the token reaches. Asked for often
 /// and changed seldom, so the answer is kept as it was written.
-pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
-    let (now, epoch) = (app.clock.ticks(), app.listings.epoch());
+pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Full>>, Error> {
+    let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
     let audience = Audience::of(user);
-    if let Some(bytes) = app.listings.get(audience, now) {
+    if let Some(bytes) = context.listings.get(audience, now) {
         return Ok(bytes.into());
     }
     let sql = full!(
@@ -113,17 +113,17 @@ pub async fn list(app: &App, user: &User) -> Result<Written<Vec<Full>>, Error> {
         user.reach().and_then(Reach::listed_organizations),
         user.reach().and_then(Reach::listed_projects),
     );
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX])
         .await
         .context("listing projects")?;
     let projects = rows
         .iter()
-        .map(|row| read_full(app, row))
+        .map(|row| read_full(context, row))
         .collect::<Result<Vec<_>, _>>()?;
     let written = Written::new(&projects)?;
-    app.listings.put(audience, written.bytes(), now, epoch);
+    context.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }
 
@@ -155,8 +155,8 @@ pub async fn of_member(
 }
 
 /// One project. A removed one is refused by name, as its former members may know that it was there.
-pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
-    let rows = app
+pub async fn get(context: &ApiContext, project: &Project) -> Result<Full, Error> {
+    let rows = context
         .db
         .query(full!("where p.id = $1"), &[&project.id.0])
         .await
@@ -165,32 +165,32 @@ pub async fn get(app: &App, project: &Project) -> Result<Full, Error> {
     if row.get::<_, &str>(8) == "removed" {
         Err(removed())
     } else {
-        read_full(app, row)
+        read_full(context, row)
     }
 }
 
 /// Writes down that a project is wanted, and wakes the reconciler, which makes it.
 pub async fn create(
-    app: &App,
+    context: &ApiContext,
     organization: &Organization,
     new: NewProject,
     audit: &Recorder,
 ) -> Result<Bare, Error> {
-    let now = app.clock.now();
+    let now = context.clock.now();
     let verifier = new.password_verifier().await?;
     let (engine, channel) = (new.engine.text(), new.engine.channel());
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
                password_verifier, not_before, created_at, updated_at, account, grants) \
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12) returning id";
-    let mut client = app.db.client().await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
-    let taken = warm_pool::take(app, &transaction, &new.engine).await?;
+    let taken = warm_pool::take(context, &transaction, &new.engine).await?;
     let (account, origin) = (
         taken.as_ref().map(|taken| taken.account),
         warm_pool::Taken::origin(taken.as_ref()),
     );
     let reference = taken.map_or_else(
-        || ProjectRef::generate(&app.entropy),
+        || ProjectRef::generate(&context.entropy),
         |taken| taken.reference,
     );
     let params: [Param<'_>; 12] = [
@@ -200,26 +200,26 @@ pub async fn create(
         &new.region.code(),
         &new.size.code(),
         &engine,
-        &app.settings.node,
+        &context.settings.node,
         &verifier,
         &now,
         &account,
         &channel,
-        &app.clusters.grants_version(),
+        &context.clusters.grants_version(),
     ];
     let row = transaction
         .query_one(sql, &params)
         .await
         .map_err(|error| duplicate_name(error, &new.name))?;
-    api_keys::make_first(app, &transaction, ProjectId(row.get(0)), now).await?;
+    api_keys::make_first(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
     audit
         .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context("creating a project")?;
-    app.metrics.clusters().began_from(origin);
-    app.forget("projects");
-    app.reconciler.wake();
+    context.data_plane_metrics.clusters.began_from(origin);
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
     Ok(Bare {
         id: reference.clone(),
         reference,
@@ -234,13 +234,13 @@ pub async fn create(
 
 /// Gives a project another name.
 pub async fn rename(
-    app: &App,
+    context: &ApiContext,
     project: &Project,
     name: &str,
     audit: &Recorder,
 ) -> Result<Named, Error> {
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("renaming a project")?;
     let sql = "select name from projects where id = $1 and desired <> 'removed' for update";
     let before = transaction
@@ -264,14 +264,18 @@ pub async fn rename(
         )
         .await?;
     transaction.commit().await.context("renaming a project")?;
-    app.forget("projects");
+    context.table_changed(Table::Projects);
     read_named(&row)
 }
 
 /// Writes down that a project is to go, and wakes the reconciler, which removes it.
-pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Named, Error> {
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+pub async fn remove(
+    context: &ApiContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<Named, Error> {
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
     let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
     let row = transaction
@@ -291,13 +295,8 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
         .await
         .context("removing a project")?;
     let named = read_named(&row)?;
-    api_keys::forget(&transaction, project.id).await?;
-    temporary_access::forget(&transaction, project.id).await?;
-    snippets::forget(&transaction, project.id).await?;
-    database_access::forget(&transaction, project.id).await?;
-    domains::forget(&transaction, project.id, project.organization, now).await?;
-    service_proxy::overrides::forget(&transaction, project.id).await?;
-    logs::keys::forget(&transaction, project.id).await?;
+    vanity::release(&transaction, project.id, project.organization, now).await?;
+    tables::delete_project_rows(&transaction, project.id).await?;
     audit
         .write_in(
             &transaction,
@@ -307,12 +306,12 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<Na
         )
         .await?;
     transaction.commit().await.context("removing a project")?;
-    app.forget("projects");
-    app.reconciler.wake();
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
     Ok(named)
 }
 
-fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
+fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
     let reference: ProjectRef = row
         .get::<_, &str>(0)
         .parse()
@@ -320,10 +319,10 @@ fn read_full(app: &App, row: &Row) -> Result<Full, Error> {
     let slug = organizations::slug(row, 1)?;
     // What runs is what is installed now; the row remembers what it was when the project was made.
     let made_by: &str = row.get(6);
-    let installed = major(made_by).and_then(|major| app.clusters.engines().of_major(major));
+    let installed = major(made_by).and_then(|major| context.clusters.engines().of_major(major));
     let version = installed.map_or(made_by, Engine::text).to_owned();
     let database = Database {
-        host: format!("db.{reference}.{}", app.settings.project_domain),
+        host: format!("db.{reference}.{}", context.settings.project_domain),
         postgres_engine: major(made_by)
             .map(|major| major.to_string())
             .unwrap_or_default(),

@@ -8,8 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Bare, Full, Named, health};
 use crate::{
-    api::projects,
-    app::App,
+    api::{context::ApiContext, projects},
     base::{error::Error, ids::OrgSlug, names},
     data_plane::projects::{
         Command, lifecycle,
@@ -21,9 +20,9 @@ use crate::{
         request::{CreateRequest, InstanceSize, secret},
     },
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, Project, User},
+        access::{OauthScope as S, Organization, Permission as P, Project, User, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Lists, Query, Tag, Verb, Written, mount, needs},
+        http::{Created, Done, Endpoint, Json, Lists, Query, Tag, Verb, Written, mount},
         rate_limits::{STANDARD, STANDARD_BY_BODY},
     },
 };
@@ -61,8 +60,8 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, app: App) -> Result<Written<Vec<Full>>, Error> {
-    projects::list(&app, &user).await
+async fn list(user: User, context: ApiContext) -> Result<Written<Vec<Full>>, Error> {
+    projects::list(&context, &user).await
 }
 
 static CREATE: Endpoint = Endpoint {
@@ -80,14 +79,14 @@ static CREATE: Endpoint = Endpoint {
 };
 
 async fn create(
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
     organization: Organization,
 ) -> Result<Created<Bare>, Error> {
-    let new = request.check(app.clusters.engines())?;
+    let new = request.check(context.clusters.engines())?;
     Ok(Created(
-        projects::create(&app, &organization, new, &audit).await?,
+        projects::create(&context, &organization, new, &audit).await?,
     ))
 }
 
@@ -131,8 +130,8 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, app: App) -> Result<Json<Full>, Error> {
-    Ok(Json(projects::get(&app, &project).await?))
+async fn get(project: Project, context: ApiContext) -> Result<Json<Full>, Error> {
+    Ok(Json(projects::get(&context, &project).await?))
 }
 
 static UPDATE: Endpoint = Endpoint {
@@ -156,13 +155,13 @@ struct UpdateRequest {
 
 async fn update(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<UpdateRequest>,
 ) -> Result<Json<Named>, Error> {
     names::check("name", &request.name, 256)?;
     Ok(Json(
-        projects::rename(&app, &project, &request.name, &audit).await?,
+        projects::rename(&context, &project, &request.name, &audit).await?,
     ))
 }
 
@@ -178,8 +177,12 @@ static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
 };
 
-async fn delete(project: Project, app: App, audit: Arc<Recorder>) -> Result<Json<Named>, Error> {
-    Ok(Json(projects::remove(&app, &project, &audit).await?))
+async fn delete(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<Json<Named>, Error> {
+    Ok(Json(projects::remove(&context, &project, &audit).await?))
 }
 
 static PAUSE: Endpoint = Endpoint {
@@ -194,8 +197,8 @@ static PAUSE: Endpoint = Endpoint {
     handler: || mount(pause),
 };
 
-async fn pause(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Pause, &audit)
+async fn pause(project: Project, context: ApiContext, audit: Arc<Recorder>) -> Result<Done, Error> {
+    lifecycle::command(&context, &project, Command::Pause, &audit)
         .await
         .map(|()| Done)
 }
@@ -212,8 +215,11 @@ static RESTORE_VERSIONS: Endpoint = Endpoint {
     handler: || mount(restore_versions),
 };
 
-async fn restore_versions(project: Project, app: App) -> Result<Json<RestoreVersions>, Error> {
-    Ok(Json(lifecycle::restore_versions(&app, &project).await?))
+async fn restore_versions(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<RestoreVersions>, Error> {
+    Ok(Json(lifecycle::restore_versions(&context, &project).await?))
 }
 
 static RESTORE: Endpoint = Endpoint {
@@ -228,8 +234,12 @@ static RESTORE: Endpoint = Endpoint {
     handler: || mount(restore),
 };
 
-async fn restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Restore, &audit)
+async fn restore(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    lifecycle::command(&context, &project, Command::Restore, &audit)
         .await
         .map(|()| Done)
 }
@@ -246,8 +256,12 @@ static CANCEL_RESTORE: Endpoint = Endpoint {
     handler: || mount(cancel_restore),
 };
 
-async fn cancel_restore(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::CancelRestore, &audit)
+async fn cancel_restore(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    lifecycle::command(&context, &project, Command::CancelRestore, &audit)
         .await
         .map(|()| Done)
 }
@@ -264,8 +278,12 @@ static RESTART: Endpoint = Endpoint {
     handler: || mount(restart),
 };
 
-async fn restart(project: Project, app: App, audit: Arc<Recorder>) -> Result<Done, Error> {
-    lifecycle::command(&app, &project, Command::Restart, &audit)
+async fn restart(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    lifecycle::command(&context, &project, Command::Restart, &audit)
         .await
         .map(|()| Done)
 }
@@ -316,7 +334,7 @@ fn comma_separated<'de, D: Deserializer<'de>>(
 
 async fn services_health(
     project: Project,
-    app: App,
+    context: ApiContext,
     Lists(query): Lists<HealthQuery>,
 ) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
     if !(1..=SERVICES_MAX).contains(&query.services.len()) {
@@ -330,7 +348,7 @@ async fn services_health(
     }
     Ok(Json(
         health::check(
-            &app,
+            &context,
             &project,
             &query.services,
             Duration::from_millis(query.timeout_ms),
@@ -368,7 +386,7 @@ struct PasswordChanged {
 
 async fn update_password(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<PasswordRequest>,
 ) -> Result<Json<PasswordChanged>, Error> {
@@ -379,7 +397,7 @@ async fn update_password(
             "expected at least 4 characters, at most 256 bytes",
         ));
     }
-    lifecycle::set_password(&app, &project, request.password, &audit).await?;
+    lifecycle::set_password(&context, &project, request.password, &audit).await?;
     Ok(Json(PasswordChanged {
         message: "The password was changed",
     }))
@@ -397,8 +415,8 @@ static GET_SETTINGS: Endpoint = Endpoint {
     handler: || mount(get_settings),
 };
 
-async fn get_settings(project: Project, app: App) -> Result<Json<Settings>, Error> {
-    Ok(Json(parameters::get(&app, &project).await?))
+async fn get_settings(project: Project, context: ApiContext) -> Result<Json<Settings>, Error> {
+    Ok(Json(parameters::get(&context, &project).await?))
 }
 
 static REPLACE_SETTINGS: Endpoint = Endpoint {
@@ -415,12 +433,12 @@ static REPLACE_SETTINGS: Endpoint = Endpoint {
 
 async fn replace_settings(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(change): Json<Change>,
 ) -> Result<Json<Settings>, Error> {
     Ok(Json(
-        parameters::change(&app, &project, change, How::Replace, &audit).await?,
+        parameters::change(&context, &project, change, How::Replace, &audit).await?,
     ))
 }
 
@@ -438,11 +456,11 @@ static CHANGE_SETTINGS: Endpoint = Endpoint {
 
 async fn change_settings(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(change): Json<Change>,
 ) -> Result<Json<Settings>, Error> {
     Ok(Json(
-        parameters::change(&app, &project, change, How::Merge, &audit).await?,
+        parameters::change(&context, &project, change, How::Merge, &audit).await?,
     ))
 }

@@ -4,11 +4,11 @@ use serde_json::{Map, Value};
 
 use super::{Compatibility, assets};
 use crate::{
-    api::endpoints,
-    app::App,
+    api::{context::ApiContext, endpoints},
     base::error::Error,
     platform::{
-        http::{Access, Call, Described, Endpoint, Input, Json, Tag, Verb, document, mount},
+        access::Access,
+        http::{Call, Described, Endpoint, Input, Json, Tag, Verb, document, mount},
         rate_limits::STANDARD,
     },
 };
@@ -44,8 +44,8 @@ static DOCUMENT: Endpoint = Endpoint {
     handler: || mount(openapi_document),
 };
 
-async fn openapi_document(app: App) -> Result<Json<Map<String, Value>>, Error> {
-    let Value::Object(document) = document(endpoints::all(), &app.settings.links) else {
+async fn openapi_document(context: ApiContext) -> Result<Json<Map<String, Value>>, Error> {
+    let Value::Object(document) = document(endpoints::all(), &context.settings.links) else {
         return Ok(Json(Map::new()));
     };
     Ok(Json(document))

@@ -8,8 +8,8 @@ use crate::{
     api::endpoints,
     base::error::CODES,
     platform::{
-        access::{OauthScope, Permission, Role},
-        http::{Access, Case, Endpoint, endpoint::Sample},
+        access::{Access, Case, OauthScope, Permission, Role},
+        http::{Endpoint, endpoint::Sample},
         rate_limits::LimitKey,
     },
 };

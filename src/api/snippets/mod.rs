@@ -7,13 +7,13 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub use page::{Direction, Order, Page, Sort, list};
 
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         clock::Entropy,
         db::Db,
@@ -188,9 +188,9 @@ macro_rules! visible {
 use visible;
 
 /// A snippet that the user sees.
-pub async fn get(app: &App, user: &User, id: Uuid) -> Result<Whole, Error> {
+pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<Whole, Error> {
     let (organizations, projects) = reach(user);
-    let rows = app
+    let rows = context
         .db
         .query(
             visible!("s.sql, ", "and s.id = $4"),
@@ -307,15 +307,6 @@ pub async fn project(db: &Db, id: Uuid) -> Result<Project, Error> {
         reference,
         organization: OrganizationId(row.get(2)),
     })
-}
-
-/// Forgets those of a project that is removed.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    transaction
-        .execute("delete from snippets where project_id = $1", &[&project.0])
-        .await
-        .context("forgetting snippets")
-        .map(drop)
 }
 
 fn reach(user: &User) -> (Option<Vec<i64>>, Option<Vec<i64>>) {

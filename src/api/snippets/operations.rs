@@ -5,12 +5,11 @@ use serde::Deserialize;
 
 use super::{Direction, Order, Page, Sort, Whole};
 use crate::{
-    api::snippets,
-    app::App,
+    api::{context::ApiContext, snippets},
     base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{OauthScope as S, Permission as P, User},
-        http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, needs},
+        access::{OauthScope as S, Permission as P, User, needs},
+        http::{Endpoint, Json, PathId, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -52,7 +51,11 @@ fn whole_page() -> u32 {
     PAGE_MAX
 }
 
-async fn list(user: User, app: App, Query(query): Query<ListQuery>) -> Result<Json<Page>, Error> {
+async fn list(
+    user: User,
+    context: ApiContext,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<Page>, Error> {
     if !(1..=PAGE_MAX).contains(&query.limit) {
         return Err(Error::invalid("limit", format!("expected 1 to {PAGE_MAX}")));
     }
@@ -62,7 +65,7 @@ async fn list(user: User, app: App, Query(query): Query<ListQuery>) -> Result<Js
     };
     Ok(Json(
         snippets::list(
-            &app,
+            &context,
             &user,
             query.project_ref.as_ref(),
             order,
@@ -84,6 +87,6 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(PathId(id): PathId, user: User, app: App) -> Result<Json<Whole>, Error> {
-    Ok(Json(snippets::get(&app, &user, id).await?))
+async fn get(PathId(id): PathId, user: User, context: ApiContext) -> Result<Json<Whole>, Error> {
+    Ok(Json(snippets::get(&context, &user, id).await?))
 }

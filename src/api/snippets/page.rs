@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{Snippet, reach, read, visible};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         error::{Context, Error},
         ids::ProjectRef,
@@ -107,7 +107,7 @@ macro_rules! page {
 
 /// A page of the snippets that the user sees, `limit` long at most.
 pub async fn list(
-    app: &App,
+    context: &ApiContext,
     user: &User,
     project: Option<&ProjectRef>,
     order: Order,
@@ -126,7 +126,7 @@ pub async fn list(
     let (organizations, projects) = reach(user);
     let project = project.map(ProjectRef::as_str);
     // One more tells whether there is another page.
-    let rows = app
+    let rows = context
         .db
         .query(
             sql,

@@ -12,12 +12,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::Digest;
-use crate::base::{
-    clock::Entropy,
-    db::Db,
-    error::{Context, Error},
-    ids::UserId,
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::UserId,
+    },
+    platform::access::credential::SecretDigest,
 };
 
 /// How long the token waits to be fetched.
@@ -212,8 +214,8 @@ pub async fn fetch(
     })
 }
 
-fn digest(session: Uuid, code: &str) -> Digest {
-    Digest::of(&format!(
+fn digest(session: Uuid, code: &str) -> SecretDigest {
+    SecretDigest::of(&format!(
         "cli login {session} {}",
         code.trim().to_ascii_lowercase()
     ))

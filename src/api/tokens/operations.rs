@@ -20,20 +20,18 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    api::tokens,
-    app::App,
+    api::{context::ApiContext, tokens},
     base::{
         error::Error,
         ids::{OrgSlug, ProjectRef, TokenId},
     },
     platform::{
-        access::{Permission, Permissions, User},
+        access::{Access, Permission, Permissions, User},
         audit::Recorder,
-        http::{
-            Access, Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount,
-        },
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
         rate_limits::STANDARD,
+        tables::Table,
     },
 };
 
@@ -67,8 +65,8 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, app: App) -> Result<Json<Vec<Token>>, Error> {
-    Ok(Json(tokens::list(&app.db, user.id).await?))
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Token>>, Error> {
+    Ok(Json(tokens::list(&context.db, user.id).await?))
 }
 
 static GET: Endpoint = Endpoint {
@@ -83,8 +81,8 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(Named(token): Named, user: User, app: App) -> Result<Json<Token>, Error> {
-    Ok(Json(tokens::get(&app.db, user.id, token).await?))
+async fn get(Named(token): Named, user: User, context: ApiContext) -> Result<Json<Token>, Error> {
+    Ok(Json(tokens::get(&context.db, user.id, token).await?))
 }
 
 static CREATE: Endpoint = Endpoint {
@@ -180,11 +178,11 @@ impl CreatedToken {
 
 async fn create(
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
 ) -> Result<Created<CreatedToken>, Error> {
-    let now = app.clock.now();
+    let now = context.clock.now();
     let expires_at = match (request.expires_at, request.expires_in_days) {
         (Some(_), Some(_)) => {
             return Err(Error::invalid(
@@ -203,10 +201,10 @@ async fn create(
             ));
         }
     };
-    let grant = request.draft.draft()?.resolve(&app.db, user.id).await?;
-    let minted = scoped::mint(&app.entropy);
+    let grant = request.draft.draft()?.resolve(&context.db, user.id).await?;
+    let minted = scoped::mint(&context.entropy);
     let token = scoped::create(
-        &app.db,
+        &context.db,
         user.id,
         &request.name,
         &minted,
@@ -233,13 +231,13 @@ static REVOKE: Endpoint = Endpoint {
 async fn revoke(
     Named(token): Named,
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    tokens::get(&app.db, user.id, token).await?;
-    tokens::revoke(&app.db, token, app.clock.now(), Some(&audit)).await?;
-    app.forget("tokens");
-    notifications::settle(&app.db).await?;
+    tokens::get(&context.db, user.id, token).await?;
+    tokens::revoke(&context.db, token, context.clock.now(), Some(&audit)).await?;
+    context.table_changed(Table::Tokens);
+    notifications::settle(&context.db).await?;
     Ok(Done)
 }
 
@@ -278,7 +276,7 @@ struct SimulateRequest {
 
 async fn simulate(
     user: User,
-    app: App,
+    context: ApiContext,
     Json(request): Json<SimulateRequest>,
 ) -> Result<Json<Simulation>, Error> {
     let token = match request.token_id {
@@ -297,7 +295,7 @@ async fn simulate(
         body: body.as_bytes(),
     };
     Ok(Json(
-        simulate::simulate(&app, &user, token, imagined, request.address).await?,
+        simulate::simulate(&context, &user, token, imagined, request.address).await?,
     ))
 }
 
@@ -328,7 +326,7 @@ fn month() -> u32 {
 async fn used_for(
     Named(token): Named,
     user: User,
-    app: App,
+    context: ApiContext,
     Query(query): Query<UsageQuery>,
 ) -> Result<Json<Usage>, Error> {
     if !(1..=usage::DAYS_MAX).contains(&query.days) {
@@ -337,7 +335,7 @@ async fn used_for(
             format!("expected 1 to {}", usage::DAYS_MAX),
         ));
     }
-    let scope = tokens::get(&app.db, user.id, token).await?.scope;
+    let scope = tokens::get(&context.db, user.id, token).await?.scope;
     let held = scope.map(|scope| {
         scope
             .permissions
@@ -346,7 +344,7 @@ async fn used_for(
             .collect::<Permissions>()
     });
     Ok(Json(
-        usage::usage(&app.db, token, held, query.days, app.clock.now()).await?,
+        usage::usage(&context.db, token, held, query.days, context.clock.now()).await?,
     ))
 }
 
@@ -385,10 +383,16 @@ struct DeviceQuery {
 
 async fn fetch_login(
     Session(session): Session,
-    app: App,
+    context: ApiContext,
     Query(query): Query<DeviceQuery>,
 ) -> Result<Json<Fetched>, Error> {
     Ok(Json(
-        cli_login::fetch(&app.db, session, &query.device_code, app.clock.now()).await?,
+        cli_login::fetch(
+            &context.db,
+            session,
+            &query.device_code,
+            context.clock.now(),
+        )
+        .await?,
     ))
 }

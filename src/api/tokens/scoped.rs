@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 use serde_json::json;
-use tokio_postgres::Row;
 
 use super::{LIFE_DAYS_MAX, Minted, Token};
 use crate::{
@@ -14,7 +13,7 @@ use crate::{
         clock::Entropy,
         db::Db,
         error::{Context, Error},
-        ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
+        ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     },
     platform::{
         access::{Grant, Level, Permission, Permissions, Reach},
@@ -285,60 +284,18 @@ pub async fn create(
     super::get(db, owner, TokenId(id)).await
 }
 
-/// The grant in a row's columns `reach`, `permissions`, `organizations`, `projects`, `networks`, `not_before`, the first
-/// of which is `column`. `None` for a classic token.
-pub(crate) fn read(row: &Row, column: usize) -> Result<Option<Grant>, Error> {
-    let Some(reach) = row.get::<_, Option<&str>>(column) else {
-        return Ok(None);
-    };
-    let ids = |column| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
-    let mut organizations = ids(column + 2).into_iter().map(OrganizationId);
-    let reach = match reach {
-        "account" => Reach::Account,
-        "organizations" => Reach::Organizations(organizations.collect()),
-        "projects" => Reach::Projects {
-            organization: organizations
-                .next()
-                .ok_or("no organization")
-                .context("reading a scoped token")?,
-            projects: ids(column + 3).into_iter().map(ProjectId).collect(),
-        },
-        unknown => {
-            return Err(Error::internal(
-                "reading a scoped token",
-                format!("unknown reach {unknown}"),
-            ));
-        }
-    };
-    // A name that this version does not know permits nothing here.
-    let permissions = row
-        .get::<_, Vec<&str>>(column + 1)
-        .into_iter()
-        .filter_map(Permission::from_name)
-        .collect();
-    let networks = row
-        .get::<_, Vec<&str>>(column + 4)
-        .into_iter()
-        .map(str::parse)
-        .collect::<Result<_, _>>();
-    Ok(Some(Grant {
-        permissions,
-        reach,
-        networks: networks.context("reading a scoped token")?,
-        not_before: row.get(column + 5),
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::ProjectId;
 
     #[test]
     fn a_minted_scoped_token_is_marked() {
         for seed in 0..100 {
             let minted = mint(&Entropy::seeded(seed));
             assert!(
-                minted.expose().starts_with("sbp_fc") && super::super::well_formed(minted.expose()),
+                minted.expose().starts_with("sbp_fc")
+                    && crate::platform::access::credential::well_formed(minted.expose()),
                 "{}",
                 minted.expose()
             );

@@ -7,15 +7,14 @@ use serde::Serialize;
 
 use super::scoped::Draft;
 use crate::{
-    api::endpoints,
-    app::App,
+    api::{context::ApiContext, endpoints},
     base::{
         error::{Credential, Denial, Error},
         ids::TokenId,
     },
     platform::{
-        access::{AnyOf, Standing, User},
-        http::{Access, Imagined, Rehearsal, rehearse},
+        access::{Access, AnyOf, Standing, User},
+        http::{Imagined, Rehearsal, rehearse},
     },
 };
 
@@ -84,21 +83,21 @@ pub struct Simulation {
 
 /// What `request` would get with `token`, a token of `owner`.
 pub async fn simulate(
-    app: &App,
+    context: &ApiContext,
     owner: &User,
     token: Token,
     request: Imagined<'_>,
     address: Option<IpAddr>,
 ) -> Result<Simulation, Error> {
     let holder = match token {
-        Token::Made(id) => app
+        Token::Made(id) => context
             .directory
             .holder(owner.id, id, address)
             .await?
             .ok_or(Error::NotFound)?,
         Token::Draft(draft) => {
-            let grant = draft.resolve(&app.db, owner.id).await?;
-            let holds = grant.has_begun(app.clock.now())
+            let grant = draft.resolve(&context.db, owner.id).await?;
+            let holds = grant.has_begun(context.clock.now())
                 && address.is_none_or(|address| grant.admits(address));
             holds.then(|| {
                 Arc::new(User {
@@ -117,7 +116,7 @@ pub async fn simulate(
     };
     let (method, path) = (request.method.to_owned(), request.path.to_owned());
     Ok(
-        match rehearse(app, endpoints::all(), holder, request).await? {
+        match rehearse(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
             None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
         },
@@ -159,9 +158,7 @@ impl Simulation {
 
     fn refused(rule: Rule, error: &Error) -> Self {
         let missing = match error {
-            Error::Forbidden(Denial::Permissions(missing)) => {
-                missing.iter().map(|permission| permission.name()).collect()
-            }
+            Error::Forbidden(Denial::Permissions(missing)) => missing.clone(),
             _ => Vec::new(),
         };
         Self {

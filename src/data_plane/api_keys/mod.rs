@@ -16,15 +16,18 @@ pub use form::Kind;
 
 use self::form::Legacy;
 use crate::{
-    api::tokens::Digest,
-    app::App,
     base::{
         db,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects,
-    platform::{access::Project, audit::Recorder, notifications},
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::{Project, credential::SecretDigest},
+        audit::Recorder,
+        notifications,
+        tables::Table,
+    },
 };
 
 /// Keys a project can have, besides the legacy ones.
@@ -126,9 +129,13 @@ macro_rules! keys {
 }
 
 /// The keys of a project: the legacy ones, then the others in the order they were made.
-pub async fn list(app: &App, project: &Project, reveal: bool) -> Result<Vec<ApiKey>, Error> {
-    let ring = ring(app, project).await?;
-    let rows = app
+pub async fn list(
+    context: &DataPlaneContext,
+    project: &Project,
+    reveal: bool,
+) -> Result<Vec<ApiKey>, Error> {
+    let ring = ring(context, project).await?;
+    let rows = context
         .db
         .query(
             keys!("order by inserted_at, kind, id limit $2"),
@@ -138,7 +145,7 @@ pub async fn list(app: &App, project: &Project, reveal: bool) -> Result<Vec<ApiK
         .context("listing keys")?;
     let made = rows
         .iter()
-        .map(|row| Ok(Held::read(app, project.id, row)?.shown(reveal)));
+        .map(|row| Ok(Held::read(context, project.id, row)?.shown(reveal)));
     Legacy::ALL
         .into_iter()
         .map(|legacy| Ok(ring.legacy(project, legacy, reveal)))
@@ -147,27 +154,32 @@ pub async fn list(app: &App, project: &Project, reveal: bool) -> Result<Vec<ApiK
 }
 
 /// One key.
-pub async fn get(app: &App, project: &Project, id: Uuid, reveal: bool) -> Result<ApiKey, Error> {
-    ring(app, project).await?;
-    let rows = app
+pub async fn get(
+    context: &DataPlaneContext,
+    project: &Project,
+    id: Uuid,
+    reveal: bool,
+) -> Result<ApiKey, Error> {
+    ring(context, project).await?;
+    let rows = context
         .db
         .query(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("reading a key")?;
-    Ok(Held::read(app, project.id, rows.first().ok_or(Error::NotFound)?)?.shown(reveal))
+    Ok(Held::read(context, project.id, rows.first().ok_or(Error::NotFound)?)?.shown(reveal))
 }
 
 /// Makes a key. Who makes one may see it.
 pub async fn create(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     new: NewKey,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
-    let now = app.clock.now();
-    ring(app, project).await?;
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    ring(context, project).await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("making a key")?;
     lock(&transaction, project.id).await?;
     let sql = "select count(*) from api_keys where project_id = $1";
@@ -181,34 +193,34 @@ pub async fn create(
             format!("A project can have {KEYS_MAX} API keys").into(),
         ));
     }
-    let held = insert(app, &transaction, project.id, new, now).await?;
+    let held = insert(context, &transaction, project.id, new, now).await?;
     audit
         .write_in(&transaction, 201, (None, Some(held.told())), now)
         .await?;
     transaction.commit().await.context("making a key")?;
-    app.forget("api_keys");
+    context.table_changed(Table::ApiKeys);
     Ok(held.shown(reveal))
 }
 
 /// Changes what is said about a key. The key itself stays as it is.
 pub async fn update(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     id: Uuid,
     change: Change,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
-    let now = app.clock.now();
-    ring(app, project).await?;
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    ring(context, project).await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("changing a key")?;
     lock(&transaction, project.id).await?;
     let row = transaction
         .query_opt(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("changing a key")?;
-    let mut held = Held::read(app, project.id, &row.ok_or(Error::NotFound)?)?;
+    let mut held = Held::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
     let before = held.told();
     held.name = change.name.unwrap_or(held.name);
     held.description = change.description.unwrap_or(held.description);
@@ -230,23 +242,23 @@ pub async fn update(
 
 /// Removes a key, and tells which it was.
 pub async fn remove(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     id: Uuid,
     why: Removal,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
-    let now = app.clock.now();
-    ring(app, project).await?;
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    ring(context, project).await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("removing a key")?;
     lock(&transaction, project.id).await?;
     let row = transaction
         .query_opt(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("removing a key")?;
-    let held = Held::read(app, project.id, &row.ok_or(Error::NotFound)?)?;
+    let held = Held::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
     transaction
         .execute("delete from api_keys where id = $1", &[&id])
         .await
@@ -260,21 +272,21 @@ pub async fn remove(
         .write_in(&transaction, 200, (Some(held.told()), Some(after)), now)
         .await?;
     transaction.commit().await.context("removing a key")?;
-    app.forget("api_keys");
+    context.table_changed(Table::ApiKeys);
     // No node lets anybody in with it any more when this is answered.
-    notifications::settle(&app.db).await?;
+    notifications::settle(&context.db).await?;
     Ok(held.shown(reveal))
 }
 
 /// The keys that a project's services accept.
 #[derive(Debug, Default)]
-pub struct Accepted(Vec<Digest>);
+pub struct Accepted(Vec<SecretDigest>);
 
 impl Accepted {
     /// Whether this is one of them. Takes the same time whichever it is, and whether it is one.
     pub fn has(&self, key: &str) -> bool {
-        let sent = Digest::of(key);
-        let same = |digest: &Digest| {
+        let sent = SecretDigest::of(key);
+        let same = |digest: &SecretDigest| {
             constant_time::verify_slices_are_equal(digest.as_bytes(), sent.as_bytes()).is_ok()
         };
         self.0
@@ -285,53 +297,56 @@ impl Accepted {
 
 /// The keys that a project's services accept at the moment.
 pub async fn accepted(
-    app: &App,
+    context: &DataPlaneContext,
     project: ProjectId,
     reference: &ProjectRef,
 ) -> Result<Accepted, Error> {
     let doing = "reading a project's keys";
     let sql = "select jwt_secret, legacy_enabled, created_at from key_rings where project_id = $1";
-    let rows = app.db.query(sql, &[&project.0]).await.context(doing)?;
+    let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
     let Some(ring) = rows.first() else {
         return Ok(Accepted::default());
     };
     let mut all = Vec::new();
     if ring.get(1) {
-        let secret = app
+        let secret = context
             .settings
             .sealing
             .open(&jwt_secret_of(project), ring.get(0))?;
         let digest = |legacy: Legacy| {
-            Digest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
+            SecretDigest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
         };
         all.extend(Legacy::ALL.map(digest));
     }
     let sql = "select digest from api_keys where project_id = $1 limit $2";
-    let made = app
+    let made = context
         .db
         .query(sql, &[&project.0, &KEYS_MAX])
         .await
         .context(doing)?;
-    all.extend(made.iter().filter_map(|row| Digest::stored(row.get(0))));
+    all.extend(
+        made.iter()
+            .filter_map(|row| SecretDigest::stored(row.get(0))),
+    );
     Ok(Accepted(all))
 }
 
 /// Whether the project's services accept the legacy keys.
-pub async fn legacy_enabled(app: &App, project: &Project) -> Result<bool, Error> {
-    Ok(ring(app, project).await?.legacy_enabled)
+pub async fn legacy_enabled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+    Ok(ring(context, project).await?.legacy_enabled)
 }
 
 /// Says whether they do.
 pub async fn enable_legacy(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     enabled: bool,
     audit: &Recorder,
 ) -> Result<(), Error> {
     let doing = "switching legacy keys";
-    let now = app.clock.now();
-    ring(app, project).await?;
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    ring(context, project).await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let before = lock(&transaction, project.id).await?;
     transaction
@@ -346,21 +361,21 @@ pub async fn enable_legacy(
         .write_in(&transaction, 200, (told(before), told(enabled)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("key_rings");
-    notifications::settle(&app.db).await
+    context.table_changed(Table::KeyRings);
+    notifications::settle(&context.db).await
 }
 
 /// Gives a project what it has once, and its first keys, unless it has them.
 pub async fn make_first(
-    app: &App,
+    context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let sealed = app.settings.sealing.seal(
-        &app.entropy,
+    let sealed = context.settings.sealing.seal(
+        &context.entropy,
         &jwt_secret_of(project),
-        &form::mint_jwt_secret(&app.entropy),
+        &form::mint_jwt_secret(&context.entropy),
     )?;
     let sql = "insert into key_rings (project_id, jwt_secret, created_at) values ($1, $2, $3) on conflict do nothing";
     if transaction
@@ -379,7 +394,7 @@ pub async fn make_first(
         (Kind::Secret, Some(service_role)),
     ] {
         insert(
-            app,
+            context,
             transaction,
             project,
             NewKey {
@@ -395,20 +410,11 @@ pub async fn make_first(
     Ok(())
 }
 
-/// Forgets the keys of a project that is removed.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    transaction
-        .execute("delete from key_rings where project_id = $1", &[&project.0])
-        .await
-        .context("forgetting a project's keys")
-        .map(drop)
-}
-
 /// What the project has once. One from before there were keys gets it now.
-async fn ring(app: &App, project: &Project) -> Result<Ring, Error> {
+async fn ring(context: &DataPlaneContext, project: &Project) -> Result<Ring, Error> {
     let sql = "select p.desired, r.jwt_secret, r.legacy_enabled, r.created_at \
                from projects p left join key_rings r on r.project_id = p.id where p.id = $1";
-    let mut rows = app
+    let mut rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -417,8 +423,8 @@ async fn ring(app: &App, project: &Project) -> Result<Ring, Error> {
         .first()
         .is_some_and(|row| row.get::<_, Option<&[u8]>>(1).is_none())
     {
-        make_late(app, project).await?;
-        rows = app
+        make_late(context, project).await?;
+        rows = context
             .db
             .query(sql, &[&project.id.0])
             .await
@@ -431,7 +437,7 @@ async fn ring(app: &App, project: &Project) -> Result<Ring, Error> {
     let sealed = row
         .get::<_, Option<&[u8]>>(1)
         .ok_or_else(projects::removed)?;
-    let jwt_secret = app
+    let jwt_secret = context
         .settings
         .sealing
         .open(&jwt_secret_of(project.id), sealed)?;
@@ -442,8 +448,8 @@ async fn ring(app: &App, project: &Project) -> Result<Ring, Error> {
     })
 }
 
-async fn make_late(app: &App, project: &Project) -> Result<(), Error> {
-    let mut client = app.db.client().await?;
+async fn make_late(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
+    let mut client = context.db.client().await?;
     let transaction = client
         .transaction()
         .await
@@ -455,7 +461,7 @@ async fn make_late(app: &App, project: &Project) -> Result<(), Error> {
         .await
         .context("making a project's first keys")?
         .ok_or_else(projects::removed)?;
-    make_first(app, &transaction, project.id, app.clock.now()).await?;
+    make_first(context, &transaction, project.id, context.clock.now()).await?;
     transaction
         .commit()
         .await
@@ -473,7 +479,7 @@ async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<bool,
 }
 
 async fn insert(
-    app: &App,
+    context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,
     new: NewKey,
@@ -486,13 +492,14 @@ async fn insert(
         template,
     } = new;
     check_template(kind, template.as_ref())?;
-    let (id, key) = (app.entropy.uuid(), kind.mint(&app.entropy));
-    let sealed = app
-        .settings
-        .sealing
-        .seal(&app.entropy, &place(project, kind, id), &key)?;
+    let (id, key) = (context.entropy.uuid(), kind.mint(&context.entropy));
+    let sealed =
+        context
+            .settings
+            .sealing
+            .seal(&context.entropy, &place(project, kind, id), &key)?;
     let claims = template.clone().map(Value::Object);
-    let digest = Digest::of(key.expose_secret());
+    let digest = SecretDigest::of(key.expose_secret());
     let sql = "insert into api_keys (id, project_id, kind, name, description, template, sealed, digest, inserted_at, updated_at) \
                values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)";
     let inserted = transaction
@@ -572,7 +579,7 @@ impl Ring {
 }
 
 impl Held {
-    fn read(app: &App, project: ProjectId, row: &Row) -> Result<Self, Error> {
+    fn read(context: &DataPlaneContext, project: ProjectId, row: &Row) -> Result<Self, Error> {
         let kind = match row.get(1) {
             "publishable" => Kind::Publishable,
             _ => Kind::Secret,
@@ -588,7 +595,7 @@ impl Held {
             name: row.get(2),
             description: row.get(3),
             template,
-            key: app
+            key: context
                 .settings
                 .sealing
                 .open(&place(project, kind, id), row.get(5))?,
@@ -623,5 +630,5 @@ impl Held {
 }
 
 fn hash(key: &SecretString) -> String {
-    hex::encode(Digest::of(key.expose_secret()).as_bytes())
+    hex::encode(SecretDigest::of(key.expose_secret()).as_bytes())
 }

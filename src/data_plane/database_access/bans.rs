@@ -7,12 +7,11 @@ use ipnet::{IpNet, Ipv6Net};
 use serde_json::json;
 
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects,
+    data_plane::{context::DataPlaneContext, projects},
     platform::{access::Project, audit::Recorder},
 };
 
@@ -32,23 +31,25 @@ pub fn block(address: IpAddr) -> IpNet {
 
 /// Bans a block of addresses from a project's database until then.
 pub async fn ban(
-    app: &App,
+    context: &DataPlaneContext,
     project: ProjectId,
     reference: &ProjectRef,
     block: IpNet,
     until: DateTime<Utc>,
 ) -> Result<(), Error> {
     let doing = "banning an address";
-    app.doors.ban(reference, block, until);
+    context.doors.ban(reference, block, until);
     let sql = "delete from network_bans where project_id = $1 and until <= $2";
-    app.db
-        .query(sql, &[&project.0, &app.clock.now()])
+    context
+        .db
+        .query(sql, &[&project.0, &context.clock.now()])
         .await
         .context(doing)?;
     let sql = "insert into network_bans (project_id, address, until) select $1, $2::text::inet, $3 \
                where (select count(*) from network_bans where project_id = $1) < $4 \
                on conflict (project_id, address) do update set until = excluded.until";
-    app.db
+    context
+        .db
         .query(sql, &[&project.0, &block.to_string(), &until, &BANS_MAX])
         .await
         .context(doing)?;
@@ -56,12 +57,12 @@ pub async fn ban(
 }
 
 /// The addresses and networks that are banned now.
-pub async fn list(app: &App, project: &Project) -> Result<Vec<String>, Error> {
+pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<String>, Error> {
     let sql = "select text(b.address), p.desired from projects p left join network_bans b on b.project_id = p.id and b.until > $2 \
                where p.id = $1 order by b.address limit $3";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.id.0, &app.clock.now(), &BANS_MAX])
+        .query(sql, &[&project.id.0, &context.clock.now(), &BANS_MAX])
         .await
         .context("listing bans")?;
     if rows
@@ -90,13 +91,13 @@ fn shown(address: &str) -> String {
 
 /// Lifts the bans that touch these networks, on every node from now on.
 pub async fn lift(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     networks: &[IpNet],
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("lifting bans", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("lifting bans", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select from projects where id = $1 and desired <> 'removed' for share";
     transaction

@@ -12,13 +12,13 @@ use tokio_postgres::Client;
 
 use super::LOGIN_ROLE_PREFIX;
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::ProjectRef,
     },
     data_plane::{
         clusters::{ClusterError, QUIET},
+        context::DataPlaneContext,
         projects,
     },
     platform::access::Project,
@@ -40,16 +40,20 @@ pub struct LoginRole {
 }
 
 /// Makes one: the owner's right hand, or one that only reads.
-pub async fn create(app: &App, project: &Project, read_only: bool) -> Result<LoginRole, Error> {
-    projects::target(app, project).await?;
-    let admin = admin(app, project).await?;
+pub async fn create(
+    context: &DataPlaneContext,
+    project: &Project,
+    read_only: bool,
+) -> Result<LoginRole, Error> {
+    projects::target(context, project).await?;
+    let admin = admin(context, project).await?;
     let kind = if read_only { "read_only" } else { "postgres" };
     let role = format!(
         "{LOGIN_ROLE_PREFIX}{kind}_{}_{}",
         project.reference,
-        app.entropy.letters(8)
+        context.entropy.letters(8)
     );
-    let password = SecretString::from(app.entropy.letters(PASSWORD_LETTERS));
+    let password = SecretString::from(context.entropy.letters(PASSWORD_LETTERS));
     let verifier = projects::verifier(password.clone()).await?;
     sweep(&admin, &project.reference, ROLES_MAX - 1).await?;
     // The server's clock decides when it is too late to log in.
@@ -82,14 +86,14 @@ pub async fn create(app: &App, project: &Project, read_only: bool) -> Result<Log
         "begin; create role {name} login {inherit} {bypass} password {verifier} valid until {until}; {grants}; commit"
     );
     admin.batch_execute(&sql).await.context(MAKING)?;
-    expire(app, project.clone());
+    expire(context, project.clone());
     Ok(LoginRole { role, password })
 }
 
 /// Ends the sessions of all of them, and drops them.
-pub async fn remove_all(app: &App, project: &Project) -> Result<(), Error> {
-    projects::target(app, project).await?;
-    let admin = admin(app, project).await?;
+pub async fn remove_all(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
+    projects::target(context, project).await?;
+    let admin = admin(context, project).await?;
     let sql = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename ~ $1";
     admin
         .query(sql, &[&pattern(&project.reference)])
@@ -101,8 +105,9 @@ pub async fn remove_all(app: &App, project: &Project) -> Result<(), Error> {
 const MAKING: &str = "making a login role";
 const DROPPING: &str = "dropping login roles";
 
-async fn admin(app: &App, project: &Project) -> Result<Client, Error> {
-    app.clusters
+async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
+    context
+        .clusters
         .admin(&project.reference)
         .await
         .map_err(|error| match error {
@@ -145,12 +150,12 @@ async fn sweep(admin: &Client, project: &ProjectRef, kept: i64) -> Result<(), Er
 }
 
 /// Sweeps once this role's time is over, if somebody is still there to do it.
-fn expire(app: &App, project: Project) {
-    let app = app.clone();
+fn expire(context: &DataPlaneContext, project: Project) {
+    let context = context.clone();
     tokio::spawn(async move {
         sleep(TTL + Duration::from_secs(1)).await;
         // Paused, removed or elsewhere by now: then nobody can log in, and the next one that is made sweeps.
-        if let Ok(admin) = app.clusters.admin(&project.reference).await
+        if let Ok(admin) = context.clusters.admin(&project.reference).await
             && let Err(error) = sweep(&admin, &project.reference, ROLES_MAX).await
         {
             tracing::warn!(project = %project.reference, %error, "login roles were not dropped");

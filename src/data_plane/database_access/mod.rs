@@ -12,18 +12,16 @@ use std::net::IpAddr;
 
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
-use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 pub use self::doors::Doors;
 use self::doors::Rules;
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects::Status,
+    data_plane::{context::DataPlaneContext, projects::Status},
 };
 
 /// How the names of login roles for clients begin.
@@ -55,19 +53,23 @@ pub struct Door {
 /// The door of a project for an address, unless there is no such project.
 ///
 /// While the control database is away, by the rules as they were last read here. [`Error::Unavailable`] if they are not known.
-pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Option<Door>, Error> {
-    let (now, ticks) = (app.clock.now(), app.clock.ticks());
-    match rules(app, project).await {
+pub async fn door(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+    address: IpAddr,
+) -> Result<Option<Door>, Error> {
+    let (now, ticks) = (context.clock.now(), context.clock.ticks());
+    match rules(context, project).await {
         Ok(Some(rules)) => {
             let door = rules.door(address, now);
-            app.doors.keep(project, rules, ticks);
+            context.doors.keep(project, rules, ticks);
             Ok(Some(door))
         }
         Ok(None) => {
-            app.doors.forget(project);
+            context.doors.forget(project);
             Ok(None)
         }
-        Err(error @ Error::Unavailable { .. }) => app
+        Err(error @ Error::Unavailable { .. }) => context
             .doors
             .last(project, ticks)
             .map(|rules| Some(rules.door(address, now)))
@@ -76,15 +78,18 @@ pub async fn door(app: &App, project: &ProjectRef, address: IpAddr) -> Result<Op
     }
 }
 
-async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> {
+async fn rules(context: &DataPlaneContext, project: &ProjectRef) -> Result<Option<Rules>, Error> {
     let doing = "looking up a project's door";
     let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), n.allowed::text[], \
                array(select text(b.address) from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
                array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3) \
                from projects p left join project_networks n on n.project_id = p.id where p.ref = $1 and p.desired <> 'removed'";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.as_str(), &app.clock.now(), &bans::BANS_MAX])
+        .query(
+            sql,
+            &[&project.as_str(), &context.clock.now(), &bans::BANS_MAX],
+        )
         .await
         .context(doing)?;
     let Some(row) = rows.first() else {
@@ -102,7 +107,7 @@ async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> 
         id: ProjectId(row.get(0)),
         status: Status::read(row, 1)?,
         asleep: row.get(2),
-        here: row.get::<_, Uuid>(3) == app.settings.node,
+        here: row.get::<_, Uuid>(3) == context.settings.node,
         tls_required: row.get(4),
         allowed: row
             .get::<_, Option<Vec<&str>>>(5)
@@ -110,18 +115,4 @@ async fn rules(app: &App, project: &ProjectRef) -> Result<Option<Rules>, Error> 
             .transpose()?,
         bans: networks(row.get(6))?.into_iter().zip(until).collect(),
     }))
-}
-
-/// Forgets what was said about a project that is removed.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    for sql in [
-        "delete from project_networks where project_id = $1",
-        "delete from network_bans where project_id = $1",
-    ] {
-        transaction
-            .execute(sql, &[&project.0])
-            .await
-            .context("forgetting a project's networks")?;
-    }
-    Ok(())
 }

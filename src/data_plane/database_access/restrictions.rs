@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
     },
-    data_plane::projects,
+    data_plane::{context::DataPlaneContext, projects},
     platform::{access::Project, audit::Recorder},
 };
 
@@ -77,8 +76,8 @@ macro_rules! rules {
 }
 
 /// What holds for a project.
-pub async fn get(app: &App, project: &Project) -> Result<Rules, Error> {
-    let rows = app
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Rules, Error> {
+    let rows = context
         .db
         .query(rules!(""), &[&project.id.0])
         .await
@@ -88,14 +87,14 @@ pub async fn get(app: &App, project: &Project) -> Result<Rules, Error> {
 
 /// Changes it. Returns what held before, and what holds from now on, everywhere. `status` is what the request will be answered.
 pub async fn change(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     status: i16,
     audit: &Recorder,
     alter: impl FnOnce(&mut Rules) -> Result<(), Error> + Send,
 ) -> Result<(Rules, Rules), Error> {
-    let (doing, now) = ("changing a project's networks", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("changing a project's networks", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let row = transaction
         .query_opt(rules!(" for update of p"), &[&project.id.0])

@@ -7,35 +7,17 @@ pub mod zone;
 
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use rustls::sign::CertifiedKey;
 use smol_str::SmolStr;
 use tokio_postgres::{Row, Transaction};
 
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
+        ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects,
+    data_plane::{context::DataPlaneContext, projects},
 };
-
-/// Takes a project's names from it, when it is removed.
-pub async fn forget(
-    transaction: &Transaction<'_>,
-    project: ProjectId,
-    organization: OrganizationId,
-    now: DateTime<Utc>,
-) -> Result<(), Error> {
-    vanity::release(transaction, project, organization, now).await?;
-    let sql = "delete from custom_hostnames where project_id = $1";
-    transaction
-        .execute(sql, &[&project.0])
-        .await
-        .context("forgetting a project's hostname")
-        .map(drop)
-}
 
 /// Keeps others from changing the names of a project until the transaction ends. Refuses one that was removed.
 async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
@@ -89,24 +71,26 @@ pub struct Hostname {
 }
 
 /// Every project that is there, with its names.
-pub async fn published(app: &App) -> Result<Vec<Published>, Error> {
+pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Error> {
     let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') and not is_blocked(c.host) \
                left join hostname_certificates k on k.hostname_id = c.id where p.desired <> 'removed'";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[])
         .await
         .context("reading the names of projects")?;
-    rows.iter().map(|row| read_published(app, row)).collect()
+    rows.iter()
+        .map(|row| read_published(context, row))
+        .collect()
 }
 
-fn read_published(app: &App, row: &Row) -> Result<Published, Error> {
+fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Error> {
     let host: Option<&str> = row.get(4);
     let certificate = match (row.get(7), row.get(8), row.get(9)) {
         (Some(chain), Some(sealed), Some(until)) => hostnames::certificates::open(
-            app,
+            context,
             row.get(6),
             chain,
             sealed,

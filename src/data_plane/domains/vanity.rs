@@ -8,14 +8,13 @@ use tokio_postgres::Transaction;
 
 use super::{hold, reserved, taken};
 use crate::{
-    app::App,
     base::{
         db,
         error::{Context, Error},
         ids::{Malformed, OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::projects,
-    platform::{access::Project, audit::Recorder, notifications},
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
 /// For how long a name that was let go is kept for the organization that had it: links to it are still about.
@@ -85,10 +84,10 @@ pub enum Used {
 }
 
 /// How a project is reached.
-pub async fn get(app: &App, project: &Project) -> Result<Used, Error> {
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, Error> {
     let sql = "select p.desired, v.name, c.host from projects p left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id where p.id = $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -99,7 +98,7 @@ pub async fn get(app: &App, project: &Project) -> Result<Used, Error> {
     }
     let (name, host): (Option<String>, Option<String>) = (row.get(1), row.get(2));
     let vanity =
-        || name.map(|name| Used::Vanity(format!("{name}.{}", app.settings.project_domain)));
+        || name.map(|name| Used::Vanity(format!("{name}.{}", context.settings.project_domain)));
     Ok(host
         .map(Used::Custom)
         .or_else(vanity)
@@ -107,14 +106,18 @@ pub async fn get(app: &App, project: &Project) -> Result<Used, Error> {
 }
 
 /// Whether a project could have this name. One that it has already, it could.
-pub async fn is_available(app: &App, project: &Project, name: &Name) -> Result<bool, Error> {
+pub async fn is_available(
+    context: &DataPlaneContext,
+    project: &Project,
+    name: &Name,
+) -> Result<bool, Error> {
     let sql = "select p.desired = 'removed', \
                not exists (select from vanity_subdomains v where v.name = $2 and v.project_id <> p.id) \
                and not exists (select from vanity_releases r where r.name = $2 and r.organization_id <> p.organization_id and r.until > $3), \
                exists (select from vanity_subdomains v where v.name = $2 and v.project_id = p.id) from projects p where p.id = $1";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.id.0, &name.0, &app.clock.now()])
+        .query(sql, &[&project.id.0, &name.0, &context.clock.now()])
         .await
         .context("looking for a vanity subdomain")?;
     let row = rows.first().ok_or(Error::NotFound)?;
@@ -127,13 +130,13 @@ pub async fn is_available(app: &App, project: &Project, name: &Name) -> Result<b
 
 /// Gives a project this name, in place of the one it may have. Returns it with its domain.
 pub async fn activate(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     name: &Name,
     audit: &Recorder,
 ) -> Result<String, Error> {
-    let (doing, now) = ("activating a vanity subdomain", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("activating a vanity subdomain", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     let (host, before) = taken(&transaction, project.id).await?;
@@ -168,8 +171,8 @@ pub async fn activate(
         .write_in(&transaction, 201, (before, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("vanity_subdomains");
-    Ok(name.within(&app.settings.project_domain))
+    context.table_changed(Table::VanitySubdomains);
+    Ok(name.within(&context.settings.project_domain))
 }
 
 /// Ends the keeping of a name that is the project's from now on, or finds that it is kept for others. Only once the name is
@@ -197,9 +200,13 @@ async fn take_back(
 }
 
 /// Takes a project's name from it. One that has none is as it should be.
-pub async fn deactivate(app: &App, project: &Project, audit: &Recorder) -> Result<(), Error> {
-    let (doing, now) = ("deactivating a vanity subdomain", app.clock.now());
-    let mut client = app.db.client().await?;
+pub async fn deactivate(
+    context: &DataPlaneContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let (doing, now) = ("deactivating a vanity subdomain", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     let before = release(&transaction, project.id, project.organization, now).await?;
@@ -212,9 +219,9 @@ pub async fn deactivate(app: &App, project: &Project, audit: &Recorder) -> Resul
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("vanity_subdomains");
+    context.table_changed(Table::VanitySubdomains);
     // No node serves it any more when this is answered.
-    notifications::settle(&app.db).await
+    notifications::settle(&context.db).await
 }
 
 /// Lets go of a project's name, which is kept for its organization for a while.

@@ -29,7 +29,6 @@ use super::{
     wire::Wire,
 };
 use crate::{
-    app::App,
     base::{
         clock::Ticks,
         error::Error,
@@ -38,6 +37,7 @@ use crate::{
     },
     data_plane::{
         clusters::ServerSocket,
+        context::DataPlaneContext,
         database_access,
         database_access::{Door, bans},
         projects,
@@ -95,7 +95,7 @@ enum Wish {
 
 /// Serves one connection to its end. `entry` is given back when it is logged in.
 pub(super) async fn serve(
-    app: &App,
+    context: &DataPlaneContext,
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Tls>,
@@ -109,7 +109,7 @@ pub(super) async fn serve(
     match opened {
         Ok(Ok(Wish::Session(Client::Plain(client), startup))) => {
             session(
-                app,
+                context,
                 Asked {
                     client,
                     peer,
@@ -124,7 +124,7 @@ pub(super) async fn serve(
         Ok(Ok(Wish::Session(Client::Tls(client), startup))) => {
             let sni = client.get_ref().1.server_name().map(str::to_owned);
             session(
-                app,
+                context,
                 Asked {
                     client,
                     peer,
@@ -136,16 +136,19 @@ pub(super) async fn serve(
             )
             .await;
         }
-        Ok(Ok(Wish::Cancel(key))) => cancel(app, key).await,
+        Ok(Ok(Wish::Cancel(key))) => cancel(context, key).await,
         Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => {
-            refuse(app, stream, &refusal).await
+            refuse(context, stream, &refusal).await
         }
         Ok(Ok(Wish::None(Some((Client::Tls(stream), refusal))))) => {
-            refuse(app, stream, &refusal).await
+            refuse(context, stream, &refusal).await
         }
         // Nobody is left to tell, or said nothing at all.
         Ok(Ok(Wish::None(None)) | Err(_)) => {}
-        Err(_) => app.metrics.router().count(Refusal::Late.outcome()),
+        Err(_) => context
+            .data_plane_metrics
+            .postgres_proxy
+            .count(Refusal::Late.outcome()),
     }
 }
 
@@ -224,8 +227,15 @@ async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Result<Open
 }
 
 /// Tells a client why it is turned away.
-async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(app: &App, mut stream: S, refusal: &Refusal) {
-    app.metrics.router().count(refusal.outcome());
+async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
+    context: &DataPlaneContext,
+    mut stream: S,
+    refusal: &Refusal,
+) {
+    context
+        .data_plane_metrics
+        .postgres_proxy
+        .count(refusal.outcome());
     let farewell = async {
         stream.write_all(&refusal.message()).await?;
         stream.shutdown().await?;
@@ -244,9 +254,9 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(app: &App, mut stream: S, ref
 }
 
 /// Passes a cancel request on to the server that knows the key, and to no other. Nobody is told whether there was one.
-async fn cancel(app: &App, key: CancelKey) {
-    app.metrics.router().count("cancel");
-    let Some(socket) = app.router.keys.lock().get(&key).cloned() else {
+async fn cancel(context: &DataPlaneContext, key: CancelKey) {
+    context.data_plane_metrics.postgres_proxy.count("cancel");
+    let Some(socket) = context.router.keys.lock().get(&key).cloned() else {
         return;
     };
     let asked = timeout(CONNECT, async {
@@ -269,24 +279,36 @@ struct Session<C> {
     _cancellable: Option<Cancellable>,
 }
 
-async fn session<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>, entry: Entry) {
+async fn session<C: AsyncRead + AsyncWrite + Unpin>(
+    context: &DataPlaneContext,
+    asked: Asked<C>,
+    entry: Entry,
+) {
     // Boxed, so that a session that waits does not carry the room its login took.
-    let begun = Box::pin(begin(app, asked)).await;
+    let begun = Box::pin(begin(context, asked)).await;
     drop(entry);
     let Some(mut session) = begun else { return };
-    app.metrics.router().count("session");
-    app.metrics.router().sessions.increment(1.0);
+    context.data_plane_metrics.postgres_proxy.count("session");
+    context
+        .data_plane_metrics
+        .postgres_proxy
+        .sessions
+        .increment(1.0);
     let early = std::mem::take(&mut session.early);
     let ended = pipe::run(
         &mut session.client,
         &mut session.server,
         early,
-        app.router.stopping(),
+        context.router.stopping(),
     )
     .await;
-    app.metrics.router().sessions.decrement(1.0);
+    context
+        .data_plane_metrics
+        .postgres_proxy
+        .sessions
+        .decrement(1.0);
     if ended == Ended::Stopped {
-        refuse(app, session.client, &Refusal::Stopping).await;
+        refuse(context, session.client, &Refusal::Stopping).await;
     } else {
         // What is still in a buffer of TLS, and its last words.
         let _ = timeout(FAREWELL, session.client.shutdown()).await;
@@ -295,7 +317,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(app: &App, asked: Asked<C>, 
 
 /// Finds the project's server and logs in there; or tells the client why not.
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
-    app: &App,
+    context: &DataPlaneContext,
     asked: Asked<C>,
 ) -> Option<Session<C>> {
     let Asked {
@@ -306,22 +328,22 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         startup,
     } = asked;
     let prepared = async {
-        let named = named::find(&startup, sni.as_deref(), &app.settings.project_domain)?;
+        let named = named::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
-        let door = admit(app, &named, peer, encrypted).await?;
-        let place = app
+        let door = admit(context, &named, peer, encrypted).await?;
+        let place = context
             .router
             .projects
             .take(door.id)
             .ok_or(Refusal::ProjectFull)?;
-        let socket = app.clusters.socket(&named.project);
+        let socket = context.clusters.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
     };
     let (named, door, place, socket, server, packet) = match prepared.await {
         Ok(prepared) => prepared,
         Err(refusal) => {
-            refuse(app, client, &refusal).await;
+            refuse(context, client, &refusal).await;
             return None;
         }
     };
@@ -332,7 +354,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     };
     let refusal = match timeout(LOGIN, login).await {
         Ok(Ok(Outcome::In(key))) => {
-            let cancellable = key.map(|key| Cancellable::new(app, key, socket));
+            let cancellable = key.map(|key| Cancellable::new(context, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
             return Some(Session {
                 client,
@@ -344,8 +366,11 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         }
         Ok(Ok(Outcome::Out { wrong_password })) => {
             if wrong_password {
-                app.metrics.router().count("wrong password");
-                note_failure(app, &door, &named.project, peer).await;
+                context
+                    .data_plane_metrics
+                    .postgres_proxy
+                    .count("wrong password");
+                note_failure(context, &door, &named.project, peer).await;
             }
             return None;
         }
@@ -359,23 +384,23 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         Ok(Err(_)) => return None,
         Err(_) => Refusal::Late,
     };
-    refuse(app, client.into_parts().0, &refusal).await;
+    refuse(context, client.into_parts().0, &refusal).await;
     None
 }
 
 /// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
 async fn admit(
-    app: &App,
+    context: &DataPlaneContext,
     named: &Named,
     peer: SocketAddr,
     encrypted: bool,
 ) -> Result<Door, Refusal> {
     let open = async {
         loop {
-            let door = door(app, named, peer.ip(), encrypted).await?;
+            let door = door(context, named, peer.ip(), encrypted).await?;
             match door.status {
                 Status::ActiveHealthy if !door.asleep => {
-                    match projects::note_use(app, door.id).await {
+                    match projects::note_use(context, door.id).await {
                         // Nothing puts a project to sleep while the control database is away.
                         Ok(()) | Err(Error::Unavailable { .. }) => return Ok(door),
                         Err(error) => return Err(fault(&error)),
@@ -392,12 +417,12 @@ async fn admit(
                 | Status::ActiveUnhealthy
                 | Status::Restoring
                 | Status::Restarting => {
-                    projects::wake(app, door.id, &named.project).await.map_err(
-                        |error| match error {
+                    projects::wake(context, door.id, &named.project)
+                        .await
+                        .map_err(|error| match error {
                             Error::Unavailable { .. } => Refusal::ControlAway,
                             _ => Refusal::Away,
-                        },
-                    )?;
+                        })?;
                 }
             }
         }
@@ -406,8 +431,13 @@ async fn admit(
 }
 
 /// The project's door, if its rules let this client through it.
-async fn door(app: &App, named: &Named, address: IpAddr, encrypted: bool) -> Result<Door, Refusal> {
-    let door = database_access::door(app, &named.project, address)
+async fn door(
+    context: &DataPlaneContext,
+    named: &Named,
+    address: IpAddr,
+    encrypted: bool,
+) -> Result<Door, Refusal> {
+    let door = database_access::door(context, &named.project, address)
         .await
         .map_err(|error| fault(&error))?
         .ok_or(Refusal::Unknown)?;
@@ -415,7 +445,7 @@ async fn door(app: &App, named: &Named, address: IpAddr, encrypted: bool) -> Res
         return Err(Refusal::Banned);
     }
     if !door.admitted
-        || !temporary_access::admits(app, door.id, &named.user, address)
+        || !temporary_access::admits(context, door.id, &named.user, address)
             .await
             .map_err(|error| fault(&error))?
     {
@@ -459,13 +489,19 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
 }
 
 /// Counts a wrong password against the address, and bans it when there were too many.
-async fn note_failure(app: &App, door: &Door, project: &ProjectRef, peer: SocketAddr) {
-    let (block, now): (_, Ticks) = (bans::block(peer.ip()), app.clock.ticks());
-    if !app.router.failures.note(door.id, block, now) {
+async fn note_failure(
+    context: &DataPlaneContext,
+    door: &Door,
+    project: &ProjectRef,
+    peer: SocketAddr,
+) {
+    let (block, now): (_, Ticks) = (bans::block(peer.ip()), context.clock.ticks());
+    if !context.router.failures.note(door.id, block, now) {
         return;
     }
     tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");
-    if let Err(error) = bans::ban(app, door.id, project, block, app.clock.now() + BAN).await {
+    if let Err(error) = bans::ban(context, door.id, project, block, context.clock.now() + BAN).await
+    {
         tracing::error!(%error, "an address could not be banned");
     }
 }

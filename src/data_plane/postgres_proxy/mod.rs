@@ -32,7 +32,6 @@ pub use self::tls::Tls;
 
 use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
 use crate::{
-    app::App,
     base::{
         ids::ProjectId,
         net::{
@@ -40,7 +39,7 @@ use crate::{
             connection_limit::{Place, Places},
         },
     },
-    data_plane::{clusters::ServerSocket, database_access::bans},
+    data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
 };
 
 /// Connections of all projects, logged in or not.
@@ -141,15 +140,15 @@ struct Entry {
 
 /// A session that can be cancelled, for as long as it is there.
 struct Cancellable {
-    app: App,
+    context: DataPlaneContext,
     key: CancelKey,
 }
 
 impl Cancellable {
-    fn new(app: &App, key: CancelKey, socket: ServerSocket) -> Self {
-        app.router.keys.lock().insert(key.clone(), socket);
+    fn new(context: &DataPlaneContext, key: CancelKey, socket: ServerSocket) -> Self {
+        context.router.keys.lock().insert(key.clone(), socket);
         Self {
-            app: app.clone(),
+            context: context.clone(),
             key,
         }
     }
@@ -157,44 +156,58 @@ impl Cancellable {
 
 impl Drop for Cancellable {
     fn drop(&mut self) {
-        self.app.router.keys.lock().remove(&self.key);
+        self.context.router.keys.lock().remove(&self.key);
     }
 }
 
 /// Takes connections until [`Router::stop`], then sees the sessions out.
-pub async fn run(app: App, listener: TcpListener, tls: Option<Tls>) {
+pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<Tls>) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&app, connections, stream, peer, tls.clone())
+        take(&context, connections, stream, peer, tls.clone())
     };
-    accept::run(listener, app.router.stopping(), ("databases", DRAIN), take).await;
+    accept::run(
+        listener,
+        context.router.stopping(),
+        ("databases", DRAIN),
+        take,
+    )
+    .await;
 }
 
 /// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
 fn take(
-    app: &App,
+    context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Tls>,
 ) {
-    let Some((connection, entry)) = enter(app, peer) else {
-        app.metrics.router().count(Refusal::Full.outcome());
+    let Some((connection, entry)) = enter(context, peer) else {
+        context
+            .data_plane_metrics
+            .postgres_proxy
+            .count(Refusal::Full.outcome());
         // As much as fits into the socket's buffer, which is empty.
         let _ = stream.try_write(&Refusal::Full.message());
         return;
     };
-    let app = app.clone();
+    let context = context.clone();
     connections.spawn(async move {
-        connection::serve(&app, stream, peer, tls, entry).await;
+        connection::serve(&context, stream, peer, tls, entry).await;
         drop(connection);
     });
 }
 
 /// A place among all connections, and one among those that log in.
-fn enter(app: &App, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
-    let connection = app.router.connections.clone().try_acquire_owned().ok()?;
-    let login = app.router.logins.clone().try_acquire_owned().ok()?;
-    let address = app.router.addresses.take(bans::block(peer.ip()))?;
+fn enter(context: &DataPlaneContext, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
+    let connection = context
+        .router
+        .connections
+        .clone()
+        .try_acquire_owned()
+        .ok()?;
+    let login = context.router.logins.clone().try_acquire_owned().ok()?;
+    let address = context.router.addresses.take(bans::block(peer.ip()))?;
     Some((
         connection,
         Entry {

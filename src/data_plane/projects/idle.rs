@@ -11,13 +11,12 @@ use tokio_postgres::Row;
 
 use super::{SETTLE_WAIT, Status, removed};
 use crate::{
-    app::App,
     base::{
         clock::Ticks,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::database_session::Target,
+    data_plane::{context::DataPlaneContext, database_session::Target},
 };
 
 /// A use is written down at most this often for each project.
@@ -53,13 +52,17 @@ impl Uses {
 }
 
 /// Where the project's PostgreSQL answers. Waits for a server that is just starting, and starts one that sleeps.
-pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Target, Error> {
-    note_use(app, id).await?;
-    let mut changes = app.reconciler.changes();
+pub async fn wake(
+    context: &DataPlaneContext,
+    id: ProjectId,
+    project: &ProjectRef,
+) -> Result<Target, Error> {
+    note_use(context, id).await?;
+    let mut changes = context.reconciler.changes();
     let ready = async {
         loop {
             changes.borrow_and_update();
-            let rows = app
+            let rows = context
                 .db
                 .query(
                     "select status, asleep from projects where id = $1",
@@ -69,8 +72,8 @@ pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Targ
             let rows = rows.context("reading a project's status")?;
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
-                Status::ActiveHealthy if row.get(1) => rouse(app, id).await?,
-                Status::ActiveHealthy => return Ok(Target::of(&app.clusters, project)),
+                Status::ActiveHealthy if row.get(1) => rouse(context, id).await?,
+                Status::ActiveHealthy => return Ok(Target::of(&context.clusters, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing
                 | Status::Inactive
@@ -93,60 +96,64 @@ pub async fn wake(app: &App, id: ProjectId, project: &ProjectRef) -> Result<Targ
 }
 
 /// Notes that somebody uses the project, where that matters. Costs nothing if it was noted a moment ago.
-pub async fn note_use(app: &App, id: ProjectId) -> Result<(), Error> {
-    if app.settings.idle_pause_after.is_some() && app.uses.is_news(id, app.clock.ticks()) {
-        write_use(app, id).await?;
+pub async fn note_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
+    if context.data_plane_settings.idle_pause_after.is_some()
+        && context.uses.is_news(id, context.clock.ticks())
+    {
+        write_use(context, id).await?;
     }
     Ok(())
 }
 
-async fn write_use(app: &App, id: ProjectId) -> Result<(), Error> {
+async fn write_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
     let sql = "update projects set used_at = $2 where id = $1";
-    app.db
-        .query(sql, &[&id.0, &app.clock.now()])
+    context
+        .db
+        .query(sql, &[&id.0, &context.clock.now()])
         .await
         .context("noting the use of a project")
         .map(drop)
 }
 
 /// Has a sleeping server started. Somebody else may have at the same moment.
-async fn rouse(app: &App, project: ProjectId) -> Result<(), Error> {
+async fn rouse(context: &DataPlaneContext, project: ProjectId) -> Result<(), Error> {
     let sql = "update projects set asleep = false, status = 'RESTORING', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2 where id = $1 and asleep and status = 'ACTIVE_HEALTHY'";
-    app.db
-        .query(sql, &[&project.0, &app.clock.now()])
+    context
+        .db
+        .query(sql, &[&project.0, &context.clock.now()])
         .await
         .context("waking a project")?;
-    app.reconciler.heard();
+    context.reconciler.heard();
     Ok(())
 }
 
 /// Puts projects to sleep that nobody used for so long, until it is dropped. Does nothing where that is not wanted.
-pub async fn run(app: App) {
-    let Some(after) = app.settings.idle_pause_after else {
+pub async fn run(context: DataPlaneContext) {
+    let Some(after) = context.data_plane_settings.idle_pause_after else {
         return;
     };
     let mut look = tokio::time::interval(LOOK);
     loop {
         look.tick().await;
-        if let Err(error) = doze(&app, after).await {
+        if let Err(error) = doze(&context, after).await {
             tracing::warn!(%error, "could not look for projects that nobody uses");
         }
     }
 }
 
 /// Puts every project to sleep that was not used for `after`.
-pub async fn doze(app: &App, after: Duration) -> Result<(), Error> {
-    if !app.lease.leads() {
+pub async fn doze(context: &DataPlaneContext, after: Duration) -> Result<(), Error> {
+    if !context.lease.leads() {
         return Ok(());
     }
-    let since = app.clock.now() - TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
+    let since = context.clock.now() - TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
     let sql = "select id, ref, generation from projects where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep \
                and password_verifier is null and settings_before is null \
                and greatest(used_at, settled_at, created_at) < $2 order by id limit $3";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &since, &BATCH])
+        .query(sql, &[&context.settings.node, &since, &BATCH])
         .await
         .context("looking for unused projects")?;
     for row in &rows {
@@ -154,7 +161,7 @@ pub async fn doze(app: &App, after: Duration) -> Result<(), Error> {
             .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        match put_to_sleep(app, row, &project).await {
+        match put_to_sleep(context, row, &project).await {
             Ok(true) => tracing::info!(%project, "nobody uses the project; its server sleeps"),
             Ok(false) => {}
             Err(error) => tracing::warn!(%project, %error, "could not put the project to sleep"),
@@ -163,36 +170,41 @@ pub async fn doze(app: &App, after: Duration) -> Result<(), Error> {
     Ok(())
 }
 
-async fn put_to_sleep(app: &App, row: &Row, project: &ProjectRef) -> Result<bool, Error> {
+async fn put_to_sleep(
+    context: &DataPlaneContext,
+    row: &Row,
+    project: &ProjectRef,
+) -> Result<bool, Error> {
     let id = ProjectId(row.get(0));
     // Nobody else has it in hand meanwhile; whoever wakes it waits.
-    let Some(_hold) = app.reconciler.hold(id) else {
+    let Some(_hold) = context.reconciler.hold(id) else {
         return Ok(false);
     };
-    if app
+    if context
         .clusters
         .is_used(project)
         .await
         .context("looking for open sessions")?
     {
-        write_use(app, id).await?;
+        write_use(context, id).await?;
         return Ok(false);
     }
-    let lease = app.lease.check()?;
+    let lease = context.lease.check()?;
     // Written first: killed in between, it sleeps with its eyes open, and wakes all the faster.
     let sql = "update projects set asleep = true, updated_at = $4 where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' \
                and exists (select from node_leases l where l.node = projects.node and l.generation = $3 for share) returning id";
-    let written = app
+    let written = context
         .db
         .query(
             sql,
-            &[&id.0, &row.get::<_, i64>(2), &lease, &app.clock.now()],
+            &[&id.0, &row.get::<_, i64>(2), &lease, &context.clock.now()],
         )
         .await;
     if written.context("putting a project to sleep")?.is_empty() {
         return Ok(false);
     }
-    app.clusters
+    context
+        .clusters
         .stop(project)
         .await
         .context("stopping a cluster")?;

@@ -18,13 +18,15 @@ use uuid::Uuid;
 
 use super::reconciler;
 use crate::{
-    app::App,
     base::{
         clock::Entropy,
         db::{Db, Param},
         error::{Context, Error},
     },
-    data_plane::clusters::{Likeness, Location, Moved},
+    data_plane::{
+        clusters::{Likeness, Location, Moved},
+        context::DataPlaneContext,
+    },
 };
 
 /// How long a lease stands without being renewed.
@@ -187,12 +189,17 @@ impl Lease {
     }
 
     /// Releases the lease for good and ends it in its row, so that a successor does not wait until it expires.
-    pub async fn hand_back(&self, app: &App) {
+    pub async fn hand_back(&self, context: &DataPlaneContext) {
         let held = self.generation().is_some();
         self.release();
         let sql =
             "update node_leases set expires_at = clock_timestamp() where node = $1 and holder = $2";
-        if held && let Err(error) = app.db.query(sql, &[&app.settings.node, &self.holder]).await {
+        if held
+            && let Err(error) = context
+                .db
+                .query(sql, &[&context.settings.node, &self.holder])
+                .await
+        {
             tracing::debug!(%error, "the lease of the data folder was not handed back; it runs out by itself");
         }
     }
@@ -208,15 +215,18 @@ impl Lease {
     }
 
     /// Takes the lease if it is free, or prolongs it. If it is not held afterwards, another process may have it.
-    pub(crate) async fn claim(&self, app: &App) -> Result<(), Error> {
+    pub(crate) async fn claim(&self, context: &DataPlaneContext) -> Result<(), Error> {
         // From before the question: how long the answer took is not time we have.
         let asked = Instant::now();
         let had = self.held.lock().as_mut().and_then(|held| held.lock.take());
         let lock = match had {
             Some(lock) => Some(lock),
-            None => app.clusters.try_lock().context("locking the data folder")?,
+            None => context
+                .clusters
+                .try_lock()
+                .context("locking the data folder")?,
         };
-        let claimed = self.ask(app, lock.is_some()).await;
+        let claimed = self.ask(context, lock.is_some()).await;
         let mut held = self.held.lock();
         match claimed {
             Ok(claimed) => {
@@ -245,10 +255,10 @@ impl Lease {
         }
     }
 
-    async fn ask(&self, app: &App, locked: bool) -> Result<Claimed, Error> {
+    async fn ask(&self, context: &DataPlaneContext, locked: bool) -> Result<Claimed, Error> {
         let (doing, node, location) = (
             "claiming the data folder's lease",
-            &app.settings.node,
+            &context.settings.node,
             Json(&self.location),
         );
         let held = |rows: Vec<Row>| {
@@ -260,11 +270,15 @@ impl Lease {
                    where node = $1 and holder = $2 returning generation";
         let renewal: [Param<'_>; 5] = [node, &self.holder, &locked, &location, &TERM.as_secs_f64()];
         if let renewed @ Claimed::Held { .. } =
-            held(app.db.query(sql, &renewal).await.context(doing)?)
+            held(context.db.query(sql, &renewal).await.context(doing)?)
         {
             return Ok(renewed);
         }
-        let rows = app.db.query(Standing::SQL, &[node]).await.context(doing)?;
+        let rows = context
+            .db
+            .query(Standing::SQL, &[node])
+            .await
+            .context(doing)?;
         let standing = rows.first().map(Standing::read);
         let ours = Claimant {
             holder: self.holder,
@@ -283,7 +297,7 @@ impl Lease {
                     .and_then(|lease| lease.location.as_ref())
                     .unwrap_or(&self.location);
                 return Ok(Claimed::Refused(Moved::new(
-                    app.clusters.home().dir(),
+                    context.clusters.home().dir(),
                     earlier,
                 )));
             }
@@ -293,7 +307,7 @@ impl Lease {
             let sql = "insert into node_leases (node, holder, locked, location, generation, expires_at) \
                        values ($1, $2, $3, $4, 1, clock_timestamp() + make_interval(secs => $5)) on conflict (node) do nothing \
                        returning generation";
-            return Ok(held(app.db.query(sql, &renewal).await.context(doing)?));
+            return Ok(held(context.db.query(sql, &renewal).await.context(doing)?));
         };
         // Only as it was when it was decided on: another process may have been faster.
         let sql = "update node_leases set holder = $2, locked = $3, location = $4, generation = generation + 1, \
@@ -309,7 +323,7 @@ impl Lease {
             &lease.locked,
             &lease.expires_at,
         ];
-        Ok(held(app.db.query(sql, &params).await.context(doing)?))
+        Ok(held(context.db.query(sql, &params).await.context(doing)?))
     }
 }
 
@@ -341,26 +355,26 @@ pub async fn adopt(
 }
 
 /// Claims the lease again and again until it is dropped, and takes stock whenever it passes to this process.
-pub async fn run(app: App) {
-    let (mut led, mut told) = (app.lease.leads(), None::<(Moved, Instant)>);
+pub async fn run(context: DataPlaneContext) {
+    let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
     loop {
-        if let Err(error) = claim(&app).await {
+        if let Err(error) = claim(&context).await {
             tracing::warn!(%error, "the lease of the data folder could not be claimed");
         }
-        let before = std::mem::replace(&mut led, app.lease.leads());
+        let before = std::mem::replace(&mut led, context.lease.leads());
         match (before, led) {
             (true, false) => {
                 tracing::warn!("this process no longer acts on the clusters of its data folder")
             }
             (false, true) => {
                 tracing::info!("this process acts on the clusters of its data folder");
-                app.reconciler.wake();
-                app.pool.wake();
-                app.jit.wake();
+                context.reconciler.wake();
+                context.pool.wake();
+                context.jit.wake();
             }
             _ => {}
         }
-        told = remind(app.lease.refusal(), told);
+        told = remind(context.lease.refusal(), told);
         tokio::time::sleep(if led { RENEWAL } else { LOOK }).await;
     }
 }
@@ -378,11 +392,11 @@ fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Mov
 }
 
 /// Claims the lease once. Whoever has just got it first looks through what its predecessor left.
-pub async fn claim(app: &App) -> Result<(), Error> {
-    app.lease.claim(app).await?;
-    if app.lease.is_begun() {
-        reconciler::take_stock(app).await?;
-        app.lease.set_ready();
+pub async fn claim(context: &DataPlaneContext) -> Result<(), Error> {
+    context.lease.claim(context).await?;
+    if context.lease.is_begun() {
+        reconciler::take_stock(context).await?;
+        context.lease.set_ready();
     }
     Ok(())
 }

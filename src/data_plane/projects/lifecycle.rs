@@ -8,21 +8,20 @@ use serde_json::json;
 
 use super::{Command, SETTLE_WAIT, Status, removed, request};
 use crate::{
-    app::App,
     base::error::{Context, Error},
-    data_plane::clusters::Engine,
-    platform::{access::Project, audit::Recorder},
+    data_plane::{clusters::Engine, context::DataPlaneContext},
+    platform::{access::Project, audit::Recorder, tables::Table},
 };
 
 /// Writes down what is wanted from now on, if the project's state allows it, and wakes the reconciler.
 pub async fn command(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     command: Command,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client
         .transaction()
         .await
@@ -58,8 +57,8 @@ pub async fn command(
         .commit()
         .await
         .context("changing a project's state")?;
-    app.forget("projects");
-    app.reconciler.wake();
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
     Ok(())
 }
 
@@ -78,9 +77,12 @@ struct RestoreVersion {
 }
 
 /// What a paused project can be restored with: what is installed, if its data was made by the same major version.
-pub async fn restore_versions(app: &App, project: &Project) -> Result<RestoreVersions, Error> {
+pub async fn restore_versions(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<RestoreVersions, Error> {
     let sql = "select status, engine from projects where id = $1 and desired <> 'removed'";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -91,7 +93,8 @@ pub async fn restore_versions(app: &App, project: &Project) -> Result<RestoreVer
             "This project is not in a paused state.".into(),
         ));
     }
-    let engine = super::major(row.get(1)).and_then(|major| app.clusters.engines().of_major(major));
+    let engine =
+        super::major(row.get(1)).and_then(|major| context.clusters.engines().of_major(major));
     let version = |engine: &Engine| RestoreVersion {
         version: engine.text().to_owned(),
         release_channel: engine.channel().to_owned(),
@@ -104,17 +107,17 @@ pub async fn restore_versions(app: &App, project: &Project) -> Result<RestoreVer
 
 /// Gives the customer's role another password, and returns when the server knows it.
 pub async fn set_password(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     password: SecretString,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let mut changes = app.reconciler.changes();
+    let mut changes = context.reconciler.changes();
     let verifier = request::verifier(password).await?;
-    let generation = want_password(app, project, &verifier, audit).await?;
+    let generation = want_password(context, project, &verifier, audit).await?;
     let known = async {
         let sql = "select 1 from projects where id = $1 and generation = $2 and password_verifier is not null";
-        while !app
+        while !context
             .db
             .query(sql, &[&project.id.0, &generation])
             .await
@@ -132,13 +135,13 @@ pub async fn set_password(
 
 /// Writes the password's verifier down until it is set, and returns the number of the wish.
 async fn want_password(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     verifier: &str,
     audit: &Recorder,
 ) -> Result<i64, Error> {
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("changing a password")?;
     let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
     let row = transaction
@@ -159,6 +162,6 @@ async fn want_password(
         .context("changing a password")?;
     audit.write_in(&transaction, 200, (None, None), now).await?;
     transaction.commit().await.context("changing a password")?;
-    app.reconciler.wake();
+    context.reconciler.wake();
     Ok(row.get(0))
 }

@@ -19,12 +19,11 @@ pub use request::{InstanceSize, NewProject, verifier};
 pub use status::{Command, Status};
 
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::ProjectId,
     },
-    data_plane::database_session::Target,
+    data_plane::{context::DataPlaneContext, database_session::Target},
     platform::access::Project,
 };
 
@@ -33,13 +32,13 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(15);
 
 /// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
 /// script need not, and starts one that sleeps.
-pub async fn target(app: &App, project: &Project) -> Result<Target, Error> {
-    idle::wake(app, project.id, &project.reference).await
+pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<Target, Error> {
+    idle::wake(context, project.id, &project.reference).await
 }
 
 /// What was last seen of a project.
-pub async fn status(app: &App, id: ProjectId) -> Result<Status, Error> {
-    let rows = app
+pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status, Error> {
+    let rows = context
         .db
         .query("select status from projects where id = $1", &[&id.0])
         .await

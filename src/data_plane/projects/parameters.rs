@@ -10,10 +10,12 @@ use serde_json::{Map, Value, json};
 
 use super::{SETTLE_WAIT, Status, removed};
 use crate::{
-    app::App,
     base::error::{Context, Error},
-    data_plane::clusters::{ClusterError, ResourceLimits},
-    platform::{access::Project, audit::Recorder},
+    data_plane::{
+        clusters::{ClusterError, ResourceLimits},
+        context::DataPlaneContext,
+    },
+    platform::{access::Project, audit::Recorder, tables::Table},
 };
 
 /// Longest value: all of them are numbers with a unit, or words.
@@ -133,9 +135,9 @@ pub(crate) enum How {
 }
 
 /// What is set.
-pub async fn get(app: &App, project: &Project) -> Result<Settings, Error> {
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Settings, Error> {
     let sql = "select settings from projects where id = $1 and desired <> 'removed'";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -145,14 +147,14 @@ pub async fn get(app: &App, project: &Project) -> Result<Settings, Error> {
 
 /// Changes what is set, and returns when the server runs with it, or runs again without it.
 pub(crate) async fn change(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     change: Change,
     how: How,
     audit: &Recorder,
 ) -> Result<Settings, Error> {
     let may_restart = change.restart_database != Some(false);
-    let before = to_map(&get(app, project).await?)?;
+    let before = to_map(&get(context, project).await?)?;
     let mut wanted = to_map(&change.settings())?;
     if how == How::Merge {
         let mut merged = before.clone();
@@ -162,7 +164,7 @@ pub(crate) async fn change(
     if wanted == before {
         return from_row(Value::Object(wanted));
     }
-    let budget = app.clusters.resources().map_or_else(
+    let budget = context.clusters.resources().map_or_else(
         || Budget::from(&ResourceLimits::default()),
         |resources| resources.limits().into(),
     );
@@ -171,7 +173,8 @@ pub(crate) async fn change(
         .iter()
         .map(|(name, value)| (name.clone(), text(value)))
         .collect();
-    app.clusters
+    context
+        .clusters
         .check_settings(&project.reference, &written)
         .await
         .map_err(|problem| match problem {
@@ -179,12 +182,12 @@ pub(crate) async fn change(
             ClusterError::Missing(_) => Error::DatabaseUnreachable,
             other => Error::internal("checking settings", other),
         })?;
-    let mut changes = app.reconciler.changes();
-    let generation = write(app, project, &wanted, may_restart, audit).await?;
+    let mut changes = context.reconciler.changes();
+    let generation = write(context, project, &wanted, may_restart, audit).await?;
     let in_force = async {
         loop {
             let sql = "select settings, settings_before is null or generation <> $2, last_error from projects where id = $1";
-            let rows = app
+            let rows = context
                 .db
                 .query(sql, &[&project.id.0, &generation])
                 .await
@@ -206,14 +209,14 @@ pub(crate) async fn change(
 
 /// Writes down what is wanted, and returns the number of the wish.
 async fn write(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     wanted: &Map<String, Value>,
     may_restart: bool,
     audit: &Recorder,
 ) -> Result<i64, Error> {
-    let (now, doing) = (app.clock.now(), "changing a project's settings");
-    let mut client = app.db.client().await?;
+    let (now, doing) = (context.clock.now(), "changing a project's settings");
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql =
         "select status, settings from projects where id = $1 and desired <> 'removed' for update";
@@ -257,8 +260,8 @@ async fn write(
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("projects");
-    app.reconciler.wake();
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
     Ok(row.get(0))
 }
 

@@ -23,14 +23,16 @@ use tokio_postgres::Row;
 
 use super::{Status, parameters, warm_pool, watch, watch::Watch};
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{clusters, clusters::Cluster, database_session, temporary_access},
-    platform::telemetry::Step,
+    data_plane::{
+        clusters, clusters::Cluster, context::DataPlaneContext, database_session, metrics::Step,
+        temporary_access,
+    },
+    platform::tables::Table,
 };
 
 /// Projects worked on at once. Copying and starting are bound by two resources, so more would only queue (measured).
@@ -200,7 +202,7 @@ impl Reconciler {
 }
 
 /// Runs until [`Reconciler::stop`].
-pub async fn run(app: App) {
+pub async fn run(context: DataPlaneContext) {
     let mut full_pass = tokio::time::interval(FULL_PASS);
     full_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pause = Duration::ZERO;
@@ -208,17 +210,17 @@ pub async fn run(app: App) {
         let full = tokio::select! {
             biased;
             _ = full_pass.tick() => true,
-            _ = tokio::time::timeout(pause, app.reconciler.wake.notified()) => false,
+            _ = tokio::time::timeout(pause, context.reconciler.wake.notified()) => false,
         };
-        if app.reconciler.stopping.get().is_some() {
+        if context.reconciler.stopping.get().is_some() {
             return;
         }
-        if !app.lease.leads() {
+        if !context.lease.leads() {
             // Whoever gets the lease is woken.
             pause = FULL_PASS;
             continue;
         }
-        pause = pass(&app, full).await.unwrap_or_else(|error| {
+        pause = pass(&context, full).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "could not read what is wanted of the projects");
             RETRY_PASS
         });
@@ -226,52 +228,52 @@ pub async fn run(app: App) {
 }
 
 /// Starts work on every project that needs some now, and returns how long until one may need some again.
-async fn pass(app: &App, full: bool) -> Result<Duration, Error> {
-    let ended = app.reconciler.watch.take_ended();
+async fn pass(context: &DataPlaneContext, full: bool) -> Result<Duration, Error> {
+    let ended = context.reconciler.watch.take_ended();
     let looked = if full || !ended.is_empty() {
-        mark_fallen(app, (!full).then_some(&ended)).await
+        mark_fallen(context, (!full).then_some(&ended)).await
     } else {
         Ok(())
     };
     if let Err(error) = looked {
         // Not before the control database answers.
         for project in ended {
-            app.reconciler.watch.look_at(project);
+            context.reconciler.watch.look_at(project);
         }
         return Err(error);
     }
-    for project in unsettled(app).await? {
-        if !app.reconciler.busy.lock().insert(project.id) {
+    for project in unsettled(context).await? {
+        if !context.reconciler.busy.lock().insert(project.id) {
             continue;
         }
-        let Some(permit) = app.reconciler.begin().await else {
+        let Some(permit) = context.reconciler.begin().await else {
             break;
         };
-        let app = app.clone();
+        let context = context.clone();
         tokio::spawn(async move {
-            let settled = settle(&app, &project).await;
+            let settled = settle(&context, &project).await;
             if let Err(error) = settled {
-                postpone(&app, &project, &error).await;
+                postpone(&context, &project, &error).await;
             }
-            app.reconciler.busy.lock().remove(&project.id);
+            context.reconciler.busy.lock().remove(&project.id);
             drop(permit);
-            tell(&app);
-            app.pool.wake();
+            tell(&context);
+            context.pool.wake();
             // Something else may have been wanted meanwhile.
-            app.reconciler.wake();
+            context.reconciler.wake();
         });
     }
-    next_due(app).await
+    next_due(context).await
 }
 
 /// The status of some project changed.
-fn tell(app: &App) {
-    app.forget("projects");
-    app.reconciler.changes.send_modify(|count| *count += 1);
+fn tell(context: &DataPlaneContext) {
+    context.table_changed(Table::Projects);
+    context.reconciler.changes.send_modify(|count| *count += 1);
 }
 
 /// Projects whose row says that something is to be done, and whose turn it is.
-async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
+async fn unsettled(context: &DataPlaneContext) -> Result<Vec<Wanted>, Error> {
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated",
@@ -279,24 +281,24 @@ async fn unsettled(app: &App) -> Result<Vec<Wanted>, Error> {
     );
     // No pause is that long: a clock that was set back would make it so.
     let (now, beyond) = (
-        app.clock.now(),
-        app.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX),
+        context.clock.now(),
+        context.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX),
     );
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &now, &BATCH, &beyond])
+        .query(sql, &[&context.settings.node, &now, &BATCH, &beyond])
         .await
         .context("reading unsettled projects")?;
-    rows.iter().map(|row| read(app, row)).collect()
+    rows.iter().map(|row| read(context, row)).collect()
 }
 
 /// How long until the next attempt that was put off is due. Work that is due now wakes the reconciler when it ends.
-async fn next_due(app: &App) -> Result<Duration, Error> {
-    let now = app.clock.now();
+async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
+    let now = context.clock.now();
     let sql = unsettled!("min(not_before)", " and not_before > $2");
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &now])
+        .query(sql, &[&context.settings.node, &now])
         .await
         .context("reading unsettled projects")?;
     let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
@@ -307,13 +309,16 @@ async fn next_due(app: &App) -> Result<Duration, Error> {
 
 /// Looks for projects, of these or of all, whose row says healthy, and whose server does not run. The row says so from now
 /// on. Of those that run the end is waited for.
-async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), Error> {
+async fn mark_fallen(
+    context: &DataPlaneContext,
+    of: Option<&HashSet<ProjectId>>,
+) -> Result<(), Error> {
     let of: Option<Vec<i64>> = of.map(|ids| ids.iter().map(|id| id.0).collect());
     let sql = "select id, ref, generation, falls, settled_at from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep and ($2::bigint[] is null or id = any($2)) order by id";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &of])
+        .query(sql, &[&context.settings.node, &of])
         .await
         .context("reading healthy projects")?;
     for row in &rows {
@@ -321,9 +326,9 @@ async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), E
             .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        match app.provisioner.running(&project).await {
-            Ok(Some(server)) => watch::begin(app, ProjectId(row.get(0)), server),
-            Ok(None) => fell(app, row, &project).await?,
+        match context.provisioner.running(&project).await {
+            Ok(Some(server)) => watch::begin(context, ProjectId(row.get(0)), server),
+            Ok(None) => fell(context, row, &project).await?,
             // One project that cannot be looked at holds up no other.
             Err(error) => {
                 tracing::warn!(%project, %error, "could not look for the project's server")
@@ -334,8 +339,8 @@ async fn mark_fallen(app: &App, of: Option<&HashSet<ProjectId>>) -> Result<(), E
 }
 
 /// Writes down that a server ended by itself. It is started at once, unless it did the same shortly before: then ever later.
-async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
-    let now = app.clock.now();
+async fn fell(context: &DataPlaneContext, row: &Row, project: &ProjectRef) -> Result<(), Error> {
+    let now = context.clock.now();
     let again = row
         .get::<_, Option<DateTime<Utc>>>(4)
         .is_some_and(|settled| now - settled < STEADY);
@@ -345,7 +350,7 @@ async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
         1
     };
     tracing::warn!(%project, falls, "the project's server is down; it will be started");
-    let lease = app.lease.check()?;
+    let lease = context.lease.check()?;
     let sql = fenced!(
         "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $4, not_before = $5, updated_at = $6, \
          last_error = 'the server ended by itself' where status = 'ACTIVE_HEALTHY' and "
@@ -358,11 +363,12 @@ async fn fell(app: &App, row: &Row, project: &ProjectRef) -> Result<(), Error> {
         &(now + backoff(falls - 1)),
         &now,
     ];
-    app.db
+    context
+        .db
         .query(sql, &params)
         .await
         .context("writing a project's status")?;
-    tell(app);
+    tell(context);
     Ok(())
 }
 
@@ -371,7 +377,7 @@ fn backoff(attempts: i32) -> TimeDelta {
     TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
 }
 
-fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
+fn read(context: &DataPlaneContext, row: &Row) -> Result<Wanted, Error> {
     let id = ProjectId(row.get(0));
     let project: ProjectRef = row
         .get::<_, &str>(1)
@@ -384,7 +390,7 @@ fn read(app: &App, row: &Row) -> Result<Wanted, Error> {
         id,
         cluster: Cluster {
             project,
-            uid: uid(app, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?,
+            uid: uid(context, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?,
             major,
         },
         status: Status::read(row, 2)?,
@@ -406,45 +412,48 @@ fn settings(row: &Value) -> Setting {
 }
 
 /// The user id of a cluster: no other has the same.
-pub(crate) fn uid(app: &App, account: i64) -> Result<u32, Error> {
-    let uid = u32::try_from(account)
-        .ok()
-        .and_then(|account| app.settings.project_uid_base.checked_add(account));
+pub(crate) fn uid(context: &DataPlaneContext, account: i64) -> Result<u32, Error> {
+    let uid = u32::try_from(account).ok().and_then(|account| {
+        context
+            .data_plane_settings
+            .project_uid_base
+            .checked_add(account)
+    });
     uid.ok_or("no user id left").context("choosing a user id")
 }
 
 /// Does what is left to do for one project. Each step looks before it acts.
-async fn settle(app: &App, project: &Wanted) -> Result<(), Error> {
+async fn settle(context: &DataPlaneContext, project: &Wanted) -> Result<(), Error> {
     let (reference, mut went_back) = (&project.cluster.project, None);
     match project.status.goal() {
         Status::Removed => {
-            timed(app, Step::Remove, app.provisioner.remove(reference)).await?;
-            app.analytics.forget(reference).await?;
-            app.reconciler.trash_filled();
+            timed(context, Step::Remove, context.provisioner.remove(reference)).await?;
+            context.clean_up_removed(reference).await?;
+            context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(app, Step::Stop, app.provisioner.stop(reference)).await?,
-        _ => went_back = bring_up(app, project).await?,
+        Status::Inactive => timed(context, Step::Stop, context.provisioner.stop(reference)).await?,
+        _ => went_back = bring_up(context, project).await?,
     }
-    announce(app, project, went_back).await?;
+    announce(context, project, went_back).await?;
     // The next pass waits for the server's end, or finds that it ended already.
-    app.reconciler.watch.look_at(project.id);
+    context.reconciler.watch.look_at(project.id);
     Ok(())
 }
 
 /// Returns why the server runs with the settings it had before, if it does.
-async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> {
-    let (clusters, reference) = (&app.provisioner, &project.cluster.project);
+async fn bring_up(context: &DataPlaneContext, project: &Wanted) -> Result<Option<String>, Error> {
+    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     let is_new = matches!(project.status, Status::ComingUp | Status::InitFailed);
     if is_new {
-        timed(app, Step::Create, clusters.create(&project.cluster)).await?;
+        timed(context, Step::Create, clusters.create(&project.cluster)).await?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
     if project.status == Status::Restarting {
-        timed(app, Step::Stop, clusters.stop(reference)).await?;
+        timed(context, Step::Stop, clusters.stop(reference)).await?;
     }
     let mut went_back = None;
-    if let Err(error) = start(app, project, &project.settings).await {
+    if let Err(error) = start(context, project, &project.settings).await {
         if project.started == project.settings {
             return Err(error);
         }
@@ -452,7 +461,7 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
             .stop(reference)
             .await
             .context("stopping a cluster")?;
-        start(app, project, &project.started).await?;
+        start(context, project, &project.started).await?;
         went_back = Some(format!(
             "the server did not start with these settings, and runs with those before: {error}"
         ));
@@ -464,19 +473,19 @@ async fn bring_up(app: &App, project: &Wanted) -> Result<Option<String>, Error> 
     }
     if let Some(verifier) = &project.verifier {
         let set = clusters.set_password(reference, database_session::OWNER, verifier);
-        timed(app, Step::Password, set).await?;
+        timed(context, Step::Password, set).await?;
     }
     // A new one is as its template is, and nobody was let in.
     if project.outdated || !is_new {
-        catch_up(app, project).await?;
+        catch_up(context, project).await?;
     }
     Ok(went_back)
 }
 
 /// Brings a server in line with what changed while it did not run, before anybody is told that it is there.
-async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
+async fn catch_up(context: &DataPlaneContext, project: &Wanted) -> Result<(), Error> {
     let reference = &project.cluster.project;
-    let Some(admin) = app
+    let Some(admin) = context
         .provisioner
         .admin(reference)
         .await
@@ -484,31 +493,37 @@ async fn catch_up(app: &App, project: &Wanted) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    app.clusters
+    context
+        .clusters
         .repair_over(&admin)
         .await
         .context("repairing the platform's roles")?;
     if project.outdated {
-        app.clusters
+        context
+            .clusters
             .grant(&admin)
             .await
             .context("granting what roles may do")?;
     }
-    temporary_access::keeper::shut(app, project.id, reference, &admin).await
+    temporary_access::keeper::shut(context, project.id, reference, &admin).await
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.
-async fn start(app: &App, project: &Wanted, settings: &Setting) -> Result<(), Error> {
-    let (clusters, reference) = (&app.provisioner, &project.cluster.project);
+async fn start(
+    context: &DataPlaneContext,
+    project: &Wanted,
+    settings: &Setting,
+) -> Result<(), Error> {
+    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
     if !settings.is_empty() || project.changed || !project.started.is_empty() {
         clusters
             .configure(reference, settings)
             .await
             .context("writing settings")?;
     }
-    timed(app, Step::Start, clusters.start(reference)).await?;
+    timed(context, Step::Start, clusters.start(reference)).await?;
     timed(
-        app,
+        context,
         Step::Ready,
         clusters.wait_ready(reference, READY_TIMEOUT),
     )
@@ -517,21 +532,28 @@ async fn start(app: &App, project: &Wanted, settings: &Setting) -> Result<(), Er
 
 /// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.
 async fn timed<T>(
-    app: &App,
+    context: &DataPlaneContext,
     step: Step,
     work: impl Future<Output = clusters::Result<T>>,
 ) -> Result<T, Error> {
-    app.lease.check()?;
-    let begun = app.clock.ticks();
+    context.lease.check()?;
+    let begun = context.clock.ticks();
     let done = work.await.context(step.doing())?;
-    app.metrics.clusters().took(step, app.clock.ticks() - begun);
+    context
+        .data_plane_metrics
+        .clusters
+        .took(step, context.clock.ticks() - begun);
     Ok(done)
 }
 
 /// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
-async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Result<(), Error> {
+async fn announce(
+    context: &DataPlaneContext,
+    project: &Wanted,
+    went_back: Option<String>,
+) -> Result<(), Error> {
     // One statement: the verifier goes exactly when it is set, or nobody will ever need it.
-    let lease = app.lease.check()?;
+    let lease = context.lease.check()?;
     let sql = fenced!(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
          settings = case when $6::text is null then settings else settings_started end, \
@@ -542,8 +564,8 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
     );
     let (goal, now, grants) = (
         project.status.goal(),
-        app.clock.now(),
-        app.clusters.grants_version(),
+        context.clock.now(),
+        context.clusters.grants_version(),
     );
     let started = goal == Status::ActiveHealthy && project.runs_with_all();
     let params: [Param<'_>; 8] = [
@@ -556,7 +578,8 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
         &grants,
         &started,
     ];
-    app.db
+    context
+        .db
         .query(sql, &params)
         .await
         .context("announcing a project")?;
@@ -565,18 +588,18 @@ async fn announce(app: &App, project: &Wanted, went_back: Option<String>) -> Res
 }
 
 /// Writes down that an attempt failed, and when the next is due: after 1, 2, 4 … 60 seconds.
-async fn postpone(app: &App, project: &Wanted, error: &Error) {
+async fn postpone(context: &DataPlaneContext, project: &Wanted, error: &Error) {
     let attempts = project.attempts.saturating_add(1);
     tracing::warn!(project = %project.cluster.project, attempts, %error, "the project could not be settled; it will be retried");
     let status = project.status.after_failure(attempts);
     // Whoever has the lease now makes an attempt of its own.
-    let Some(lease) = app.lease.generation() else {
+    let Some(lease) = context.lease.generation() else {
         return;
     };
     let sql = fenced!(
         "update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where "
     );
-    let (now, cause) = (app.clock.now(), error.to_string());
+    let (now, cause) = (context.clock.now(), error.to_string());
     let params: [Param<'_>; 8] = [
         &project.id.0,
         &project.generation,
@@ -587,17 +610,17 @@ async fn postpone(app: &App, project: &Wanted, error: &Error) {
         &status.name(),
         &now,
     ];
-    if let Err(error) = app.db.query(sql, &params).await {
+    if let Err(error) = context.db.query(sql, &params).await {
         tracing::warn!(%error, "a failed attempt could not be written down");
     }
 }
 
 /// Empties the trash whenever something was put there, a little at a time, beside everything else.
-pub async fn empty_trash(app: App) {
+pub async fn empty_trash(context: DataPlaneContext) {
     loop {
-        app.reconciler.trash.notified().await;
+        context.reconciler.trash.notified().await;
         loop {
-            match app.clusters.empty_trash().await {
+            match context.clusters.empty_trash().await {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -611,28 +634,32 @@ pub async fn empty_trash(app: App) {
 
 /// Brings what is written down and what is there in line, before anybody is answered: the last process may have ended
 /// anywhere, and servers with it.
-pub async fn take_stock(app: &App) -> Result<(), Error> {
-    collect_garbage(app).await?;
-    mark_outdated(app).await?;
-    mark_fallen(app, None).await
+pub async fn take_stock(context: &DataPlaneContext) -> Result<(), Error> {
+    collect_garbage(context).await?;
+    mark_outdated(context).await?;
+    mark_fallen(context, None).await
 }
 
 /// Projects whose roles were given what another version of Gantry gives.
-async fn mark_outdated(app: &App) -> Result<(), Error> {
+async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
     let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
-    app.db
-        .query(sql, &[&app.settings.node, &app.clusters.grants_version()])
+    context
+        .db
+        .query(
+            sql,
+            &[&context.settings.node, &context.clusters.grants_version()],
+        )
         .await
         .context("looking for older projects")
         .map(drop)
 }
 
 /// Removes what no row knows: half-made copies, and clusters whose row never came to be.
-async fn collect_garbage(app: &App) -> Result<(), Error> {
+async fn collect_garbage(context: &DataPlaneContext) -> Result<(), Error> {
     let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node])
+        .query(sql, &[&context.settings.node])
         .await
         .context("reading the projects of this node")?;
     let mut known = rows
@@ -640,12 +667,13 @@ async fn collect_garbage(app: &App) -> Result<(), Error> {
         .map(|row| row.get::<_, &str>(0).parse())
         .collect::<Result<HashSet<ProjectRef>, _>>()
         .context("reading a ref")?;
-    known.extend(warm_pool::review(app).await?);
-    app.clusters
+    known.extend(warm_pool::review(context).await?);
+    context
+        .clusters
         .collect_garbage(&known)
         .await
         .context("clearing the data folder")?;
-    app.reconciler.trash_filled();
+    context.reconciler.trash_filled();
     Ok(())
 }
 

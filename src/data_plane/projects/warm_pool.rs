@@ -15,14 +15,16 @@ use tokio_postgres::{Row, Transaction};
 
 use super::reconciler::READY_TIMEOUT;
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
         ids::ProjectRef,
     },
-    data_plane::clusters::{Cluster, Engine, Engines, Pace},
-    platform::telemetry::Origin,
+    data_plane::{
+        clusters::{Cluster, Engine, Engines, Pace},
+        context::DataPlaneContext,
+        metrics::Origin,
+    },
 };
 
 /// How often a pool that cannot be filled is tried again, and a full one is looked at.
@@ -84,15 +86,15 @@ impl Taken {
 
 /// Takes the readiest cluster there is, if there is one: it is the caller's when the transaction is committed.
 pub(crate) async fn take(
-    app: &App,
+    context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     engine: &Engine,
 ) -> Result<Option<Taken>, Error> {
     let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                order by running desc, account limit 1 for update skip locked) returning ref, account, running";
-    app.pool.asked.lock().insert(engine.major());
+    context.pool.asked.lock().insert(engine.major());
     let row = transaction
-        .query_opt(sql, &[&app.settings.node, &template(app, engine)?])
+        .query_opt(sql, &[&context.settings.node, &template(context, engine)?])
         .await
         .context("taking a prepared cluster")?;
     row.map(|row| read(&row)).transpose()
@@ -111,20 +113,21 @@ fn read(row: &Row) -> Result<Taken, Error> {
 }
 
 /// What a new project of this engine is copied from.
-fn template(app: &App, engine: &Engine) -> Result<String, Error> {
-    app.clusters
+fn template(context: &DataPlaneContext, engine: &Engine) -> Result<String, Error> {
+    context
+        .clusters
         .template_name(engine)
         .context("naming a template")
 }
 
 /// Keeps the pool full until it is dropped.
-pub async fn run(app: App) {
+pub async fn run(context: DataPlaneContext) {
     loop {
-        if let Err(error) = fill(&app).await {
+        if let Err(error) = fill(&context).await {
             tracing::warn!(%error, "no cluster could be prepared; new projects take a little longer until one can be");
         }
         // Either way it is time to look.
-        let _ = tokio::time::timeout(REVIEW, app.pool.wake.notified()).await;
+        let _ = tokio::time::timeout(REVIEW, context.pool.wake.notified()).await;
     }
 }
 
@@ -145,41 +148,42 @@ impl Wanted {
 }
 
 /// Prepares one cluster after the other until there are enough. Projects come first: it waits while one is worked on.
-async fn fill(app: &App) -> Result<(), Error> {
-    let mut changes = app.reconciler.changes();
+async fn fill(context: &DataPlaneContext) -> Result<(), Error> {
+    let mut changes = context.reconciler.changes();
     loop {
         changes.borrow_and_update();
-        if !app.lease.leads() {
+        if !context.lease.leads() {
             return Ok(());
         }
-        let Some((engine, lack)) = next(app).await? else {
+        let Some((engine, lack)) = next(context).await? else {
             return Ok(());
         };
-        if app.reconciler.is_busy() {
+        if context.reconciler.is_busy() {
             changes.changed().await.context("waiting for projects")?;
             continue;
         }
         // Held while it works, so that the server stops only after it.
-        let Some(_permit) = app.reconciler.begin().await else {
+        let Some(_permit) = context.reconciler.begin().await else {
             return Ok(());
         };
         match lack {
-            Lack::Folder => add(app, &engine, false).await?,
-            Lack::Server => add_server(app, &engine).await?,
+            Lack::Folder => add(context, &engine, false).await?,
+            Lack::Server => add_server(context, &engine).await?,
         }
     }
 }
 
 /// What is lacking, and of which version.
-async fn next(app: &App) -> Result<Option<(Engine, Lack)>, Error> {
-    let there = prepared(app).await?;
+async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Lack)>, Error> {
+    let there = prepared(context).await?;
     let running = |(_, cluster): &&(String, Taken)| cluster.running;
     let servers = there.iter().filter(running).count();
-    app.metrics
-        .clusters()
+    context
+        .data_plane_metrics
+        .clusters
         .prepared(there.len() - servers, servers);
     let lack = |engine: &Engine| {
-        let name = template(app, engine).ok()?;
+        let name = template(context, engine).ok()?;
         let of_engine: Vec<_> = there
             .iter()
             .filter(|(template, _)| *template == name)
@@ -190,24 +194,25 @@ async fn next(app: &App) -> Result<Option<(Engine, Lack)>, Error> {
             .count();
         Some((
             engine.clone(),
-            app.settings
+            context
+                .data_plane_settings
                 .prepared
                 .lack(of_engine.len() - servers, servers)?,
         ))
     };
-    Ok(app
+    Ok(context
         .pool
-        .engines(app.clusters.engines())
+        .engines(context.clusters.engines())
         .into_iter()
         .find_map(lack))
 }
 
 /// Prepared clusters of this data folder, each with the template it was copied from.
-async fn prepared(app: &App) -> Result<Vec<(String, Taken)>, Error> {
+async fn prepared(context: &DataPlaneContext) -> Result<Vec<(String, Taken)>, Error> {
     let sql = "select ref, account, running, template from prepared_clusters where node = $1 order by account";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node])
+        .query(sql, &[&context.settings.node])
         .await
         .context("reading prepared clusters")?;
     rows.iter()
@@ -216,24 +221,24 @@ async fn prepared(app: &App) -> Result<Vec<(String, Taken)>, Error> {
 }
 
 /// Starts the server of a folder, or of a new one.
-async fn add_server(app: &App, engine: &Engine) -> Result<(), Error> {
+async fn add_server(context: &DataPlaneContext, engine: &Engine) -> Result<(), Error> {
     // Ours while it starts: whoever takes it at the same moment would start it, too.
     let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                and not running order by account limit 1 for update skip locked) returning ref, account, running";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &template(app, engine)?])
+        .query(sql, &[&context.settings.node, &template(context, engine)?])
         .await
         .context("taking a prepared cluster")?;
     match rows.first() {
-        Some(row) => ready(app, read(row)?, engine, true).await,
-        None => add(app, engine, true).await,
+        Some(row) => ready(context, read(row)?, engine, true).await,
+        None => add(context, engine, true).await,
     }
 }
 
 /// Makes one more.
-async fn add(app: &App, engine: &Engine, server: bool) -> Result<(), Error> {
-    let rows = app
+async fn add(context: &DataPlaneContext, engine: &Engine, server: bool) -> Result<(), Error> {
+    let rows = context
         .db
         .query(
             "select nextval(pg_get_serial_sequence('projects', 'id'))",
@@ -243,9 +248,9 @@ async fn add(app: &App, engine: &Engine, server: bool) -> Result<(), Error> {
         .context("choosing a user id")?;
     let account: i64 = rows.first().ok_or(Error::NotFound)?.get(0);
     ready(
-        app,
+        context,
         Taken {
-            reference: ProjectRef::generate(&app.entropy),
+            reference: ProjectRef::generate(&context.entropy),
             account,
             running: false,
         },
@@ -256,51 +261,64 @@ async fn add(app: &App, engine: &Engine, server: bool) -> Result<(), Error> {
 }
 
 /// Brings a cluster to where it is wanted, and writes it down. What fails is thrown away.
-async fn ready(app: &App, taken: Taken, engine: &Engine, server: bool) -> Result<(), Error> {
-    let made = make(app, &taken, engine, server).await;
+async fn ready(
+    context: &DataPlaneContext,
+    taken: Taken,
+    engine: &Engine,
+    server: bool,
+) -> Result<(), Error> {
+    let made = make(context, &taken, engine, server).await;
     if made.is_err() {
-        if let Err(error) = app.clusters.remove(&taken.reference).await {
+        if let Err(error) = context.clusters.remove(&taken.reference).await {
             tracing::warn!(%error, "a cluster that could not be prepared is left for the next start to remove");
         }
-        app.reconciler.trash_filled();
+        context.reconciler.trash_filled();
     }
     made
 }
 
-async fn make(app: &App, taken: &Taken, engine: &Engine, server: bool) -> Result<(), Error> {
-    let uid = super::reconciler::uid(app, taken.account)?;
+async fn make(
+    context: &DataPlaneContext,
+    taken: &Taken,
+    engine: &Engine,
+    server: bool,
+) -> Result<(), Error> {
+    let uid = super::reconciler::uid(context, taken.account)?;
     let cluster = Cluster {
         project: taken.reference.clone(),
         uid,
         major: engine.major(),
     };
-    app.clusters
+    context
+        .clusters
         .create(&cluster, Pace::Idle)
         .await
         .context("preparing a cluster")?;
     if server {
-        app.clusters
+        context
+            .clusters
             .start(&cluster.project)
             .await
             .context("starting a prepared cluster")?;
-        app.clusters
+        context
+            .clusters
             .wait_ready(&cluster.project, READY_TIMEOUT)
             .await
             .context("starting a prepared cluster")?;
     }
     let sql = "insert into prepared_clusters (account, ref, node, template, running, created_at) select $1, $2, $3, $4, $5, $6 \
                where exists (select from node_leases l where l.node = $3 and l.generation = $7 for share) returning account";
-    let lease = app.lease.check()?;
+    let lease = context.lease.check()?;
     let params: [Param<'_>; 7] = [
         &taken.account,
         &taken.reference.as_str(),
-        &app.settings.node,
-        &template(app, engine)?,
+        &context.settings.node,
+        &template(context, engine)?,
         &server,
-        &app.clock.now(),
+        &context.clock.now(),
         &lease,
     ];
-    let rows = app
+    let rows = context
         .db
         .query(sql, &params)
         .await
@@ -313,39 +331,41 @@ async fn make(app: &App, taken: &Taken, engine: &Engine, server: bool) -> Result
 
 /// Forgets prepared clusters that are of no use: too many, from a template that was replaced since, or gone. What they leave is
 /// garbage. Returns the refs of those that stay.
-pub(crate) async fn review(app: &App) -> Result<HashSet<ProjectRef>, Error> {
+pub(crate) async fn review(context: &DataPlaneContext) -> Result<HashSet<ProjectRef>, Error> {
     let mut kept = HashSet::new();
     let mut counts: BTreeMap<(String, bool), u16> = BTreeMap::new();
-    for (template, cluster) in prepared(app).await? {
-        let running = app
+    for (template, cluster) in prepared(context).await? {
+        let running = context
             .clusters
             .running(&cluster.reference)
             .await
             .context("looking for a prepared cluster")?
             .is_some();
         let wanted = if running {
-            app.settings.prepared.servers
+            context.data_plane_settings.prepared.servers
         } else {
-            app.settings.prepared.folders
+            context.data_plane_settings.prepared.folders
         };
-        let current = app
+        let current = context
             .clusters
             .engines()
             .offered()
             .iter()
-            .any(|known| self::template(app, known).is_ok_and(|known| known == template));
+            .any(|known| self::template(context, known).is_ok_and(|known| known == template));
         let count = counts.entry((template, running)).or_default();
-        if app.clusters.exists(&cluster.reference) && current && *count < wanted {
+        if context.clusters.exists(&cluster.reference) && current && *count < wanted {
             *count += 1;
             let sql = "update prepared_clusters set running = $2 where account = $1";
-            app.db
+            context
+                .db
                 .query(sql, &[&cluster.account, &running])
                 .await
                 .context("reviewing prepared clusters")?;
             kept.insert(cluster.reference);
         } else {
             let sql = "delete from prepared_clusters where account = $1";
-            app.db
+            context
+                .db
                 .query(sql, &[&cluster.account])
                 .await
                 .context("reviewing prepared clusters")?;

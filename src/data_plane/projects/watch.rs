@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 
-use crate::{app::App, base::ids::ProjectId, data_plane::clusters::Running};
+use crate::{
+    base::ids::ProjectId,
+    data_plane::{clusters::Running, context::DataPlaneContext},
+};
 
 /// Servers whose end is waited for, and projects to look at in the next pass. Both are bounded by the
 /// projects of this node.
@@ -43,19 +46,19 @@ impl Watch {
 }
 
 /// Wakes the reconciler when this server ends. Asked again about the same server, it does nothing.
-pub(crate) fn begin(app: &App, project: ProjectId, server: Running) {
+pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: Running) {
     let pid = server.pid();
-    if !app.reconciler.watch.begin(project, pid) {
+    if !context.reconciler.watch.begin(project, pid) {
         return;
     }
-    let app = app.clone();
+    let context = context.clone();
     tokio::spawn(async move {
         // Should waiting fail, looking costs little, and the next full pass waits again.
         if let Err(error) = server.ended().await {
             tracing::warn!(%error, "the end of a server cannot be waited for");
         }
-        app.reconciler.watch.end(project, pid);
-        app.reconciler.wake();
+        context.reconciler.watch.end(project, pid);
+        context.reconciler.wake();
     });
 }
 

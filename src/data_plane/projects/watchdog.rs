@@ -19,15 +19,17 @@ use tokio_postgres::Row;
 
 use self::rules::{DiskLevel, Remedy};
 use crate::{
-    app::App,
     base::{
         clock::Ticks,
         db::Param,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::clusters::resources::{Measured, disk},
-    platform::telemetry::Bound,
+    data_plane::{
+        clusters::resources::{Measured, disk},
+        context::DataPlaneContext,
+        metrics::Bound,
+    },
 };
 
 /// How often control groups are read: the kernel enforces them, and this only reports.
@@ -87,8 +89,8 @@ pub enum Disk {
 }
 
 /// Looks again and again until it is dropped. Does nothing where projects have no limits.
-pub async fn run(app: App) {
-    let Some(resources) = app.clusters.resources() else {
+pub async fn run(context: DataPlaneContext) {
+    let Some(resources) = context.clusters.resources() else {
         return;
     };
     let mut look_again = tokio::time::interval(if resources.groups().enforced() {
@@ -99,7 +101,7 @@ pub async fn run(app: App) {
     look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         look_again.tick().await;
-        if let Err(error) = look(&app, Disk::IfDue).await {
+        if let Err(error) = look(&context, Disk::IfDue).await {
             tracing::warn!(%error, "the resources of projects could not be looked at");
         }
     }
@@ -107,35 +109,35 @@ pub async fn run(app: App) {
 
 /// Looks at every running project of this node once, and does what its bounds ask for. One project's failure holds up no
 /// other.
-pub async fn look(app: &App, disk: Disk) -> Result<(), Error> {
-    let mut state = app.watchdog.0.lock().await;
-    if !app.lease.leads() || app.clusters.resources().is_none() {
+pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
+    let mut state = context.watchdog.0.lock().await;
+    if !context.lease.leads() || context.clusters.resources().is_none() {
         *state = State::default();
         return Ok(());
     }
-    let projects = running(app).await?;
+    let projects = running(context).await?;
     let running: HashSet<ProjectId> = projects.iter().map(|project| project.id).collect();
     state.projects.retain(|id, _| running.contains(id));
     let refs = projects
         .iter()
         .map(|project| project.project.clone())
         .collect();
-    let mut measured = app
+    let mut measured = context
         .clusters
         .measure_processes(refs)
         .await
         .context("measuring projects")?;
-    let measure_disk = disk_is_due(app, &mut state, disk);
+    let measure_disk = disk_is_due(context, &mut state, disk);
     for project in &projects {
         let seen = state.projects.entry(project.id).or_default();
         let looked = async {
             if let Some(measured) = measured.remove(&project.project) {
-                look_at_processes(app, project, seen, measured).await?;
+                look_at_processes(context, project, seen, measured).await?;
             }
             if measure_disk {
-                look_at_disk(app, project, seen).await?;
+                look_at_disk(context, project, seen).await?;
             }
-            tell(app, project, seen).await
+            tell(context, project, seen).await
         };
         if let Err(error) = looked.await {
             tracing::warn!(project = %project.project, %error, "the project's resources could not be looked at");
@@ -144,12 +146,12 @@ pub async fn look(app: &App, disk: Disk) -> Result<(), Error> {
     Ok(())
 }
 
-async fn running(app: &App) -> Result<Vec<Watched>, Error> {
+async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
     let sql = "select id, ref, generation, settled_at, resource_warning, read_only from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node])
+        .query(sql, &[&context.settings.node])
         .await
         .context("reading running projects")?;
     let read = |row: &Row| {
@@ -169,13 +171,13 @@ async fn running(app: &App) -> Result<Vec<Watched>, Error> {
 }
 
 /// Whether disk space is measured in this look: after much of it was used, or a long time.
-fn disk_is_due(app: &App, state: &mut State, disk: Disk) -> bool {
-    let Some(resources) = app.clusters.resources() else {
+fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> bool {
+    let Some(resources) = context.clusters.resources() else {
         return false;
     };
     // A file system that does not say is measured as if nothing changed.
-    let (bytes, inodes) = disk::free(app.clusters.home().dir()).unwrap_or_default();
-    let now = app.clock.ticks();
+    let (bytes, inodes) = disk::free(context.clusters.home().dir()).unwrap_or_default();
+    let now = context.clock.ticks();
     let slack = SLACK_BYTES.min(resources.limits().disk_hard_bytes / 16);
     let due = state.measured.is_none_or(|(at, (before, inodes_before))| {
         now.saturating_sub(at) >= DISK_ROUND_MS
@@ -193,12 +195,12 @@ fn disk_is_due(app: &App, state: &mut State, disk: Disk) -> bool {
 
 /// Notes what the kernel did to a project in its control group, or bounds one that has none.
 async fn look_at_processes(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Watched,
     seen: &mut Seen,
     measured: Measured,
 ) -> Result<(), Error> {
-    let Some(resources) = app.clusters.resources() else {
+    let Some(resources) = context.clusters.resources() else {
         return Ok(());
     };
     let limits = resources.limits();
@@ -210,7 +212,7 @@ async fn look_at_processes(
                 .unwrap_or_default();
             if counts.oom_kills > kills {
                 note(
-                    app,
+                    context,
                     project,
                     seen,
                     Bound::Memory,
@@ -218,7 +220,7 @@ async fn look_at_processes(
                 );
             } else if counts.forks_refused > refused {
                 note(
-                    app,
+                    context,
                     project,
                     seen,
                     Bound::Processes,
@@ -227,7 +229,8 @@ async fn look_at_processes(
             }
         }
         Measured::Processes(_) if resources.groups().enforced() => {
-            app.clusters
+            context
+                .clusters
                 .adopt(&project.project)
                 .await
                 .context("bounding a project's server")?;
@@ -245,7 +248,7 @@ async fn look_at_processes(
                 rules::processes_event(limits.processes)
             };
             note(
-                app,
+                context,
                 project,
                 seen,
                 if over {
@@ -255,54 +258,68 @@ async fn look_at_processes(
                 },
                 event,
             );
-            bound_processes(app, project, remedy).await?;
+            bound_processes(context, project, remedy).await?;
         }
     }
     Ok(())
 }
 
-async fn bound_processes(app: &App, project: &Watched, remedy: Remedy) -> Result<(), Error> {
+async fn bound_processes(
+    context: &DataPlaneContext,
+    project: &Watched,
+    remedy: Remedy,
+) -> Result<(), Error> {
     match remedy {
         Remedy::Nothing => Ok(()),
-        Remedy::Terminate(pid) => app
+        Remedy::Terminate(pid) => context
             .clusters
             .end_process(&project.project, pid, Signal::TERM)
             .await
             .context("ending a process"),
-        Remedy::Kill(pid) => app
+        Remedy::Kill(pid) => context
             .clusters
             .end_process(&project.project, pid, Signal::KILL)
             .await
             .context("ending a process"),
         Remedy::StopServer => {
             // The reconciler finds it down, and starts it again.
-            let Some(_hold) = app.reconciler.hold(project.id) else {
+            let Some(_hold) = context.reconciler.hold(project.id) else {
                 return Ok(());
             };
-            let stopped = app
+            let stopped = context
                 .clusters
                 .stop_at_once(&project.project)
                 .await
                 .context("stopping a cluster");
-            app.reconciler.watch.look_at(project.id);
+            context.reconciler.watch.look_at(project.id);
             stopped
         }
     }
 }
 
-fn note(app: &App, project: &Watched, seen: &mut Seen, bound: Bound, event: String) {
+fn note(
+    context: &DataPlaneContext,
+    project: &Watched,
+    seen: &mut Seen,
+    bound: Bound,
+    event: String,
+) {
     tracing::warn!(project = %project.project, "{event}");
-    app.metrics.clusters().reached(bound);
-    seen.event = Some((app.clock.ticks(), event));
+    context.data_plane_metrics.clusters.reached(bound);
+    seen.event = Some((context.clock.ticks(), event));
 }
 
 /// Measures a project's disk space, and makes it read-only, writable or stopped where its limits ask for it.
-async fn look_at_disk(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
-    let Some(resources) = app.clusters.resources() else {
+async fn look_at_disk(
+    context: &DataPlaneContext,
+    project: &Watched,
+    seen: &mut Seen,
+) -> Result<(), Error> {
+    let Some(resources) = context.clusters.resources() else {
         return Ok(());
     };
     let limits = resources.limits();
-    let usage = app
+    let usage = context
         .clusters
         .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
         .await
@@ -319,32 +336,38 @@ async fn look_at_disk(app: &App, project: &Watched, seen: &mut Seen) -> Result<(
             Bound::DiskHard
         };
         tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk space is nearly or fully used");
-        app.metrics.clusters().reached(bound);
+        context.data_plane_metrics.clusters.reached(bound);
     }
     let read_only = level >= DiskLevel::ReadOnly;
     if read_only != project.read_only {
-        app.clusters
+        context
+            .clusters
             .set_read_only(&project.project, read_only)
             .await
             .context("making a project read-only or writable")?;
         let sql = "update projects set read_only = $2 where id = $1";
-        app.db
+        context
+            .db
             .query(sql, &[&project.id.0, &read_only])
             .await
             .context("writing that a project is read-only")?;
     }
     let begun = project
         .settled_at
-        .is_none_or(|settled| app.clock.now() - settled >= GRACE);
+        .is_none_or(|settled| context.clock.now() - settled >= GRACE);
     if level == DiskLevel::Stop && (begun || rules::beyond_grace(usage, limits)) {
-        stop(app, project, rules::disk_warning(level, usage, limits)).await?;
+        stop(context, project, rules::disk_warning(level, usage, limits)).await?;
     }
     Ok(())
 }
 
 /// Pauses a project. Its owner can restore it, and then has [`GRACE`] to delete data.
-async fn stop(app: &App, project: &Watched, warning: Option<String>) -> Result<(), Error> {
-    let lease = app.lease.check()?;
+async fn stop(
+    context: &DataPlaneContext,
+    project: &Watched,
+    warning: Option<String>,
+) -> Result<(), Error> {
+    let lease = context.lease.check()?;
     let sql = "update projects set desired = 'paused', status = 'PAUSING', generation = generation + 1, attempts = 0, falls = 0, \
                last_error = null, resource_warning = $4, not_before = $5, updated_at = $5 \
                where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' and exists \
@@ -354,21 +377,22 @@ async fn stop(app: &App, project: &Watched, warning: Option<String>) -> Result<(
         &project.generation,
         &lease,
         &warning,
-        &app.clock.now(),
+        &context.clock.now(),
     ];
-    app.db
+    context
+        .db
         .query(sql, &params)
         .await
         .context("stopping a project")?;
     tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
-    app.metrics.clusters().reached(Bound::DiskStop);
-    app.reconciler.heard();
+    context.data_plane_metrics.clusters.reached(Bound::DiskStop);
+    context.reconciler.heard();
     Ok(())
 }
 
 /// Writes down what the project's health is to say, if that changed.
-async fn tell(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
-    let now = app.clock.ticks();
+async fn tell(context: &DataPlaneContext, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
+    let now = context.clock.ticks();
     seen.event
         .take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
     // Disk space was not measured since this process leads: what the last one said stands.
@@ -385,7 +409,8 @@ async fn tell(app: &App, project: &Watched, seen: &mut Seen) -> Result<(), Error
     }
     let sql =
         "update projects set resource_warning = $2 where id = $1 and status = 'ACTIVE_HEALTHY'";
-    app.db
+    context
+        .db
         .query(sql, &[&project.id.0, &warning])
         .await
         .context("writing what a project's health is to say")

@@ -7,23 +7,26 @@ use super::{
     body::{Download, full},
     names::Serving,
 };
-use crate::app::App;
+use crate::data_plane::context::DataPlaneContext;
 
 /// 200 for a name that leads to a project, 404 for any other, and for all of them as long as nothing is known.
-pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
+pub(super) async fn answer(
+    context: &DataPlaneContext,
+    request: Request<Incoming>,
+) -> Response<Download> {
     let mut response = Response::new(full(""));
-    if !is_ours(app, request.uri().query().unwrap_or_default()).await {
+    if !is_ours(context, request.uri().query().unwrap_or_default()).await {
         *response.status_mut() = StatusCode::NOT_FOUND;
     }
     response
 }
 
-async fn is_ours(app: &App, query: &str) -> bool {
+async fn is_ours(context: &DataPlaneContext, query: &str) -> bool {
     let mut names = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "domain");
     // Said twice it means nothing.
     let (Some((_, name)), None) = (names.next(), names.next()) else {
         return false;
     };
-    let site = app.edge.names.find(&name.to_ascii_lowercase()).await;
+    let site = context.edge.names.find(&name.to_ascii_lowercase()).await;
     site.is_some_and(|site| site.serving != Serving::NotYet)
 }

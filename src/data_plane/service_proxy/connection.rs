@@ -23,8 +23,8 @@ use super::{
     tls::{ACME_ALPN, Tls},
 };
 use crate::{
-    app::App,
     base::net::{accept, coalescing_stream::Wire},
+    data_plane::context::DataPlaneContext,
 };
 
 /// What a client gets to say whom it wants, and to agree on keys.
@@ -42,7 +42,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 
 /// A client that is connected.
 pub(super) struct Visit {
-    pub(super) app: App,
+    pub(super) context: DataPlaneContext,
     pub(super) peer: SocketAddr,
     /// The name it asked for with TLS, in lower case.
     pub(super) name: SmolStr,
@@ -58,7 +58,7 @@ pub(super) struct Visit {
 
 impl Visit {
     fn new(
-        app: &App,
+        context: &DataPlaneContext,
         (peer, place): (SocketAddr, ConnectionPlace),
         links: Arc<Links>,
         name: SmolStr,
@@ -66,7 +66,7 @@ impl Visit {
     ) -> Self {
         let told = Client::new(peer.ip().to_canonical(), &name);
         Self {
-            app: app.clone(),
+            context: context.clone(),
             peer,
             links,
             told,
@@ -79,14 +79,14 @@ impl Visit {
 
 /// Serves one connection to its end.
 pub(super) async fn serve(
-    app: &App,
+    context: &DataPlaneContext,
     stream: TcpStream,
     from: (SocketAddr, ConnectionPlace),
     tls: &Tls,
     links: Arc<Links>,
 ) {
-    let opened = timeout(HANDSHAKE, Box::pin(open(app, stream, tls))).await;
-    let tally = app.metrics.edge();
+    let opened = timeout(HANDSHAKE, Box::pin(open(context, stream, tls))).await;
+    let tally = &context.data_plane_metrics.service_proxy;
     let (stream, name) = match opened {
         Ok(Ok(opened)) => opened,
         Ok(Err(outcome)) => return tally.connection(outcome),
@@ -95,19 +95,19 @@ pub(super) async fn serve(
     tally.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         requests_2(
-            Visit::new(app, from, links, name, Ambiguous::default()),
+            Visit::new(context, from, links, name, Ambiguous::default()),
             stream,
         )
         .await;
     } else {
         let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit::new(app, from, links, name, ambiguous), stream).await;
+        requests_1(Visit::new(context, from, links, name, ambiguous), stream).await;
     }
 }
 
 /// TLS, for a name that is known. Nobody else is answered at all.
 async fn open(
-    app: &App,
+    context: &DataPlaneContext,
     stream: TcpStream,
     tls: &Tls,
 ) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
@@ -126,7 +126,7 @@ async fn open(
         .alpn()
         .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN))
     {
-        let challenge = app
+        let challenge = context
             .edge
             .names
             .challenge(&name)
@@ -140,9 +140,9 @@ async fn open(
             .map_err(|_| "handshake failed")?;
         return Err("challenge");
     }
-    let site = app.edge.names.find(&name).await.ok_or("unknown name")?;
+    let site = context.edge.names.find(&name).await.ok_or("unknown name")?;
     if site.certificate.is_none()
-        && !(site.own_domain && (tls.has_wildcard || app.edge.names.known().wildcard.is_some()))
+        && !(site.own_domain && (tls.has_wildcard || context.edge.names.known().wildcard.is_some()))
     {
         return Err("no certificate");
     }
@@ -154,7 +154,7 @@ async fn open(
 }
 
 async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
-    let (app, visit) = (visit.app.clone(), Arc::new(visit));
+    let (context, visit) = (visit.context.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http1::Builder::new()
         .timer(accept::ConnectionTimer::default())
@@ -168,7 +168,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = app.edge.stopping() => {
+        () = context.edge.stopping() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -177,7 +177,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
 }
 
 async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
-    let (app, visit) = (visit.app.clone(), Arc::new(visit));
+    let (context, visit) = (visit.context.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -186,7 +186,7 @@ async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1)
         .serve_connection(TokioIo::new(stream), service);
-    note(accept::see_out(connection, app.edge.stopping()).await);
+    note(accept::see_out(connection, context.edge.stopping()).await);
 }
 
 async fn answer(

@@ -28,7 +28,7 @@ use super::{
     tunnel,
     upstreams::{Service, Upstream},
 };
-use crate::{base::clock::Ticks, data_plane::database_access::bans};
+use crate::{base::clock::Ticks, data_plane::database_access::bans, platform::telemetry};
 
 /// What a service gets to begin its answer, once it has the request.
 const ANSWER: Duration = Duration::from_mins(1);
@@ -100,7 +100,7 @@ async fn admit<'a>(
         return Err(Refusal::Misdirected);
     }
     request::check(parts)?;
-    let edge = &visit.app.edge;
+    let edge = &visit.context.edge;
     // Again for each request: connections outlive what they were made for.
     let site = edge
         .names
@@ -120,14 +120,14 @@ async fn admit<'a>(
         .as_ref()
         .and_then(|upstreams| upstreams.get(wanted));
     let template = own
-        .or_else(|| visit.app.settings.upstreams.get(wanted))
+        .or_else(|| visit.context.data_plane_settings.upstreams.get(wanted))
         .ok_or(Refusal::NotConfigured(wanted))?;
     let upstream = template
         .fill(&site.reference)
         .ok_or(Refusal::NotConfigured(wanted))?;
-    gate::check(&visit.app, &site, wanted, rest, parts).await?;
+    gate::check(&visit.context, &site, wanted, rest, parts).await?;
     let client = visit
-        .app
+        .context
         .settings
         .transport
         .peer(visit.peer.ip(), &parts.headers)
@@ -157,7 +157,7 @@ async fn forward(
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(Refusal::TooLarge);
     }
-    let (capacity, clock) = (&visit.app.edge.capacity, &visit.app.clock);
+    let (capacity, clock) = (&visit.context.edge.capacity, &visit.context.clock);
     let begun = if body.is_end_stream() {
         None
     } else {
@@ -197,7 +197,7 @@ pub(super) fn outgoing(
     mut parts: Parts,
     body: Upload,
 ) -> Result<Request<Upload>, Refusal> {
-    let underscores = visit.app.settings.edge.underscore_headers;
+    let underscores = visit.context.data_plane_settings.edge.underscore_headers;
     let told = Told {
         client: &visit.told,
         project: &passed.site.told,
@@ -284,10 +284,10 @@ impl Noted {
                 .headers()
                 .get(name)
                 .and_then(|value| value.to_str().ok())
-                .map(log::cut)
+                .map(telemetry::cut)
         };
         Self {
-            began: visit.app.clock.ticks(),
+            began: visit.context.clock.ticks(),
             method: request.method().clone(),
             version: request.version(),
             texts: [header::USER_AGENT, header::REFERER, CLIENT_INFO].map(text),
@@ -301,28 +301,31 @@ impl Noted {
         (site, service): (Option<Arc<Site>>, Option<Service>),
         status: StatusCode,
     ) {
-        let app = &visit.app;
+        let context = &visit.context;
         let [user_agent, referer, client_info] = self.texts;
         let row = log::Row {
-            id: app.entropy.uuid(),
-            at: app.clock.now(),
+            id: context.entropy.uuid(),
+            at: context.clock.now(),
             project: site.map(|site| site.reference.clone()),
             service,
             method: self.method,
             host: visit.name.clone(),
-            path: log::cut(uri.path()),
-            search: uri.query().map(log::without_secrets),
+            path: telemetry::cut(uri.path()),
+            search: uri.query().map(telemetry::without_secrets),
             version: self.version,
             client: visit.peer.ip().to_canonical(),
             user_agent,
             referer,
             client_info,
             status,
-            took_millis: app.clock.ticks().saturating_sub(self.began),
+            took_millis: context.clock.ticks().saturating_sub(self.began),
         };
-        app.metrics.edge().request(service, status);
-        if !app.edge.log.add(row) {
-            app.metrics.edge().dropped_row();
+        context
+            .data_plane_metrics
+            .service_proxy
+            .request(service, status);
+        if !context.edge.log.add(row) {
+            context.data_plane_metrics.service_proxy.dropped_row();
         }
     }
 }

@@ -12,9 +12,8 @@ use tokio::sync::Notify;
 
 use super::{answer::Refusal, names::Site, upstreams::Service};
 use crate::{
-    app::App,
     base::{error::Error, ids::ProjectId},
-    data_plane::{api_keys, api_keys::Accepted},
+    data_plane::{api_keys, api_keys::Accepted, context::DataPlaneContext},
 };
 
 /// Projects whose keys are kept at hand.
@@ -63,7 +62,11 @@ impl Gate {
     }
 
     /// The keys of a project: as they were, if nobody can be asked how they are.
-    pub(super) async fn accepted(&self, app: &App, site: &Site) -> Result<Arc<Accepted>, Refusal> {
+    pub(super) async fn accepted(
+        &self,
+        context: &DataPlaneContext,
+        site: &Site,
+    ) -> Result<Arc<Accepted>, Refusal> {
         // Before they are read: what changes meanwhile is read the next time.
         let now = self.changes.load(Ordering::Acquire);
         let known = self.accepted.get(&site.project);
@@ -73,7 +76,7 @@ impl Gate {
             return Ok(accepted.clone());
         }
         // Boxed, so that who finds them known does not carry the future of a query around.
-        match Box::pin(api_keys::accepted(app, site.project, &site.reference)).await {
+        match Box::pin(api_keys::accepted(context, site.project, &site.reference)).await {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
                 self.accepted.insert(site.project, (now, accepted.clone()));
@@ -93,23 +96,24 @@ impl Gate {
 }
 
 /// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
-pub(super) fn checks_keys(app: &App, site: &Site) -> bool {
-    site.check_keys.unwrap_or(app.settings.edge.check_keys)
+pub(super) fn checks_keys(context: &DataPlaneContext, site: &Site) -> bool {
+    site.check_keys
+        .unwrap_or(context.data_plane_settings.edge.check_keys)
 }
 
 /// Lets a request pass that has a key of the project, or needs none.
 pub(super) async fn check(
-    app: &App,
+    context: &DataPlaneContext,
     site: &Site,
     service: Service,
     rest: &str,
     parts: &Parts,
 ) -> Result<(), Refusal> {
-    if !checks_keys(app, site) || !needs_key(service, rest, &parts.method) {
+    if !checks_keys(context, site) || !needs_key(service, rest, &parts.method) {
         return Ok(());
     }
     let key = presented(parts)?;
-    let accepted = app.edge.gate.accepted(app, site).await?;
+    let accepted = context.edge.gate.accepted(context, site).await?;
     if accepted.has(&key) {
         Ok(())
     } else {

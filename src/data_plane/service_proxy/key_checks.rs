@@ -4,7 +4,6 @@ use std::{collections::HashMap, fmt};
 
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::Transaction;
 
 use crate::{
     base::{
@@ -44,16 +43,6 @@ pub(super) async fn all(db: &Db) -> Result<HashMap<ProjectId, bool>, Error> {
         .iter()
         .map(|row| (ProjectId(row.get(0)), row.get(1)))
         .collect())
-}
-
-/// Removes the setting of a project that is being deleted.
-pub(super) async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    let sql = "delete from project_key_checks where project_id = $1";
-    transaction
-        .execute(sql, &[&project.0])
-        .await
-        .context("forgetting a project's key check")
-        .map(drop)
 }
 
 /// The settings of all projects that have one, by ref.

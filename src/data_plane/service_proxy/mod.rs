@@ -56,14 +56,14 @@ use self::{
     upstreams::Service,
 };
 use crate::{
-    app::App,
     base::net::{
         accept,
         accept::Stop,
         connection_limit::{Place, Places},
         tls::TlsError,
     },
-    data_plane::database_access::bans,
+    data_plane::{context::DataPlaneContext, database_access::bans},
+    platform::tables::Cache,
 };
 
 /// Connections there are at once.
@@ -139,18 +139,12 @@ impl Default for Edge {
 }
 
 impl Edge {
-    /// A table changed, here or on another node.
-    pub(crate) fn forget(&self, table: &str) {
-        match table {
-            "vanity_subdomains"
-            | "custom_hostnames"
-            | "hostname_certificates"
-            | "acme_orders"
-            | "project_upstreams"
-            | "project_key_checks"
-            | "blocked_hostnames" => self.names.change(),
-            "api_keys" | "key_rings" => self.gate.change(),
-            "projects" => self.names.drift(),
+    /// Rereads what the cache holds.
+    pub(crate) fn invalidate(&self, cache: Cache) {
+        match cache {
+            Cache::Hosts => self.names.change(),
+            Cache::HostStatus => self.names.drift(),
+            Cache::ApiKeys => self.gate.change(),
             _ => {}
         }
     }
@@ -257,26 +251,26 @@ pub enum ListenError {
 
 /// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
 pub fn listen(
-    app: &App,
+    context: &DataPlaneContext,
     listeners: Listeners,
     wildcard: Option<Wildcard>,
 ) -> Result<JoinSet<()>, ListenError> {
     let Listeners { https, http, ask } = listeners;
-    let tls = Arc::new(Tls::new(app, wildcard)?);
+    let tls = Arc::new(Tls::new(context, wildcard)?);
     if let Some(port) = https
         .first()
         .and_then(|listener| listener.local_addr().ok())
         .map(|address| address.port())
     {
         // A second call, which no server makes, would leave the first port standing.
-        let _ = app.edge.https_port.set(port);
+        let _ = context.edge.https_port.set(port);
     }
     let lanes = Lanes::start().map_err(ListenError::Lanes)?;
     // The same.
-    let _ = app.edge.lanes.set(lanes);
+    let _ = context.edge.lanes.set(lanes);
     let mut tasks = JoinSet::new();
-    let stopping = |app: App| async move { app.edge.stopping().await };
-    let upkeep = app.clone();
+    let stopping = |context: DataPlaneContext| async move { context.edge.stopping().await };
+    let upkeep = context.clone();
     tasks.spawn(async move {
         tokio::select! {
             () = names::run(upkeep.clone()) => {}
@@ -290,51 +284,51 @@ pub fn listen(
     let http = http.into_iter().map(|listener| (listener, Purpose::Http));
     let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
     for (listener, purpose) in https.chain(http).chain(ask) {
-        tasks.spawn(run(app.clone(), listener, purpose));
+        tasks.spawn(run(context.clone(), listener, purpose));
     }
     Ok(tasks)
 }
 
 /// Takes connections until [`Edge::stop`], then sees the requests out.
-async fn run(app: App, listener: TcpListener, purpose: Purpose) {
+async fn run(context: DataPlaneContext, listener: TcpListener, purpose: Purpose) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&app, connections, stream, peer, purpose.clone())
+        take(&context, connections, stream, peer, purpose.clone())
     };
-    accept::run(listener, app.edge.stopping(), ("services", DRAIN), take).await;
+    accept::run(listener, context.edge.stopping(), ("services", DRAIN), take).await;
 }
 
 /// Begins with a connection, unless there are too many.
 fn take(
-    app: &App,
+    context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
     purpose: Purpose,
 ) {
-    let place = app
+    let place = context
         .edge
         .connections
         .clone()
         .try_acquire_owned()
         .ok()
-        .zip(app.edge.addresses.take(bans::block(peer.ip())));
-    let (Some(place), Some(lanes)) = (place, app.edge.lanes.get()) else {
-        return app.metrics.edge().connection("full");
+        .zip(context.edge.addresses.take(bans::block(peer.ip())));
+    let (Some(place), Some(lanes)) = (place, context.edge.lanes.get()) else {
+        return context.data_plane_metrics.service_proxy.connection("full");
     };
-    let app = app.clone();
+    let context = context.clone();
     match purpose {
         Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
-            connection::serve(&app, stream, (peer, place), &tls, links).await;
+            connection::serve(&context, stream, (peer, place), &tls, links).await;
         }),
         Purpose::Http => {
             connections.spawn(async move {
-                plain::serve(stream, |request| plain::answer(&app, request)).await;
+                plain::serve(stream, |request| plain::answer(&context, request)).await;
                 drop(place);
             });
         }
         Purpose::Ask => {
             connections.spawn(async move {
-                plain::serve(stream, |request| ask::answer(&app, request)).await;
+                plain::serve(stream, |request| ask::answer(&context, request)).await;
                 drop(place);
             });
         }

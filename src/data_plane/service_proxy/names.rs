@@ -23,12 +23,12 @@ use tokio::{
 
 use super::{key_checks, overrides, upstreams::Upstreams};
 use crate::{
-    app::App,
     base::{
         error::Error,
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
+        context::DataPlaneContext,
         domains,
         domains::{
             Published,
@@ -237,18 +237,18 @@ impl Names {
         }
     }
 
-    async fn read(&self, app: &App) -> Result<(), Error> {
+    async fn read(&self, context: &DataPlaneContext) -> Result<(), Error> {
         let wanted = self.wanted.load(Ordering::Acquire);
         self.outdated.store(false, Ordering::Release);
         let (published, overrides, key_checks, challenges, wildcard) = tokio::try_join!(
-            domains::published(app),
-            overrides::all(&app.db),
-            key_checks::all(&app.db),
-            acme::challenges(app),
-            wildcard::certificate(app)
+            domains::published(context),
+            overrides::all(&context.db),
+            key_checks::all(&context.db),
+            acme::challenges(context),
+            wildcard::certificate(context)
         )?;
         let table = Table::new(
-            &app.settings.project_domain,
+            &context.settings.project_domain,
             published,
             &overrides,
             &key_checks,
@@ -262,11 +262,11 @@ impl Names {
 }
 
 /// Keeps the table up to date until the process ends.
-pub(super) async fn run(app: App) {
-    let names = &app.edge.names;
+pub(super) async fn run(context: DataPlaneContext) {
+    let names = &context.edge.names;
     loop {
         let began = Instant::now();
-        let pause = match Box::pin(names.read(&app)).await {
+        let pause = match Box::pin(names.read(&context)).await {
             Ok(()) => FULL_PASS,
             Err(error) => {
                 let away = matches!(error, Error::Unavailable { .. });

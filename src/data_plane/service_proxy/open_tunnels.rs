@@ -19,7 +19,7 @@ use super::{
     gate,
     names::{Serving, Site},
 };
-use crate::{app::App, base::ids::ProjectId};
+use crate::{base::ids::ProjectId, data_plane::context::DataPlaneContext};
 
 /// Projects whose API keys are read at once after a change.
 const PROJECTS_AT_ONCE: usize = 16;
@@ -71,8 +71,8 @@ impl OpenTunnels {
 
 impl Grant {
     /// The site that the name leads to, if it is still the project's and is served.
-    fn site(&self, app: &App) -> Option<Arc<Site>> {
-        let known = app.edge.names.known();
+    fn site(&self, context: &DataPlaneContext) -> Option<Arc<Site>> {
+        let known = context.edge.names.known();
         known
             .get(&self.name)
             .filter(|site| site.project == self.project && site.serving == Serving::Yes)
@@ -80,39 +80,40 @@ impl Grant {
     }
 
     /// Whether the WebSocket would be granted now.
-    pub(super) async fn holds(&self, app: &App) -> bool {
-        let Some(site) = self.site(app) else {
+    pub(super) async fn holds(&self, context: &DataPlaneContext) -> bool {
+        let Some(site) = self.site(context) else {
             return false;
         };
-        if !self.needs_key || !gate::checks_keys(app, &site) {
+        if !self.needs_key || !gate::checks_keys(context, &site) {
             return true;
         }
         let Some(key) = &self.key else { return false };
         // Keys that cannot be read are taken to be as they were.
-        app.edge
+        context
+            .edge
             .gate
-            .accepted(app, &site)
+            .accepted(context, &site)
             .await
             .map_or(true, |accepted| accepted.has(key.expose_secret()))
     }
 }
 
 /// Ends WebSockets that would not be granted any more, after each change of names or keys. Runs until it is dropped.
-pub(super) async fn run(app: App) {
-    let mut names = app.edge.names.readings();
+pub(super) async fn run(context: DataPlaneContext) {
+    let mut names = context.edge.names.readings();
     loop {
         tokio::select! {
             // The sender lives as long as the application.
             _ = names.changed() => {}
-            () = app.edge.gate.changed() => {}
+            () = context.edge.gate.changed() => {}
         }
-        end_ungranted(&app).await;
+        end_ungranted(&context).await;
     }
 }
 
-async fn end_ungranted(app: &App) {
+async fn end_ungranted(context: &DataPlaneContext) {
     let mut by_project: HashMap<ProjectId, Vec<Arc<Grant>>> = HashMap::new();
-    for grant in app.edge.open_tunnels.tunnels.lock().values() {
+    for grant in context.edge.open_tunnels.tunnels.lock().values() {
         by_project
             .entry(grant.project)
             .or_default()
@@ -121,7 +122,7 @@ async fn end_ungranted(app: &App) {
     let each = by_project.into_values().map(|grants| async move {
         // One after another: the first reads the project's keys for all.
         for grant in grants {
-            if !grant.holds(app).await {
+            if !grant.holds(context).await {
                 grant.end.notify_one();
             }
         }

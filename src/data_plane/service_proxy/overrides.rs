@@ -4,12 +4,9 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
-use super::{
-    key_checks,
-    upstreams::{Named, Service, Template, Upstreams},
-};
+use super::upstreams::{Named, Service, Template, Upstreams};
 use crate::{
     base::{
         clock::Clock,
@@ -67,16 +64,6 @@ fn read(row: &Row) -> Result<(Service, Template), Error> {
             .parse()
             .context("reading an upstream")?,
     ))
-}
-
-/// Removes the operator's settings of a project that is being deleted: where its services answer, and whether its keys are checked.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    let sql = "delete from project_upstreams where project_id = $1";
-    transaction
-        .execute(sql, &[&project.0])
-        .await
-        .context("forgetting a project's upstreams")?;
-    key_checks::forget(transaction, project).await
 }
 
 /// All of them, for people.

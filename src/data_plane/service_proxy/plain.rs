@@ -16,9 +16,9 @@ use super::{
     body::{Download, full},
     request,
 };
-use crate::{
-    app::App,
-    data_plane::domains::hostnames::{reach, reach::CHALLENGES},
+use crate::data_plane::{
+    context::DataPlaneContext,
+    domains::hostnames::{reach, reach::CHALLENGES},
 };
 
 /// What a client gets to send a request.
@@ -50,7 +50,10 @@ pub(super) async fn serve<F: Future<Output = Response<Download>>>(
 }
 
 /// Answers a request of a client or an authority.
-pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Download> {
+pub(super) async fn answer(
+    context: &DataPlaneContext,
+    request: Request<Incoming>,
+) -> Response<Download> {
     let (parts, _) = request.into_parts();
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -58,13 +61,13 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
         return response;
     };
     if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
-        if let Some(text) = challenged(app, &host, token).await {
+        if let Some(text) = challenged(context, &host, token).await {
             *response.status_mut() = StatusCode::OK;
             *response.body_mut() = full(text);
         }
         return response;
     }
-    if app.edge.names.find(&host).await.is_none() {
+    if context.edge.names.find(&host).await.is_none() {
         return response;
     }
     // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
@@ -73,7 +76,7 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
         .get(header::HOST)
         .and_then(|host| host.to_str().ok())
         .is_some_and(|host| host.contains(':'));
-    let port = app
+    let port = context
         .edge
         .https_port()
         .filter(|port| named_port && *port != HTTPS);
@@ -87,12 +90,12 @@ pub(super) async fn answer(app: &App, request: Request<Incoming>) -> Response<Do
 }
 
 /// What an authority is told that looks whether `host` leads here, or one of us that looks whether an authority would get here.
-async fn challenged(app: &App, host: &str, token: &str) -> Option<String> {
-    let (probe, answer) = reach::probe(&app.settings.sealing, host);
+async fn challenged(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
+    let (probe, answer) = reach::probe(&context.settings.sealing, host);
     if token == probe {
         return Some(answer);
     }
-    let challenge = app
+    let challenge = context
         .edge
         .names
         .challenge(host)

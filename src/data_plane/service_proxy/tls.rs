@@ -10,7 +10,6 @@ use rustls::{
 };
 
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         net::{
@@ -18,7 +17,10 @@ use crate::{
             tls::{Resolver, TlsError},
         },
     },
-    data_plane::domains::hostnames::{acme::Challenge, certificates},
+    data_plane::{
+        context::DataPlaneContext,
+        domains::hostnames::{acme::Challenge, certificates},
+    },
 };
 
 /// The certificate for names below the projects' domain.
@@ -68,10 +70,13 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    pub(super) fn new(app: &App, wildcard: Option<Wildcard>) -> Result<Self, TlsError> {
+    pub(super) fn new(
+        context: &DataPlaneContext,
+        wildcard: Option<Wildcard>,
+    ) -> Result<Self, TlsError> {
         let has_wildcard = wildcard.is_some();
         let certificates = Certificates {
-            app: app.clone(),
+            context: context.clone(),
             wildcard,
         };
         let mut config = ServerConfig::builder_with_provider(tls::provider())
@@ -89,7 +94,7 @@ impl Tls {
 }
 
 struct Certificates {
-    app: App,
+    context: DataPlaneContext,
     wildcard: Option<Wildcard>,
 }
 
@@ -102,7 +107,7 @@ impl fmt::Debug for Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?.to_ascii_lowercase();
-        let known = self.app.edge.names.known();
+        let known = self.context.edge.names.known();
         let site = known.get(&name)?;
         match &site.certificate {
             Some(own) => Some(own.clone()),

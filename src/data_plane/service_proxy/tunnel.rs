@@ -49,7 +49,7 @@ pub(super) async fn open(
     client: OnUpgrade,
 ) -> Result<Answer, Refusal> {
     let service = passed.service;
-    let (capacity, now) = (&visit.app.edge.capacity, visit.app.clock.ticks());
+    let (capacity, now) = (&visit.context.edge.capacity, visit.context.clock.ticks());
     let held = capacity.request(passed.holder, now)?;
     let counted = capacity.websocket(passed.holder, now)?;
     let grant = Grant {
@@ -77,20 +77,20 @@ pub(super) async fn open(
     if !granted {
         return Err(Refusal::Unreachable(service));
     }
-    let (app, server) = (visit.app.clone(), hyper::upgrade::on(&mut response));
+    let (context, server) = (visit.context.clone(), hyper::upgrade::on(&mut response));
     let places = (counted, Arc::clone(&visit.place));
     tokio::spawn(async move {
-        let tunnels = app.metrics.edge().tunnels();
+        let tunnels = context.data_plane_metrics.service_proxy.tunnels();
         tunnels.increment(1);
-        let open = app.edge.open_tunnels.add(grant);
+        let open = context.edge.open_tunnels.add(grant);
         // Looked at again now that changes are told to it: one may have come since the request was let in.
         if let (Ok(client), Ok(server)) = tokio::join!(client, server)
-            && open.grant.holds(&app).await
+            && open.grant.holds(&context).await
         {
             tokio::select! {
                 () = carry(client, server) => {}
                 () = open.grant.end.notified() => {}
-                () = app.edge.stopping() => {}
+                () = context.edge.stopping() => {}
             }
         }
         tunnels.decrement(1);

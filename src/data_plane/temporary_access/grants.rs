@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use super::{LOGIN_PREFIX, lock};
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
         ids::{ProjectId, UserId},
     },
+    data_plane::context::DataPlaneContext,
     platform::{access::Project, audit::Recorder},
 };
 
@@ -118,12 +118,16 @@ impl Grant {
 }
 
 /// What a member is granted on a project that is not over.
-pub async fn of_member(app: &App, project: &Project, user: UserId) -> Result<Vec<Grant>, Error> {
+pub async fn of_member(
+    context: &DataPlaneContext,
+    project: &Project,
+    user: UserId,
+) -> Result<Vec<Grant>, Error> {
     let sql = "select role, expires_at, networks::text[], branches_only from jit_grants \
                where project_id = $1 and user_id = $2 and coalesce(expires_at > $3, true) order by role collate \"C\"";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.id.0, &user.0, &app.clock.now()])
+        .query(sql, &[&project.id.0, &user.0, &context.clock.now()])
         .await
         .context("reading grants")?;
     rows.iter().map(Grant::read).collect()
@@ -132,7 +136,7 @@ pub async fn of_member(app: &App, project: &Project, user: UserId) -> Result<Vec
 /// Whether who logs in to the project as `role` may come from there: anywhere, unless it is a login that a grant with networks
 /// gave.
 pub async fn admits(
-    app: &App,
+    context: &DataPlaneContext,
     project: ProjectId,
     role: &str,
     address: IpAddr,
@@ -143,7 +147,7 @@ pub async fn admits(
     let sql = "select g.role, g.expires_at, g.networks::text[], g.branches_only from jit_grants g \
                join jit_logins l on (l.project_id, l.user_id, l.role) = (g.project_id, g.user_id, g.role) \
                where l.project_id = $1 and l.name = $2";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.0, &role])
         .await
@@ -155,13 +159,13 @@ pub async fn admits(
 }
 
 /// Everybody who is granted something on a project that is not over.
-pub async fn list(app: &App, project: &Project) -> Result<Vec<Granted>, Error> {
+pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<Granted>, Error> {
     let sql = "select g.role, g.expires_at, g.networks::text[], g.branches_only, u.gotrue_id, u.email from jit_grants g \
                join users u on u.id = g.user_id where g.project_id = $1 and coalesce(g.expires_at > $2, true) \
                order by u.id, g.role collate \"C\" limit $3";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.id.0, &app.clock.now(), &LIST_MAX])
+        .query(sql, &[&project.id.0, &context.clock.now(), &LIST_MAX])
         .await
         .context("listing grants")?;
     let mut members: BTreeMap<Uuid, Granted> = BTreeMap::new();
@@ -178,14 +182,14 @@ pub async fn list(app: &App, project: &Project) -> Result<Vec<Granted>, Error> {
 
 /// Grants a member these roles on the project, and no other. What is no longer granted is over at once.
 pub async fn set(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     user: UserId,
     grants: &[Grant],
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("granting access to a database", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("granting access to a database", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let before = take(&transaction, project, user).await?;
@@ -209,19 +213,19 @@ pub async fn set(
         .write_in(&transaction, 200, (Some(before), Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.jit.wake();
+    context.jit.wake();
     Ok(())
 }
 
 /// Takes everything from somebody that is granted on the project.
 pub async fn remove(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     user: Uuid,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("taking access to a database", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("taking access to a database", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "select id from users where gotrue_id = $1";
@@ -244,7 +248,7 @@ pub async fn remove(
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.jit.wake();
+    context.jit.wake();
     Ok(())
 }
 

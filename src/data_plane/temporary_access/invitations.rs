@@ -10,15 +10,13 @@ use uuid::Uuid;
 
 use super::{Opened, grants::Grant, is_enabled, let_in, lock};
 use crate::{
-    api::tokens::Digest,
-    app::App,
     base::{
         error::{Context, Error},
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::projects,
+    data_plane::{context::DataPlaneContext, projects},
     platform::{
-        access::{Project, User},
+        access::{Project, User, credential::SecretDigest},
         audit::{Chain, Recorder},
     },
 };
@@ -44,13 +42,13 @@ pub struct Invitation {
 /// Invites the person with this address, in place of any invitation before, and returns what to show to accept. It is kept
 /// nowhere.
 pub async fn invite(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     email: String,
     mut grants: Vec<Grant>,
     audit: &Recorder,
 ) -> Result<(Invitation, SecretString), Error> {
-    let (doing, now) = ("inviting to a database", app.clock.now());
+    let (doing, now) = ("inviting to a database", context.clock.now());
     for grant in &mut grants {
         grant.expires_at.get_or_insert(now + LIFE);
     }
@@ -59,12 +57,12 @@ pub async fn invite(
         .filter_map(|grant| grant.expires_at)
         .max()
         .unwrap_or(now + LIFE);
-    let id = app.entropy.uuid();
+    let id = context.entropy.uuid();
     let secret = format!(
         "gantry_jit_invite_{}",
-        hex::encode(app.entropy.bytes::<20>())
+        hex::encode(context.entropy.bytes::<20>())
     );
-    let mut client = app.db.client().await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "delete from jit_invitations where project_id = $1 and (lower(email) = lower($2) or expires_at <= $3)";
@@ -75,7 +73,7 @@ pub async fn invite(
     let sql = "insert into jit_invitations (id, project_id, email, digest, grants, created_at, expires_at) \
                select $1, $2, $3, $4, $5, $6, $7 where (select count(*) from jit_invitations where project_id = $2) < $8";
     let (digest, written) = (
-        Digest::of(&secret),
+        SecretDigest::of(&secret),
         serde_json::to_value(&grants).context(doing)?,
     );
     let made = transaction
@@ -111,7 +109,7 @@ pub async fn invite(
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.jit.wake();
+    context.jit.wake();
     Ok((
         Invitation {
             id,
@@ -124,9 +122,14 @@ pub async fn invite(
 }
 
 /// Takes an invitation back, with every login that came of it.
-pub async fn revoke(app: &App, project: &Project, id: Uuid, audit: &Recorder) -> Result<(), Error> {
-    let (doing, now) = ("taking back an invitation", app.clock.now());
-    let mut client = app.db.client().await?;
+pub async fn revoke(
+    context: &DataPlaneContext,
+    project: &Project,
+    id: Uuid,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let (doing, now) = ("taking back an invitation", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql =
@@ -142,18 +145,18 @@ pub async fn revoke(app: &App, project: &Project, id: Uuid, audit: &Recorder) ->
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.jit.wake();
+    context.jit.wake();
     Ok(())
 }
 
 /// Those that nobody accepted yet.
-pub async fn open(app: &App, project: &Project) -> Result<Vec<Invitation>, Error> {
+pub async fn open(context: &DataPlaneContext, project: &Project) -> Result<Vec<Invitation>, Error> {
     let doing = "listing invitations";
     let sql = "select id, email, grants, expires_at from jit_invitations \
                where project_id = $1 and user_id is null and expires_at > $2 order by created_at, id limit $3";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&project.id.0, &app.clock.now(), &OPEN_MAX])
+        .query(sql, &[&project.id.0, &context.clock.now(), &OPEN_MAX])
         .await
         .context(doing)?;
     let read = |row: &tokio_postgres::Row| {
@@ -174,15 +177,15 @@ pub async fn open(app: &App, project: &Project) -> Result<Vec<Invitation>, Error
 /// Errors: [`Error::NotFound`]; [`Error::Rejected`] if temporary access is switched off, or a role cannot be given;
 /// [`Error::DatabaseUnreachable`].
 pub async fn accept(
-    app: &App,
+    context: &DataPlaneContext,
     reference: &ProjectRef,
     user: &User,
     (email, secret): (&str, &SecretString),
     audit: &Recorder,
 ) -> Result<Vec<Opened>, Error> {
-    let (doing, now) = ("accepting an invitation", app.clock.now());
-    let digest = Digest::of(secret.expose_secret());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("accepting an invitation", context.clock.now());
+    let digest = SecretDigest::of(secret.expose_secret());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // The project is locked before its invitation, as by whoever takes it back.
     let sql = "select p.id, p.organization_id from jit_invitations i join projects p on p.id = i.project_id where i.digest = $1 and p.ref = $2";
@@ -229,13 +232,13 @@ pub async fn accept(
         .await?;
     transaction.commit().await.context(doing)?;
     drop(client);
-    projects::target(app, &project).await?;
-    if !is_enabled(app, &project).await? {
+    projects::target(context, &project).await?;
+    if !is_enabled(context, &project).await? {
         return Err(super::switched_off());
     }
     let mut opened = Vec::with_capacity(live.len());
     for grant in live.into_iter().filter(|grant| !grant.branches_only) {
-        opened.push(let_in(app, &project, user, grant, audit).await?);
+        opened.push(let_in(context, &project, user, grant, audit).await?);
     }
     Ok(opened)
 }

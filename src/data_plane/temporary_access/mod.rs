@@ -20,12 +20,11 @@ use tokio_postgres::{Row, Transaction};
 use self::grants::Grant;
 pub use self::{grants::admits, keeper::Keeper, server::LOGIN_PREFIX};
 use crate::{
-    app::App,
     base::{
         error::{Context, Denial, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::projects,
+    data_plane::{context::DataPlaneContext, projects},
     platform::{
         access::{Permission, Project, Role, User},
         audit::Recorder,
@@ -154,7 +153,10 @@ impl Login {
 }
 
 /// The logins of this node's running servers, or of one project's whether it runs or not.
-async fn logins(app: &App, project: Option<ProjectId>) -> Result<Vec<Login>, Error> {
+async fn logins(
+    context: &DataPlaneContext,
+    project: Option<ProjectId>,
+) -> Result<Vec<Login>, Error> {
     let sql = "select l.id, l.project_id, p.ref, l.role, l.name, l.until, l.verifier, l.stale, l.refusal, l.generation, l.attempts, \
                l.not_before, coalesce(s.enabled, false), coalesce(not g.branches_only, false), g.expires_at, m.role, r.role, g.invitation_id is not null \
                from jit_logins l join projects p on p.id = l.project_id \
@@ -165,18 +167,18 @@ async fn logins(app: &App, project: Option<ProjectId>) -> Result<Vec<Login>, Err
                where case when $2::bigint is null then p.node = $1 and p.status = 'ACTIVE_HEALTHY' else p.id = $2 end \
                order by l.id limit $3";
     let project = project.map(|project| project.0);
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&app.settings.node, &project, &LOGINS_MAX])
+        .query(sql, &[&context.settings.node, &project, &LOGINS_MAX])
         .await
         .context("reading logins")?;
     rows.iter().map(Login::read).collect()
 }
 
 /// Whether members can be let in at all.
-pub async fn is_enabled(app: &App, project: &Project) -> Result<bool, Error> {
+pub async fn is_enabled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     let sql = "select enabled from jit_settings where project_id = $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&project.id.0])
         .await
@@ -186,13 +188,13 @@ pub async fn is_enabled(app: &App, project: &Project) -> Result<bool, Error> {
 
 /// Switches it on, or off, which ends every login.
 pub async fn enable(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     enabled: bool,
     audit: &Recorder,
 ) -> Result<(), Error> {
     let doing = "switching access to a database";
-    let mut client = app.db.client().await?;
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "select enabled from jit_settings where project_id = $1";
@@ -212,11 +214,11 @@ pub async fn enable(
             &transaction,
             200,
             (told(before), told(enabled)),
-            app.clock.now(),
+            context.clock.now(),
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.jit.wake();
+    context.jit.wake();
     Ok(())
 }
 
@@ -238,7 +240,7 @@ pub struct Opened {
 /// Errors: [`Error::Rejected`] if it is switched off, or the role cannot be given; [`Error::Forbidden`] without a grant;
 /// [`Error::DatabaseUnreachable`].
 pub async fn open(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     user: &User,
     role: &str,
@@ -246,16 +248,16 @@ pub async fn open(
     audit: &Recorder,
 ) -> Result<Opened, Error> {
     // Waits for a project that is just starting.
-    projects::target(app, project).await?;
-    if !is_enabled(app, project).await? {
+    projects::target(context, project).await?;
+    if !is_enabled(context, project).await? {
         return Err(switched_off());
     }
-    let grants = grants::of_member(app, project, user.id).await?;
+    let grants = grants::of_member(context, project, user.id).await?;
     let grant = grants
         .into_iter()
         .find(|grant| grant.role == role && !grant.branches_only && grant.admits(from));
     let grant = grant.ok_or(Error::Forbidden(Denial::Role))?;
-    let_in(app, project, user, grant, audit).await
+    let_in(context, project, user, grant, audit).await
 }
 
 fn switched_off() -> Error {
@@ -264,21 +266,22 @@ fn switched_off() -> Error {
 
 /// Opens the login of one grant.
 async fn let_in(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     user: &User,
     grant: Grant,
     audit: &Recorder,
 ) -> Result<Opened, Error> {
-    let now = app.clock.now();
+    let now = context.clock.now();
     let until = grant
         .expires_at
         .map_or(now + LIFE, |expiry| expiry.min(now + LIFE));
-    let password = SecretString::from(hex::encode(app.entropy.bytes::<20>()));
+    let password = SecretString::from(hex::encode(context.entropy.bytes::<20>()));
     let verifier = projects::verifier(password.clone()).await?;
-    let (id, generation, name) = ask(app, project, user, &grant, (until, &verifier), audit).await?;
-    app.jit.wake();
-    match tokio::time::timeout(WAIT, opened(app, project, id, generation)).await {
+    let (id, generation, name) =
+        ask(context, project, user, &grant, (until, &verifier), audit).await?;
+    context.jit.wake();
+    match tokio::time::timeout(WAIT, opened(context, project, id, generation)).await {
         Ok(opened) => opened?,
         Err(_) => return Err(Error::DatabaseUnreachable),
     }
@@ -292,7 +295,7 @@ async fn let_in(
 
 /// Writes down which login is wanted, and returns its row, the number of the wish, and its name.
 async fn ask(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     user: &User,
     grant: &Grant,
@@ -300,8 +303,8 @@ async fn ask(
     audit: &Recorder,
 ) -> Result<(i64, i64, String), Error> {
     let doing = "asking for a login";
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
     let sql = "select username from users where id = $1";
@@ -310,7 +313,7 @@ async fn ask(
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    let name = login_name(row.get(0), &app.entropy.letters(8));
+    let name = login_name(row.get(0), &context.entropy.letters(8));
     let sql = "insert into jit_logins (project_id, user_id, role, name, until, verifier, not_before) values ($1, $2, $3, $4, $5, $6, $7) \
                on conflict on constraint jit_logins_member_key do update set until = excluded.until, verifier = excluded.verifier, stale = true, \
                refusal = null, generation = jit_logins.generation + 1, attempts = 0, not_before = excluded.not_before \
@@ -347,12 +350,17 @@ async fn ask(
 }
 
 /// Returns when the server knows this login.
-async fn opened(app: &App, project: &Project, id: i64, generation: i64) -> Result<(), Error> {
-    let mut changes = app.jit.changes();
+async fn opened(
+    context: &DataPlaneContext,
+    project: &Project,
+    id: i64,
+    generation: i64,
+) -> Result<(), Error> {
+    let mut changes = context.jit.changes();
     loop {
         changes.borrow_and_update();
-        let now = app.clock.now();
-        let login = logins(app, Some(project.id))
+        let now = context.clock.now();
+        let login = logins(context, Some(project.id))
             .await?
             .into_iter()
             .find(|login| login.id == id);
@@ -372,17 +380,17 @@ async fn opened(app: &App, project: &Project, id: i64, generation: i64) -> Resul
 /// Returns when no login of the project is left that is over. One that does not run lets nobody in anyway.
 ///
 /// Errors: [`Error::DatabaseUnreachable`] if it cannot be reached in time; it is ended as soon as it can.
-pub async fn until_ended(app: &App, project: &Project) -> Result<(), Error> {
-    let mut changes = app.jit.changes();
+pub async fn until_ended(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
+    let mut changes = context.jit.changes();
     let ended = async {
         loop {
             changes.borrow_and_update();
-            let now = app.clock.now();
-            if logins(app, Some(project.id))
+            let now = context.clock.now();
+            if logins(context, Some(project.id))
                 .await?
                 .iter()
                 .all(|login| !login.is_over(now))
-                || !runs(app, project).await?
+                || !runs(context, project).await?
             {
                 return Ok(());
             }
@@ -398,32 +406,16 @@ pub async fn until_ended(app: &App, project: &Project) -> Result<(), Error> {
 }
 
 /// Whether every login that is over is gone, and every other one open.
-pub async fn is_applied(app: &App, project: &Project) -> Result<bool, Error> {
-    let now = app.clock.now();
-    Ok(logins(app, Some(project.id))
+pub async fn is_applied(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+    let now = context.clock.now();
+    Ok(logins(context, Some(project.id))
         .await?
         .iter()
         .all(|login| !login.is_wrong(now)))
 }
 
-async fn runs(app: &App, project: &Project) -> Result<bool, Error> {
-    Ok(projects::status(app, project.id).await? == projects::Status::ActiveHealthy)
-}
-
-/// Forgets what was granted on a project that is removed: its server goes with every role in it.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    for sql in [
-        "delete from jit_invitations where project_id = $1",
-        "delete from jit_logins where project_id = $1",
-        "delete from jit_grants where project_id = $1",
-        "delete from jit_settings where project_id = $1",
-    ] {
-        transaction
-            .execute(sql, &[&project.0])
-            .await
-            .context("forgetting access to a project's database")?;
-    }
-    Ok(())
+async fn runs(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+    Ok(projects::status(context, project.id).await? == projects::Status::ActiveHealthy)
 }
 
 /// Who holds this lock changes what is granted on a project that is there.

@@ -5,13 +5,13 @@ use tokio_postgres::{Client, error::SqlState};
 
 use super::Login;
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::ProjectRef,
     },
     data_plane::{
         clusters::{Embedded, QUIET},
+        context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
 };
@@ -184,8 +184,12 @@ async fn remove(
 }
 
 /// A superuser's session in the project's server.
-pub(crate) async fn connect(app: &App, project: &ProjectRef) -> Result<Client, Error> {
-    app.clusters
+pub(crate) async fn connect(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+) -> Result<Client, Error> {
+    context
+        .clusters
         .admin(project)
         .await
         .context("connecting to a cluster")

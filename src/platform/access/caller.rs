@@ -12,14 +12,13 @@ use super::{
     role::Held,
 };
 use crate::{
-    api::tokens::usage::Calls,
     base::{
         cache::Memo,
         clock::Clock,
         error::Credential,
         ids::{TokenId, UserId},
     },
-    platform::rate_limits::Identifier,
+    platform::{access::call_log::Calls, rate_limits::Identifier},
 };
 
 /// The other side of a request, after its credential was looked at.

@@ -3,7 +3,7 @@
 use super::{caller::Caller, grant::Reach, role::Held};
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Access, Asked},
+    platform::access::{Access, Asked, Permission},
 };
 
 /// Where the caller stands towards what the request names.
@@ -48,7 +48,7 @@ pub fn decide(
         match access.oauth() {
             None => return Err(Error::Forbidden(Denial::NotByApplications)),
             Some(scope) if !approval.scopes.contains(scope) => {
-                return Err(Error::Forbidden(Denial::Scope(scope)));
+                return Err(Error::Forbidden(Denial::Scope(scope.name())));
             }
             Some(_) => {}
         }
@@ -71,7 +71,11 @@ pub fn decide(
         Ok(())
     } else if required.met(by_role) {
         Err(Error::Forbidden(Denial::Permissions(
-            required.missing(by_role, by_token),
+            required
+                .missing(by_role, by_token)
+                .into_iter()
+                .map(Permission::name)
+                .collect(),
         )))
     } else {
         Err(Error::Forbidden(Denial::Role))
@@ -92,7 +96,7 @@ mod tests {
         },
         platform::{
             access::{OauthScope, Permission, Role, caller::User},
-            http::{needs, pat_only},
+            access::{needs, pat_only},
         },
     };
 

@@ -15,10 +15,6 @@ use super::{
     role::{Held, Role},
 };
 use crate::{
-    api::{
-        tokens,
-        tokens::{Digest, usage::Noted},
-    },
     base::{
         cache::Shelf,
         clock::{Clock, Ticks},
@@ -26,7 +22,10 @@ use crate::{
         error::{Context, Error},
         ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
     },
-    platform::access::{last_used::Use, oauth_tokens},
+    platform::{
+        access::{call_log::Noted, credential::SecretDigest, grant, last_used::Use, oauth_tokens},
+        tables::Cache,
+    },
 };
 
 /// Entries of each kind; the least used go first.
@@ -89,7 +88,7 @@ macro_rules! token {
 }
 
 fn read_token(row: &Row) -> Result<Holder, Error> {
-    let grant = tokens::scoped::read(row, 4)?.map(Arc::new);
+    let grant = grant::read(row, 4)?.map(Arc::new);
     let user = User {
         token: Some(TokenId(row.get(0))),
         id: UserId(row.get(1)),
@@ -112,9 +111,9 @@ fn role(name: &str) -> Result<Role, Error> {
 pub struct Directory {
     db: Db,
     clock: Clock,
-    tokens: Shelf<Digest, Holder>,
+    tokens: Shelf<SecretDigest, Holder>,
     /// What applications send, with what was approved for them.
-    issued: Shelf<Digest, Holder>,
+    issued: Shelf<SecretDigest, Holder>,
     /// Organizations as their members name them, with what each may do there.
     organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
     projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
@@ -148,7 +147,7 @@ impl Directory {
     /// The user whose live token has this digest, sent from `address`.
     pub async fn user(
         &self,
-        digest: &Digest,
+        digest: &SecretDigest,
         address: IpAddr,
         now: Ticks,
     ) -> Result<Option<Arc<User>>, Error> {
@@ -168,7 +167,11 @@ impl Directory {
     }
 
     /// The user for whom the application calls that sent the live access token with this digest.
-    pub async fn approved(&self, digest: &Digest, now: Ticks) -> Result<Option<Arc<User>>, Error> {
+    pub async fn approved(
+        &self,
+        digest: &SecretDigest,
+        now: Ticks,
+    ) -> Result<Option<Arc<User>>, Error> {
         let holder = match self.issued.get(digest, now) {
             Some(holder) => holder,
             None => match Box::pin(self.load_issued(digest, now)).await? {
@@ -179,7 +182,11 @@ impl Directory {
         Ok(holder.holds(&self.clock, None).then_some(holder.user))
     }
 
-    async fn load_issued(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
+    async fn load_issued(
+        &self,
+        digest: &SecretDigest,
+        now: Ticks,
+    ) -> Result<Option<Holder>, Error> {
         let epoch = self.issued.epoch();
         let Some(holder) = oauth_tokens::find(&self.db, digest, self.clock.now()).await? else {
             return Ok(None);
@@ -366,30 +373,15 @@ impl Directory {
         Ok(Some((project, held)))
     }
 
-    /// Forgets what a change of `table` may have made untrue.
-    pub fn forget(&self, table: &str) {
-        match table {
-            "users" => {
-                self.tokens.clear();
-                self.issued.clear();
-            }
-            "tokens" => self.tokens.clear(),
-            "oauth_applications" | "oauth_grants" | "oauth_access_tokens" => self.issued.clear(),
-            "organizations" => {
-                self.organizations.clear();
-                self.absent.clear();
-            }
-            "members" | "project_roles" => {
-                self.issued.clear();
-                self.organizations.clear();
-                self.projects.clear();
-                self.absent.clear();
-            }
-            "projects" => {
-                self.projects.clear();
-                self.absent.clear();
-            }
-            _ => {}
+    /// Drops the entries of a cache.
+    pub fn invalidate(&self, cache: Cache) {
+        match cache {
+            Cache::AccessTokens => self.tokens.clear(),
+            Cache::OauthTokens => self.issued.clear(),
+            Cache::Organizations => self.organizations.clear(),
+            Cache::Projects => self.projects.clear(),
+            Cache::UnknownNames => self.absent.clear(),
+            Cache::ProjectListings | Cache::Hosts | Cache::HostStatus | Cache::ApiKeys => {}
         }
     }
 
@@ -402,7 +394,7 @@ impl Directory {
         self.absent.believe(believe);
     }
 
-    async fn load_token(&self, digest: &Digest, now: Ticks) -> Result<Option<Holder>, Error> {
+    async fn load_token(&self, digest: &SecretDigest, now: Ticks) -> Result<Option<Holder>, Error> {
         let epoch = self.tokens.epoch();
         let rows = self
             .db
@@ -442,4 +434,18 @@ impl Directory {
             .filter(|_| due)
             .map(|token| self.uses.try_send(Use { token, address }));
     }
+}
+
+/// Returns the id of the organization with this slug. [`Error::NotFound`] if there is none.
+pub async fn organization_by_slug(db: &Db, slug: &OrgSlug) -> Result<OrganizationId, Error> {
+    let rows = db
+        .query(
+            "select id from organizations where slug = $1",
+            &[&slug.as_str()],
+        )
+        .await
+        .context("looking up an organization")?;
+    rows.first()
+        .map(|row| OrganizationId(row.get(0)))
+        .ok_or(Error::NotFound)
 }

@@ -5,11 +5,16 @@ use std::{fmt, net::IpAddr};
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
 
+use tokio_postgres::Row;
+
 use super::{
     directory::Subject,
     permission::{Level, Permission},
 };
-use crate::base::ids::{OrganizationId, ProjectId};
+use crate::base::{
+    error::{Context, Error},
+    ids::{OrganizationId, ProjectId},
+};
 
 /// What was given to a scoped token. It never changes; what its owner may do is looked up with every request besides.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,6 +188,50 @@ impl fmt::Debug for Permissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter()).finish()
     }
+}
+
+/// The grant in a row's columns `reach`, `permissions`, `organizations`, `projects`, `networks`, `not_before`, the first
+/// of which is `column`. `None` for a classic token.
+pub(crate) fn read(row: &Row, column: usize) -> Result<Option<Grant>, Error> {
+    let Some(reach) = row.get::<_, Option<&str>>(column) else {
+        return Ok(None);
+    };
+    let ids = |column| row.get::<_, Option<Vec<i64>>>(column).unwrap_or_default();
+    let mut organizations = ids(column + 2).into_iter().map(OrganizationId);
+    let reach = match reach {
+        "account" => Reach::Account,
+        "organizations" => Reach::Organizations(organizations.collect()),
+        "projects" => Reach::Projects {
+            organization: organizations
+                .next()
+                .ok_or("no organization")
+                .context("reading a scoped token")?,
+            projects: ids(column + 3).into_iter().map(ProjectId).collect(),
+        },
+        unknown => {
+            return Err(Error::internal(
+                "reading a scoped token",
+                format!("unknown reach {unknown}"),
+            ));
+        }
+    };
+    // A name that this version does not know permits nothing here.
+    let permissions = row
+        .get::<_, Vec<&str>>(column + 1)
+        .into_iter()
+        .filter_map(Permission::from_name)
+        .collect();
+    let networks = row
+        .get::<_, Vec<&str>>(column + 4)
+        .into_iter()
+        .map(str::parse)
+        .collect::<Result<_, _>>();
+    Ok(Some(Grant {
+        permissions,
+        reach,
+        networks: networks.context("reading a scoped token")?,
+        not_before: row.get(column + 5),
+    }))
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use tokio_postgres::Row;
 
 use super::audience::Audience;
 use crate::{
-    api::tokens::Digest,
     base::{
         db::Db,
         error::{Context, Error},
         ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, UserId},
     },
-    platform::access::{Approval, Holder, Reach, Role, Scopes, User},
+    platform::access::{Approval, Holder, Reach, Role, Scopes, User, credential::SecretDigest},
 };
 
 /// How often, at most, the last use of what was approved is written.
@@ -21,7 +20,11 @@ const USE_RESOLUTION: TimeDelta = TimeDelta::minutes(1);
 
 /// Whose the live token with this digest is. Notes that it is used: before the first request with it is answered, so that a pair of
 /// tokens that nobody used is one that nobody received.
-pub async fn find(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option<Holder>, Error> {
+pub async fn find(
+    db: &Db,
+    digest: &SecretDigest,
+    now: DateTime<Utc>,
+) -> Result<Option<Holder>, Error> {
     let doing = "looking up an OAuth access token";
     let sql = "select a.id, a.expires_at, a.scopes, g.scopes, p.scopes, g.id, p.id, p.client_id, g.organization_id, g.projects, \
                case when p.bind_to_authorizing_user then null else g.acts_as end, u.id, u.gotrue_id, a.first_used_at, g.last_used_at, \

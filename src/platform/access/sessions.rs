@@ -9,14 +9,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::tokens::Digest,
     base::{
         clock::Entropy,
         db::Db,
         error::{Context, Error},
         ids::UserId,
     },
-    platform::access::User,
+    platform::access::{User, credential::SecretDigest},
 };
 
 /// How long a session lasts at most.
@@ -56,13 +55,13 @@ impl Secret {
     }
 
     /// By which it is known here.
-    pub fn digest(&self) -> Digest {
-        Digest::of(self.0.expose_secret())
+    pub fn digest(&self) -> SecretDigest {
+        SecretDigest::of(self.0.expose_secret())
     }
 
     /// What a form of this session carries, to show that one of our pages made it. It does not tell the secret.
     pub fn form_token(&self) -> String {
-        hex::encode(Digest::of(&format!("form {}", self.0.expose_secret())).as_bytes())
+        hex::encode(SecretDigest::of(&format!("form {}", self.0.expose_secret())).as_bytes())
     }
 
     /// In clear, for the cookie.
@@ -124,7 +123,11 @@ pub async fn begin(
 }
 
 /// The user who is signed in with this session. Notes its use.
-pub async fn user(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option<User>, Error> {
+pub async fn user(
+    db: &Db,
+    digest: &SecretDigest,
+    now: DateTime<Utc>,
+) -> Result<Option<User>, Error> {
     let sql = "select u.id, u.gotrue_id, s.id, s.last_used_at from sessions s join users u on u.id = s.user_id \
                where s.digest = $1 and s.revoked_at is null and s.expires_at > $2 and s.last_used_at > $3";
     let rows = db
@@ -154,7 +157,7 @@ pub async fn user(db: &Db, digest: &Digest, now: DateTime<Utc>) -> Result<Option
 pub async fn list(
     db: &Db,
     owner: UserId,
-    current: &Digest,
+    current: &SecretDigest,
     now: DateTime<Utc>,
 ) -> Result<Vec<Session>, Error> {
     let sql = "select id, created_at, last_used_at, address, user_agent, digest = $2 from sessions where user_id = $1 \
@@ -193,9 +196,9 @@ pub enum Ending<'a> {
     /// The one of this number.
     One(i64),
     /// The one of this secret.
-    This(&'a Digest),
+    This(&'a SecretDigest),
     /// All but the one of this secret.
-    Others(&'a Digest),
+    Others(&'a SecretDigest),
     /// All.
     All,
 }

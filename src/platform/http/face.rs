@@ -6,9 +6,8 @@ use axum::http::{HeaderMap, Method, Uri};
 
 use super::{Api, Peer, Response};
 use crate::{
-    api::tokens::Digest,
     base::error::{Credential, Error},
-    platform::access::User,
+    platform::access::{User, credential::Presented},
 };
 
 /// What tells one kind of client from another. Everything else about a request is the same for all.
@@ -19,17 +18,6 @@ pub struct Face {
     pub refuse: fn(&Error, &Refused<'_>) -> Response,
     /// Whether its operations ask others, on behalf of who asked them.
     pub asks: bool,
-}
-
-/// What says who sent a request: the digest of a secret, and of which kind it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presented {
-    /// A personal access token's.
-    Token(Digest),
-    /// An OAuth access token's.
-    Approval(Digest),
-    /// A browser session's.
-    Session(Digest),
 }
 
 /// A request that is answered with an error.

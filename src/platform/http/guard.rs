@@ -16,10 +16,9 @@ use futures_util::{FutureExt, future::OptionFuture};
 use uuid::Uuid;
 
 use super::{
-    asked::Asked,
     body::Response,
-    endpoint::{Access, Effect, Endpoint, Handle, Mounted, Verb},
-    face::{Face, OnBehalf, Presented, Refused},
+    endpoint::{Effect, Endpoint, Handle, Mounted, Verb},
+    face::{Face, OnBehalf, Refused},
     fields,
     fields::{RequestId, Told},
     input::{Basic, Call, Payload},
@@ -30,17 +29,21 @@ use super::{
     transport::{Peer, Transport},
 };
 use crate::{
-    api::{logs::management::Answered, oauth, tokens},
-    app::App,
     base::{
         clock::Ticks,
-        error::{Credential, Denial, Error},
+        error::{Credential, Denial, Error, oauth_fault},
         ids::ProjectRef,
     },
     platform::{
-        access::{AnyOf, Caller, Held, Reference, Standing, Subject, User, decide, sessions},
+        access::{
+            Access, AnyOf, Asked, Caller, Held, Reference, Standing, Subject, User, credential,
+            credential::Presented, decide, sessions,
+        },
         audit::Recorder,
+        context::PlatformContext,
+        http::router::State,
         rate_limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
+        telemetry::AnsweredRequest,
     },
 };
 
@@ -54,7 +57,7 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 /// How programs are met.
 pub(super) static PROGRAMS: Face = Face {
     presented: |headers, _| {
-        tokens::recognise(
+        credential::recognise(
             headers
                 .get(header::AUTHORIZATION)
                 .map(HeaderValue::as_bytes),
@@ -66,7 +69,8 @@ pub(super) static PROGRAMS: Face = Face {
 
 /// An endpoint ready to serve: its declaration, its counter's number, its handler.
 pub(super) struct Guarded {
-    app: App,
+    context: PlatformContext,
+    state: State,
     endpoint: &'static Endpoint,
     operation: u16,
     names: named::Place,
@@ -77,14 +81,16 @@ pub(super) struct Guarded {
 
 impl Guarded {
     pub(super) fn new(
-        app: App,
+        context: PlatformContext,
+        state: State,
         endpoint: &'static Endpoint,
         operation: u16,
         face: &'static Face,
     ) -> Self {
         let Mounted { handle, effect, .. } = (endpoint.handler)();
         Self {
-            app,
+            context,
+            state,
             endpoint,
             operation,
             names: named::Place::of(endpoint),
@@ -108,7 +114,7 @@ impl Guarded {
             Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
             _ => return None,
         };
-        let issuer = self.app.settings.oauth.issuer().ok();
+        let issuer = self.context.settings.issuer().ok();
         let metadata =
             issuer.map(|issuer| format!("resource_metadata=\"{issuer}{RESOURCE_METADATA}\""));
         let scope = self
@@ -178,16 +184,17 @@ struct Trail {
 /// this one is made, moved and dropped with every request.
 pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response {
     let Guarded {
-        app,
+        context,
         endpoint,
         operation,
         ..
     } = guarded;
-    let started = app.clock.ticks();
-    let request_id = RequestId::of(&arrival.headers, &app.entropy);
+    let started = context.clock.ticks();
+    let request_id = RequestId::of(&arrival.headers, &context.entropy);
     let peer = arrival.on_behalf.as_ref().map(|by| by.peer);
     let peer = peer.unwrap_or_else(|| {
-        app.settings
+        context
+            .settings
             .transport
             .peer(arrival.socket, &arrival.headers)
     });
@@ -210,7 +217,8 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
 
     if let Some(recorder) = trail.recorder.take()
         && let Err(error) =
-            Box::pin(recorder.finish(&app.db, response.status().as_u16(), app.clock.now())).await
+            Box::pin(recorder.finish(&context.db, response.status().as_u16(), context.clock.now()))
+                .await
     {
         tracing::error!(request_id = request_id.as_str(), operation = endpoint.id, %error, "the audit log was not written");
     }
@@ -219,7 +227,7 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     let (policy, quotas) = if let Some(standing) = trail.standing.take() {
         standing
     } else {
-        Box::pin(charge(app, peer, *operation, started)).await
+        Box::pin(charge(context, peer, *operation, started)).await
     };
     let told = Told {
         policy: &policy,
@@ -235,10 +243,10 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     {
         response.headers_mut().insert(ACCEPTED, accepted);
     }
-    let took_millis = app.clock.ticks() - started;
+    let took_millis = context.clock.ticks() - started;
     if let Some(project) = trail.project.take().filter(|_| arrival.on_behalf.is_none()) {
-        let answered = Answered {
-            at: app.clock.now(),
+        let answered = AnsweredRequest {
+            at: context.clock.now(),
             project,
             operation: endpoint.id,
             method: arrival.method.clone(),
@@ -249,11 +257,12 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
             status: response.status(),
             took_millis,
         };
-        if !app.analytics.management.add(answered) {
-            app.metrics.unlogged();
+        if !context.request_log.add(answered) {
+            context.metrics.unlogged();
         }
     }
-    app.metrics
+    context
+        .metrics
         .observe(*operation, response.status(), took_millis);
     response
 }
@@ -275,14 +284,19 @@ async fn in_time<F: Future<Output = std::thread::Result<Result<Response, Error>>
 }
 
 /// Counts a request of which no more is known than where it came from.
-async fn charge(app: &App, peer: Peer, operation: u16, now: Ticks) -> (Policy, Quotas) {
-    let policy = app.limits.policy(operation, Place::default());
+async fn charge(
+    context: &PlatformContext,
+    peer: Peer,
+    operation: u16,
+    now: Ticks,
+) -> (Policy, Quotas) {
+    let policy = context.limits.policy(operation, Place::default());
     let key = Key {
         identifier: Identifier::address(peer.address),
         scope: Scope::User,
         operation,
     };
-    let verdict = app.limits.take(key, policy.windows(), now).await;
+    let verdict = context.limits.take(key, policy.windows(), now).await;
     (policy, verdict.quotas)
 }
 
@@ -302,7 +316,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     }
     // Clients of the protocol read the error's name from a member of its own (RFC 6749, 5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
-        return Err(oauth::fault(
+        return Err(oauth_fault(
             "invalid_request",
             format!("Authorization: {TWICE}"),
         ));
@@ -319,7 +333,7 @@ async fn admit(
     trail: &mut Trail,
 ) -> Result<Response, Error> {
     let Guarded {
-        app,
+        context,
         endpoint,
         operation,
         handle,
@@ -340,7 +354,7 @@ async fn admit(
         named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
     // A body may have taken its time.
     let now = if matches!(arrival.payload, Payload::Read(_)) {
-        app.clock.ticks()
+        context.clock.ticks()
     } else {
         started
     };
@@ -383,7 +397,8 @@ async fn admit(
         return Err(error);
     }
     if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
-        app.directory
+        context
+            .directory
             .note_call(user, *operation, endpoint.access.case_number(&asked));
     }
     if let Some(recorder) = trail
@@ -391,7 +406,7 @@ async fn admit(
         .as_ref()
         .filter(|_| *effect == Effect::ChangesElsewhere)
     {
-        Box::pin(recorder.announce(&app.db, app.clock.now())).await?;
+        Box::pin(recorder.announce(&context.db, context.clock.now())).await?;
     }
     let (caller, subject, recorder, request_id) = (
         &caller,
@@ -400,7 +415,8 @@ async fn admit(
         request_id.as_str(),
     );
     handle(Call {
-        app,
+        context,
+        state: &*guarded.state,
         arrival,
         peer,
         caller,
@@ -440,17 +456,17 @@ async fn identify(
     peer: Peer,
     now: Ticks,
 ) -> Result<Caller, Error> {
-    let Guarded { app, face, .. } = guarded;
+    let Guarded { context, face, .. } = guarded;
     let nobody = |credential| Caller::Nobody {
         address: peer.address,
         credential,
     };
     let user = match (face.presented)(headers, peer) {
         Err(credential) => return Ok(nobody(credential)),
-        Ok(Presented::Token(digest)) => app.directory.user(&digest, peer.address, now).await?,
-        Ok(Presented::Approval(digest)) => app.directory.approved(&digest, now).await?,
+        Ok(Presented::Token(digest)) => context.directory.user(&digest, peer.address, now).await?,
+        Ok(Presented::Approval(digest)) => context.directory.approved(&digest, now).await?,
         Ok(Presented::Session(digest)) => {
-            Box::pin(sessions::user(&app.db, &digest, app.clock.now()))
+            Box::pin(sessions::user(&context.db, &digest, context.clock.now()))
                 .await?
                 .map(Arc::new)
         }
@@ -495,7 +511,7 @@ async fn count(
     now: Ticks,
     trail: &mut Trail,
 ) -> Result<(Subject, Standing), Error> {
-    let app = &guarded.app;
+    let context = &guarded.context;
     let mut meter = Meter {
         guarded,
         caller,
@@ -509,7 +525,7 @@ async fn count(
     let own = caller.user().zip(named.reference());
     if let Some((subject, held)) = own
         .as_ref()
-        .and_then(|(user, reference)| app.directory.own_cached(user, reference, now))
+        .and_then(|(user, reference)| context.directory.own_cached(user, reference, now))
     {
         meter.take_own(&subject).await?;
         return Ok((subject, Standing::Member(held)));
@@ -550,7 +566,7 @@ impl Meter<'_> {
         user: &User,
         reference: &Reference,
     ) -> Result<Option<(Subject, Held)>, Error> {
-        let directory = &self.guarded.app.directory;
+        let directory = &self.guarded.context.directory;
         if directory.is_hidden(user, reference, self.now) {
             return Ok(None);
         }
@@ -560,7 +576,7 @@ impl Meter<'_> {
         if known.is_some() || directory.is_hidden(user, reference, self.now) {
             return Ok(known);
         }
-        let (limits, identifier) = (&self.guarded.app.limits, user.identifier());
+        let (limits, identifier) = (&self.guarded.context.limits, user.identifier());
         if let Err((policy, quotas)) = limits.take_look_up(identifier, self.now) {
             self.trail.standing = Some((policy, quotas));
             self.trail.refused = true;
@@ -600,7 +616,7 @@ impl Meter<'_> {
         if !counted {
             let policy = self
                 .guarded
-                .app
+                .context
                 .limits
                 .policy(self.guarded.operation, place);
             let whole = Quotas::whole(policy.windows());
@@ -612,7 +628,9 @@ impl Meter<'_> {
 
     fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<(), Error>> {
         let Self {
-            guarded: Guarded { app, operation, .. },
+            guarded: Guarded {
+                context, operation, ..
+            },
             caller,
             now,
             trail,
@@ -627,10 +645,10 @@ impl Meter<'_> {
                 scope,
                 operation: *operation,
             },
-            app.limits.policy(*operation, place),
+            context.limits.policy(*operation, place),
         );
         async move {
-            let verdict = app.limits.take(key, policy.windows(), *now).await;
+            let verdict = context.limits.take(key, policy.windows(), *now).await;
             trail.standing = Some((policy, verdict.quotas));
             trail.refused = !verdict.admitted;
             if verdict.admitted {

@@ -1,6 +1,6 @@
 //! What handlers take: each argument is taken from the call and describes itself.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{any::Any, collections::BTreeMap, future::Future, sync::Arc};
 
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use bytes::Bytes;
@@ -21,11 +21,11 @@ use super::{
     transport::Peer,
 };
 use crate::{
-    app::App,
     base::error::Error,
     platform::{
         access::{Caller, Organization, Project, Standing, Subject, User},
         audit::Recorder,
+        context::PlatformContext,
     },
 };
 
@@ -33,7 +33,9 @@ use crate::{
 ///
 /// It borrows what the guard found, so that nothing of it is moved or copied for an operation that does not look at it.
 pub struct Call<'a> {
-    pub(super) app: &'a App,
+    pub(super) context: &'a PlatformContext,
+    /// State of the wing whose operation this is.
+    pub(super) state: &'a (dyn Any + Send + Sync),
     pub(super) arrival: &'a mut Arrival,
     pub(super) peer: Peer,
     pub(super) caller: &'a Caller,
@@ -75,6 +77,13 @@ impl Default for Payload {
 }
 
 impl Call<'_> {
+    /// The state that the router was made with. An internal error if it has another type.
+    pub fn state<T: 'static>(&self) -> Result<&T, Error> {
+        self.state.downcast_ref().ok_or_else(|| {
+            Error::internal("taking the state of an operation", "it has another type")
+        })
+    }
+
     /// What the path has in the place of `{name}`.
     pub fn placeholder(&self, name: &str) -> Option<&str> {
         placeholder(self.endpoint, self.arrival.uri.path(), name)
@@ -189,11 +198,11 @@ pub trait Input: Sized + Send {
     fn take(call: &mut Call<'_>) -> impl Future<Output = Result<Self, Error>> + Send;
 }
 
-impl Input for App {
+impl Input for PlatformContext {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        Ok(call.app.clone())
+        Ok(call.context.clone())
     }
 }
 

@@ -1,6 +1,5 @@
 //! How a request becomes a call. Knows nothing about any resource.
 
-mod asked;
 mod body;
 pub mod endpoint;
 mod face;
@@ -17,10 +16,9 @@ mod router;
 pub mod server;
 mod transport;
 
-pub use asked::{Asked, Case};
 pub use body::{Body, Broken, Response, read};
-pub use endpoint::{Access, Endpoint, Mounted, Tag, Verb, mount, needs, pat_only};
-pub use face::{Asking, Face, OnBehalf, Presented, Refused};
+pub use endpoint::{Endpoint, Mounted, Tag, Verb, mount};
+pub use face::{Asking, Face, OnBehalf, Refused};
 pub use guard::RESOURCE_METADATA;
 pub use input::{Basic, Call, IdempotencyKey, Input, Json, Lists, PathId, Query, RequestLine};
 pub use openapi::{Described, Links, asked_for, document};

@@ -10,11 +10,8 @@ use schemars::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{
-    endpoint::{Access, Endpoint},
-    router::placeholders,
-};
-use crate::platform::access::AnyOf;
+use super::{endpoint::Endpoint, router::placeholders};
+use crate::platform::access::{Access, AnyOf};
 
 /// What a handler's signature says about its operation.
 pub struct Described {

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use super::{
-    asked::Asked,
     endpoint::Endpoint,
     named::{Named, Place},
     router,
 };
 use crate::{
-    app::App,
     base::error::Error,
     platform::{
-        access::{AnyOf, Caller, Standing, User, decide},
+        access::{AnyOf, Asked, Caller, Standing, User, decide},
+        context::PlatformContext,
         rate_limits::LimitKey,
     },
 };
@@ -47,7 +46,7 @@ pub struct Rehearsal {
 
 /// What `request` would get if `user` sent it. `None` if no operation has this method and path.
 pub async fn rehearse(
-    app: &App,
+    context: &PlatformContext,
     endpoints: &[&'static Endpoint],
     user: Arc<User>,
     request: Imagined<'_>,
@@ -64,13 +63,13 @@ pub async fn rehearse(
     let standing = if matches!(named, Named::Account) {
         Standing::Account
     } else if let Some(reference) = named.reference() {
-        let known = app
+        let known = context
             .directory
-            .own_cached(&user, &reference, app.clock.ticks());
+            .own_cached(&user, &reference, context.clock.ticks());
         let own = if known.is_some() {
             known
         } else {
-            app.directory.own(&user, &reference).await?
+            context.directory.own(&user, &reference).await?
         };
         own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
     } else {

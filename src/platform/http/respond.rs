@@ -92,7 +92,6 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
     };
     match error {
         Error::Forbidden(Denial::Permissions(missing)) => {
-            let missing: Vec<_> = missing.iter().map(|permission| permission.name()).collect();
             body.error = Some(json!({ "missing_permissions": missing }));
         }
         Error::Oauth(fault) => {
@@ -114,7 +113,7 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{base::error::Context, platform::access::Permission};
+    use crate::base::error::Context;
 
     fn body(error: &Error, v2: bool, request_id: &str) -> Value {
         serde_json::to_value(super::body(error, v2, request_id)).unwrap()
@@ -130,10 +129,8 @@ mod tests {
             body(&Error::NotFound, true, "r"),
             json!({"message": "Not Found", "error": {"code": "not_found", "message": "Not Found"}})
         );
-        let missing = Error::Forbidden(Denial::Permissions(vec![
-            Permission::DatabaseRead,
-            Permission::DatabaseWrite,
-        ]));
+        let missing =
+            Error::Forbidden(Denial::Permissions(vec!["database_read", "database_write"]));
         assert_eq!(
             body(&missing, false, "r"),
             json!({"message": "Missing required permission(s): database_read, database_write", "error": {"missing_permissions": ["database_read", "database_write"]}})

@@ -1,6 +1,7 @@
 //! Endpoints become routes: every spelling of an operation leads to the same guarded handler.
 
 use std::{
+    any::Any,
     collections::BTreeMap,
     convert::Infallible,
     future::Future,
@@ -25,8 +26,8 @@ use super::{
     server,
 };
 use crate::{
-    app::App,
     base::error::{Credential, Error},
+    platform::context::PlatformContext,
 };
 
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -127,6 +128,9 @@ struct Routes {
     lost: Arc<Guarded>,
 }
 
+/// State of the wing whose operations are served; handlers take it by its type.
+pub(super) type State = Arc<dyn Any + Send + Sync>;
+
 /// What one kind of client is served.
 pub struct Served<'a> {
     /// How it is met.
@@ -143,7 +147,8 @@ impl Api {
     /// An operation's counter has the number of its place in the list; `unknown` has the number after the last, and pages
     /// have those that follow.
     pub fn new(
-        app: &App,
+        context: &PlatformContext,
+        state: State,
         endpoints: &[&'static Endpoint],
         unknown: &'static Endpoint,
         pages: &Served<'_>,
@@ -154,7 +159,7 @@ impl Api {
             unknown,
         };
         Self {
-            routes: Arc::new(Routes::new(app, &programs, pages)),
+            routes: Arc::new(Routes::new(context, &state, &programs, pages)),
             client: Ipv4Addr::LOCALHOST.into(),
         }
     }
@@ -217,10 +222,21 @@ impl Api {
 }
 
 impl Routes {
-    fn new(app: &App, programs: &Served<'_>, pages: &Served<'_>) -> Self {
+    fn new(
+        context: &PlatformContext,
+        state: &State,
+        programs: &Served<'_>,
+        pages: &Served<'_>,
+    ) -> Self {
         let mut number = 0;
         let mut guarded = |endpoint: &'static Endpoint, face: &'static Face| {
-            let guarded = Arc::new(Guarded::new(app.clone(), endpoint, number, face));
+            let guarded = Arc::new(Guarded::new(
+                context.clone(),
+                state.clone(),
+                endpoint,
+                number,
+                face,
+            ));
             number += 1;
             guarded
         };

@@ -11,14 +11,12 @@ use uuid::Uuid;
 
 use super::{Policies, policy::Subject};
 use crate::{
-    api::organizations,
-    app::App,
     base::{
         db::Db,
         error::{Context, Error},
         ids::{OrgSlug, OrganizationId},
     },
-    platform::audit::Recorder,
+    platform::{access::organization_by_slug, audit::Recorder, context::PlatformContext},
 };
 
 /// How long overrides are believed without a word from the database: the backstop for a notification that was lost.
@@ -215,7 +213,7 @@ pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
 
 async fn organization(db: &Db, about: &About) -> Result<Option<i64>, Error> {
     match &about.organization {
-        Some(slug) => Ok(Some(organizations::by_slug(db, slug).await?.0)),
+        Some(slug) => Ok(Some(organization_by_slug(db, slug).await?.0)),
         None => Ok(None),
     }
 }
@@ -232,15 +230,15 @@ impl Changed {
 }
 
 /// Keeps the overrides in memory up to date until the process ends.
-pub async fn run(app: App) {
+pub async fn run(context: PlatformContext) {
     loop {
-        if let Err(error) = load(&app.db, app.limits.policies()).await {
+        if let Err(error) = load(&context.db, context.limits.policies()).await {
             tracing::warn!(%error, "overrides of limits cannot be read; those read before stay");
             tokio::time::sleep(PAUSE).await;
             continue;
         }
         // Either way it is time to read them again.
-        let _ = timeout(LIFETIME, app.limits.changed().0.notified()).await;
+        let _ = timeout(LIFETIME, context.limits.changed().0.notified()).await;
     }
 }
 

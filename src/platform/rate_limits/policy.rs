@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn the_most_specific_override_wins() {
-        let (acme, app) = (OrganizationId(1), Uuid::from_u128(2));
-        let (some_op, some_app, some_org) = (Some(0), Some(app), Some(acme));
+        let (acme, context) = (OrganizationId(1), Uuid::from_u128(2));
+        let (some_op, some_app, some_org) = (Some(0), Some(context), Some(acme));
         // From the least specific to the most.
         let ladder = [
             Subject {
@@ -274,7 +274,7 @@ mod tests {
         ];
         let here = Place {
             organization: Some(acme),
-            application: Some(app),
+            application: Some(context),
         };
         for steps in 1..=ladder.len() {
             let policies = policies();

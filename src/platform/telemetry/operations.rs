@@ -11,7 +11,7 @@ use std::{
 /// Upper ends of all buckets but the last, in milliseconds.
 pub(super) const MILLIS: [u64; 10] = [1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000];
 /// Statuses, by hundreds.
-pub(super) const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Requests of every operation.
 pub(super) struct Operations(Vec<Operation>);

@@ -15,8 +15,8 @@ use crate::{
     },
     base::{error::Error, ids::OrgSlug},
     platform::{
-        access::{OauthScope, Role},
-        http::{Access, Call, Described, Endpoint, Input, Verb, mount},
+        access::{Access, OauthScope, Role},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
     },
     web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
@@ -357,7 +357,7 @@ async fn filled(
     let path = named.operation("")?;
     let detail: Detail = visitor.get(&path).await?;
     let may = visitor.may("PATCH", &path).await?;
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let row = |secret: Secret| SecretRow {
         made: Moment::new(secret.created_at, now),
         used: secret.last_used_at.map(|at| Moment::new(at, now)),

@@ -9,7 +9,10 @@ use super::{words, words::Line};
 use crate::{
     api::oauth::grants::Authorization,
     base::error::Error,
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{
         Answer, Form, Frame, Visitor, page,
         words::{Moment, count},
@@ -67,7 +70,7 @@ impl Row {
 }
 
 async fn approved(visitor: Visitor) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let rows: Vec<Authorization> = visitor.get("/v1/oauth/authorizations").await?;
     Answer::page(&Approved {
         frame: visitor.frame(),

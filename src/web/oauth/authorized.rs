@@ -10,7 +10,10 @@ use super::approved::Row;
 use crate::{
     api::oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
     base::error::Error,
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
         words::count,
@@ -89,7 +92,7 @@ async fn authorized(
     } else {
         Vec::new()
     };
-    let (frame, now) = (visitor.frame(), visitor.app.clock.now());
+    let (frame, now) = (visitor.frame(), visitor.context.clock.now());
     let cut = i64::try_from(found.len()).is_ok_and(|found| found >= LIST_MAX);
     let mut groups: Vec<Group> = Vec::new();
     for MemberAuthorization {

@@ -16,8 +16,9 @@ use crate::{
         ids::OrgSlug,
     },
     platform::{
+        access::Access,
         audit::{Entry, read::EXPORT_MAX},
-        http::{Access, Endpoint, Query, Verb, mount},
+        http::{Endpoint, Query, Verb, mount},
     },
     web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
 };
@@ -197,7 +198,7 @@ async fn log(
     let head = Head::of(&visitor, slug).await?;
     let (path, now) = (
         format!("/v1/organizations/{}/audit", head.slug),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     );
     let may = visitor.may("GET", &path).await?;
     let frame = visitor.frame();

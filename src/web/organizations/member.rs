@@ -10,8 +10,8 @@ use super::{Choice, Head, Listed, Member, choices};
 use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
-        access::Role,
-        http::{Access, Call, Described, Endpoint, Input, Verb, mount},
+        access::{Access, Role},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
     },
     web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,

@@ -8,7 +8,10 @@ use uuid::Uuid;
 use super::{Head, Listed, Member};
 use crate::{
     base::error::Error,
-    platform::http::{Access, Endpoint, Query, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, may::May, named::InOrganization, page},
 };
 

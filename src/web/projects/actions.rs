@@ -8,7 +8,10 @@ use serde_json::Value;
 use super::{Detail, show};
 use crate::{
     base::{error::Error, ids::ProjectRef},
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page},
 };
 

@@ -6,7 +6,10 @@ use serde::Deserialize;
 use super::Detail;
 use crate::{
     base::error::Error,
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 

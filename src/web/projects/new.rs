@@ -8,7 +8,10 @@ use serde_json::json;
 
 use crate::{
     base::{clock::Entropy, error::Error, ids::ProjectRef},
-    platform::http::{Access, Endpoint, Query, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, page, places, places::Organization},
 };
 
@@ -98,7 +101,7 @@ struct Where {
 }
 
 async fn new(visitor: Visitor, Query(place): Query<Where>) -> Result<Answer, Error> {
-    let password = suggestion(&visitor.app.entropy);
+    let password = suggestion(&visitor.context.entropy);
     let wanted = Wanted {
         name: String::new(),
         organization: place.organization.unwrap_or_default(),

@@ -7,7 +7,10 @@ use super::{Detail, hostname::Hostname};
 use crate::{
     base::{error::Error, ids::ProjectRef},
     data_plane::projects::{Command, Status},
-    platform::http::{Access, Endpoint, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 
@@ -137,7 +140,7 @@ pub(super) async fn load(
         .may_query("GET", &at("/api-keys"), "reveal=true")
         .await?;
     let may = visitor.may("DELETE", &at("")).await?;
-    let created = Moment::new(project.created_at, visitor.app.clock.now());
+    let created = Moment::new(project.created_at, visitor.context.clock.now());
     let mut page = Page {
         frame: visitor.frame(),
         created,

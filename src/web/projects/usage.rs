@@ -10,7 +10,10 @@ use serde::Deserialize;
 use super::Detail;
 use crate::{
     base::error::Error,
-    platform::http::{Access, Endpoint, Query, Verb, mount},
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 

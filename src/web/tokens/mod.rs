@@ -17,8 +17,8 @@ use crate::{
     api::endpoints,
     base::{error::Error, ids::TokenId},
     platform::{
-        access::{AnyOf, Permission},
-        http::{Access, Call, Described, Endpoint, Input, Verb, mount},
+        access::{Access, AnyOf, Permission},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
     },
     web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
@@ -147,7 +147,7 @@ struct Tokens {
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
     let (now, tokens) = (
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
         visitor.get::<Vec<Token>>("/v1/tokens").await?,
     );
     let mut rows: Vec<_> = tokens
@@ -228,7 +228,7 @@ async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let example = format!("{}{path}", visitor.origin);
     let (frame, row) = (
         visitor.frame().of("/account/tokens/one"),
-        Row::new(token, visitor.app.clock.now()),
+        Row::new(token, visitor.context.clock.now()),
     );
     Answer::page(&Detail {
         frame,
@@ -275,7 +275,7 @@ struct Question {
 
 async fn ask_revoke(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let token = visitor.get(&format!("/v1/tokens/{id}")).await?;
-    let row = Row::new(token, visitor.app.clock.now());
+    let row = Row::new(token, visitor.context.clock.now());
     Answer::page(&Question {
         frame: visitor.frame().of("/account/tokens/one"),
         row,

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gantry::{
     api::endpoints,
     platform::{
-        http::{Access, Links, Tag, asked_for, document, placeholders},
+        access::Access,
+        http::{Links, Tag, asked_for, document, placeholders},
         rate_limits::{LimitKey, Window},
     },
 };

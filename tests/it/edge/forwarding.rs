@@ -1,6 +1,9 @@
 //! Where requests go, and what services are told.
 
-use gantry::data_plane::{service_proxy, service_proxy::upstreams::Service};
+use gantry::{
+    data_plane::{service_proxy, service_proxy::upstreams::Service},
+    platform::tables::Table,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
@@ -393,7 +396,7 @@ async fn a_new_project_is_reached_at_once() {
         gate.app.stub(gate.app.home.id, "new").await
     );
     assert!(gate.connect(&name, &[]).await.is_err(), "nobody told");
-    gate.node.app.forget("projects");
+    gate.node.app.table_changed(Table::Projects);
     gate.connect(&name, &[]).await.unwrap();
 }
 

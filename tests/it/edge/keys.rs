@@ -1,6 +1,6 @@
 //! API keys of projects, where the edge checks them.
 
-use gantry::data_plane::service_proxy;
+use gantry::{data_plane::service_proxy, platform::tables::Table};
 use serde_json::{Value, json};
 
 use super::{Answer, Gate};
@@ -202,7 +202,7 @@ impl Gate {
         )
         .await
         .unwrap();
-        self.node.app.forget("project_key_checks");
+        self.node.app.table_changed(Table::ProjectKeyChecks);
     }
 }
 
@@ -215,7 +215,7 @@ async fn the_operator_switches_the_key_check_of_one_project() {
         };
         let gate = Gate::with(|_| None, options).await;
         let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
-        gate.node.app.forget("projects");
+        gate.node.app.table_changed(Table::Projects);
         let (host, by_default) = (
             format!("{sibling}.example.test"),
             if general { 401 } else { 200 },

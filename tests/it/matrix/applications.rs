@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use gantry::{
     base::error::{Denial, Error},
-    platform::{
-        access::{Caller, Role, Standing, decide},
-        http::Access,
-    },
+    platform::access::{Access, Caller, Role, Standing, decide},
 };
 
 use super::{

@@ -9,9 +9,10 @@ use gantry::{
     base::ids::{ProjectRef, TokenId},
     platform::{
         access::{
-            Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide,
+            Access, Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User,
+            decide,
         },
-        http::{Access, Endpoint, Imagined, placeholders, rehearse},
+        http::{Endpoint, Imagined, placeholders, rehearse},
     },
 };
 use uuid::Uuid;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gantry::{
     api::{oauth::upkeep, organizations},
-    platform::{access::Role, notifications},
+    platform::{access::Role, notifications, tables::Table},
 };
 use serde_json::{Value, json};
 
@@ -306,7 +306,7 @@ async fn a_bound_application_follows_its_members_role() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     assert_eq!(status(&bound).await, 403);
     assert!(![401, 403, 404].contains(&status(&free).await));
 }

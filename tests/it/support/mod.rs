@@ -421,10 +421,8 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         upstreams: Upstreams::default(),
         edge: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
-        oauth: oauth::Settings {
-            public_url: Some(ISSUER.to_owned()),
-            ..oauth::Settings::default()
-        },
+        public_url: Some(ISSUER.to_owned()),
+        oauth: oauth::Settings::default(),
         provider: None,
         logs: logs::Options::default(),
     }

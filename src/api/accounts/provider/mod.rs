@@ -19,12 +19,11 @@ use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::tokens::Digest,
     base::{
         clock::Ticks,
         error::{Context, Error},
     },
-    platform::access::sessions::Secret,
+    platform::access::{credential::SecretDigest, sessions::Secret},
 };
 
 /// How long what the provider says about itself is believed, in milliseconds.
@@ -113,7 +112,7 @@ impl Journey {
     }
 
     fn derived(&self, what: &str) -> String {
-        hex::encode(Digest::of(&format!("sign-in {what} {}", self.0.expose())).as_bytes())
+        hex::encode(SecretDigest::of(&format!("sign-in {what} {}", self.0.expose())).as_bytes())
     }
 }
 

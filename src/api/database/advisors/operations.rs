@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asked, Category, Finding, advise};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::error::Error,
     data_plane::{database_session::session::Limits, projects},
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
-        http::{Endpoint, Json, Query, Tag, Verb, mount, needs, pat_only},
+        access::{OauthScope as S, Permission as P, Project, needs, pat_only},
+        http::{Endpoint, Json, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -49,8 +49,8 @@ struct Advice {
     lints: Vec<Finding>,
 }
 
-async fn performance(project: Project, app: App) -> Result<Json<Advice>, Error> {
-    advice(&app, &project, Category::Performance).await
+async fn performance(project: Project, context: ApiContext) -> Result<Json<Advice>, Error> {
+    advice(&context, &project, Category::Performance).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -69,14 +69,18 @@ struct Which {
 
 async fn security(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(_): Query<Which>,
 ) -> Result<Json<Advice>, Error> {
-    advice(&app, &project, Category::Security).await
+    advice(&context, &project, Category::Security).await
 }
 
-async fn advice(app: &App, project: &Project, category: Category) -> Result<Json<Advice>, Error> {
-    let target = projects::target(app, project).await?;
+async fn advice(
+    context: &ApiContext,
+    project: &Project,
+    category: Category,
+) -> Result<Json<Advice>, Error> {
+    let target = projects::target(context, project).await?;
     Ok(Json(Advice {
         lints: advise(&target, category, Limits::default()).await?,
     }))
@@ -139,7 +143,7 @@ struct RunResponse {
 
 async fn run(
     project: Project,
-    app: App,
+    context: ApiContext,
     Json(request): Json<RunRequest>,
 ) -> Result<Json<RunResponse>, Error> {
     let names = request.data.attributes.lints;
@@ -159,7 +163,7 @@ async fn run(
         .iter()
         .map(|lint| Asked::named(&lint.name).ok_or_else(|| unknown(&lint.name)))
         .collect::<Result<Vec<_>, _>>()?;
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     let lints = super::run(&target, &asked, Limits::default()).await?;
     Ok(Json(RunResponse {
         data: Resource {

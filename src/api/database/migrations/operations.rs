@@ -7,15 +7,13 @@ use serde::Deserialize;
 
 use super::{Budget, Migration, NewMigration, Patch, Recorded, rehearsal, rehearsal::Rehearsal};
 use crate::{
-    api::{accounts, database::operations::required},
-    app::App,
+    api::{accounts, context::ApiContext, database::operations::required},
     base::error::Error,
     data_plane::projects,
     platform::{
-        access::{OauthScope as S, Permission as P, Project, User},
+        access::{OauthScope as S, Permission as P, Project, User, needs},
         http::{
             Call, Described, Done, Endpoint, IdempotencyKey, Input, Json, Query, Tag, Verb, mount,
-            needs,
         },
         rate_limits::{MIGRATIONS, STANDARD},
     },
@@ -36,8 +34,8 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(project: Project, app: App) -> Result<Json<Vec<Migration>>, Error> {
-    let target = projects::target(&app, &project).await?;
+async fn list(project: Project, context: ApiContext) -> Result<Json<Vec<Migration>>, Error> {
+    let target = projects::target(&context, &project).await?;
     Ok(Json(super::list(&target, Budget::default().limits).await?))
 }
 
@@ -56,9 +54,9 @@ static GET: Endpoint = Endpoint {
 async fn get(
     project: Project,
     Version(version): Version,
-    app: App,
+    context: ApiContext,
 ) -> Result<Json<Recorded>, Error> {
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     Ok(Json(
         super::get(&target, &version, Budget::default().limits).await?,
     ))
@@ -94,7 +92,7 @@ struct MigrationRequest {
 impl MigrationRequest {
     async fn of(
         self,
-        app: &App,
+        context: &ApiContext,
         user: &User,
         idempotency_key: Option<String>,
     ) -> Result<NewMigration, Error> {
@@ -104,7 +102,7 @@ impl MigrationRequest {
             rollback,
         } = self;
         required("query", &query)?;
-        let created_by = Some(accounts::by_id(&app.db, user.id).await?.email);
+        let created_by = Some(accounts::by_id(&context.db, user.id).await?.email);
         Ok(NewMigration {
             query,
             name,
@@ -156,19 +154,19 @@ impl How {
 async fn apply(
     project: Project,
     user: User,
-    app: App,
+    context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
     Query(how): Query<How>,
     Json(request): Json<MigrationRequest>,
 ) -> Result<Option<Json<Rehearsal>>, Error> {
-    let (migration, budget) = (request.of(&app, &user, key).await?, how.budget()?);
-    let target = projects::target(&app, &project).await?;
+    let (migration, budget) = (request.of(&context, &user, key).await?, how.budget()?);
+    let target = projects::target(&context, &project).await?;
     if how.dry_run {
         return Ok(Some(Json(
-            rehearsal::rehearse(&target, &app.clock, &migration, budget).await?,
+            rehearsal::rehearse(&target, &context.clock, &migration, budget).await?,
         )));
     }
-    super::apply(&target, &app.clock, &migration, budget).await?;
+    super::apply(&target, &context.clock, &migration, budget).await?;
     Ok(None)
 }
 
@@ -187,13 +185,13 @@ static RECORD: Endpoint = Endpoint {
 async fn record(
     project: Project,
     user: User,
-    app: App,
+    context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
     Json(request): Json<MigrationRequest>,
 ) -> Result<Done, Error> {
-    let migration = request.of(&app, &user, key).await?;
-    let target = projects::target(&app, &project).await?;
-    super::record(&target, &app.clock, &migration, Budget::default()).await?;
+    let migration = request.of(&context, &user, key).await?;
+    let target = projects::target(&context, &project).await?;
+    super::record(&target, &context.clock, &migration, Budget::default()).await?;
     Ok(Done)
 }
 
@@ -225,10 +223,10 @@ struct PatchRequest {
 async fn patch(
     project: Project,
     Version(version): Version,
-    app: App,
+    context: ApiContext,
     Json(request): Json<PatchRequest>,
 ) -> Result<Done, Error> {
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     let patch = Patch {
         name: request.name,
         rollback: request.rollback,
@@ -262,11 +260,11 @@ struct Since {
 
 async fn roll_back(
     project: Project,
-    app: App,
+    context: ApiContext,
     Query(Since { gte }): Query<Since>,
 ) -> Result<Done, Error> {
     let gte = digits("gte", &gte)?;
-    let target = projects::target(&app, &project).await?;
+    let target = projects::target(&context, &project).await?;
     super::roll_back(&target, &gte, Budget::default()).await?;
     Ok(Done)
 }

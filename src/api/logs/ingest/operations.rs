@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use super::{BYTES_MAX, logflare, otlp, source, unpacked};
 use crate::{
-    api::logs::keys,
-    app::App,
+    api::{context::ApiContext, logs::keys},
     base::{
         error::{Credential, Error},
         ids::ProjectRef,
     },
     platform::{
+        access::Access,
         http::{
-            Access, Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb,
-            mount, output::with_type,
+            Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
+            output::with_type,
         },
         rate_limits::{Limit, LimitKey, per},
     },
@@ -93,11 +93,11 @@ impl Input for Sent {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let app = App::take(call).await?;
+        let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
         let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
         // Nobody's body is not worth reading.
-        let project = keys::project(&app.db, &key, app.clock.now())
+        let project = keys::project(&context.db, &key, context.clock.now())
             .await?
             .ok_or(Error::Unauthenticated(Credential::Unknown))?;
         let body = call.body_within(BYTES_MAX).await?;
@@ -135,17 +135,17 @@ struct Ingested {
     message: &'static str,
 }
 
-async fn logflare(app: App, sent: Sent) -> Result<Json<Ingested>, Error> {
+async fn logflare(context: ApiContext, sent: Sent) -> Result<Json<Ingested>, Error> {
     let source = source(
         sent.source
             .as_deref()
             .ok_or_else(|| Error::invalid("source_name", "Required"))?,
     )?;
-    let events = logflare::events(&sent.body, source, app.clock.now(), || {
-        app.entropy.uuid().to_string()
+    let events = logflare::events(&sent.body, source, context.clock.now(), || {
+        context.entropy.uuid().to_string()
     })?;
     if !events.is_empty() {
-        app.analytics.keep(&sent.project, events, None).await?;
+        context.analytics.keep(&sent.project, events, None).await?;
     }
     Ok(Json(Ingested { message: "Logged!" }))
 }
@@ -173,7 +173,7 @@ impl Output for Exported {
     }
 }
 
-async fn otlp(app: App, sent: Sent) -> Result<Exported, Error> {
+async fn otlp(context: ApiContext, sent: Sent) -> Result<Exported, Error> {
     let encoding = match sent.content_type.split(';').next().map(str::trim) {
         Some("application/x-protobuf" | "application/protobuf") => otlp::Encoding::Protobuf,
         Some("application/json") => otlp::Encoding::Json,
@@ -185,11 +185,11 @@ async fn otlp(app: App, sent: Sent) -> Result<Exported, Error> {
         }
     };
     let named = sent.source.as_deref().map(source).transpose()?;
-    let events = otlp::events(&sent.body, encoding, named, app.clock.now(), || {
-        app.entropy.uuid().to_string()
+    let events = otlp::events(&sent.body, encoding, named, context.clock.now(), || {
+        context.entropy.uuid().to_string()
     })?;
     if !events.is_empty() {
-        app.analytics.keep(&sent.project, events, None).await?;
+        context.analytics.keep(&sent.project, events, None).await?;
     }
     Ok(Exported(encoding))
 }

@@ -7,10 +7,9 @@ use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Row;
 
 use crate::{
-    api::tokens::Digest,
     base::{
         clock::Entropy,
         db::Db,
@@ -18,7 +17,10 @@ use crate::{
         ids::{ProjectId, ProjectRef},
         names,
     },
-    platform::{access::Project, audit::Recorder},
+    platform::{
+        access::{Project, credential::SecretDigest},
+        audit::Recorder,
+    },
 };
 
 /// Keys of one project.
@@ -102,7 +104,7 @@ pub async fn create(
     }
     let sql = "insert into ingest_keys (project_id, name, digest, hint, created_at) values ($1, $2, $3, $4, $5) \
                returning id, name, hint, created_at, last_used_at";
-    let digest = Digest::of(secret.expose_secret());
+    let digest = SecretDigest::of(secret.expose_secret());
     let row = transaction
         .query_one(
             sql,
@@ -150,16 +152,6 @@ pub async fn delete(
     transaction.commit().await.context(doing)
 }
 
-/// Forgets the keys of a project that is removed.
-pub async fn forget(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
-    let sql = "delete from ingest_keys where project_id = $1";
-    transaction
-        .execute(sql, &[&project.0])
-        .await
-        .context("forgetting ingest keys")
-        .map(drop)
-}
-
 /// The project whose lines this key lets add, if it is one.
 pub(super) async fn project(
     db: &Db,
@@ -172,7 +164,7 @@ pub(super) async fn project(
     let sql = "select k.id, p.ref, k.last_used_at from ingest_keys k join projects p on p.id = k.project_id \
                where k.digest = $1 and p.desired <> 'removed'";
     let rows = db
-        .query(sql, &[&Digest::of(key).as_bytes()])
+        .query(sql, &[&SecretDigest::of(key).as_bytes()])
         .await
         .context("looking up an ingest key")?;
     let Some(row) = rows.first() else {

@@ -8,15 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::Key;
 use crate::{
-    api::logs::keys,
-    app::App,
+    api::{context::ApiContext, logs::keys},
     base::error::Error,
     platform::{
-        access::{OauthScope as S, Permission as P, Project},
+        access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{
-            Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount, needs,
-        },
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -35,8 +32,8 @@ pub(in crate::api::logs) static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(project: Project, app: App) -> Result<Json<Vec<Key>>, Error> {
-    keys::list(&app.db, project.id).await.map(Json)
+async fn list(project: Project, context: ApiContext) -> Result<Json<Vec<Key>>, Error> {
+    keys::list(&context.db, project.id).await.map(Json)
 }
 
 pub(in crate::api::logs) static CREATE: Endpoint = Endpoint {
@@ -73,16 +70,16 @@ pub struct CreatedKey {
 
 async fn create(
     project: Project,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
 ) -> Result<Unkept<Created<CreatedKey>>, Error> {
     let (about, secret) = keys::create(
-        &app.db,
-        &app.entropy,
+        &context.db,
+        &context.entropy,
         &project,
         &request.name,
-        app.clock.now(),
+        context.clock.now(),
         &audit,
     )
     .await?;
@@ -121,10 +118,10 @@ impl Input for KeyId {
 async fn delete(
     project: Project,
     KeyId(id): KeyId,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    keys::delete(&app.db, &project, id, app.clock.now(), &audit)
+    keys::delete(&context.db, &project, id, context.clock.now(), &audit)
         .await
         .map(|()| Done)
 }

@@ -18,7 +18,7 @@ use gantry_logs::{event::Event, store::Mark};
 use self::reader::{Line, Portion, Position, Reader};
 use super::{Ending, WRITES_MAX};
 use crate::{
-    app::App,
+    api::context::ApiContext,
     base::{
         error::{Context, Error},
         ids::ProjectRef,
@@ -37,11 +37,11 @@ const ROUNDS_MAX: usize = 32;
 type Readers = BTreeMap<ProjectRef, Reader>;
 
 /// Runs until the server ends, and looks a last time then.
-pub(super) async fn run(app: App, mut ending: Ending) {
+pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     let mut readers = Readers::new();
     for look in 1_u64.. {
         let last = ending.within(LOOK).await;
-        if let Err(error) = pass(&app, &mut readers, look % THOROUGH == 0).await {
+        if let Err(error) = pass(&context, &mut readers, look % THOROUGH == 0).await {
             tracing::warn!(%error, "the logs of servers could not be read");
         }
         if last {
@@ -51,11 +51,11 @@ pub(super) async fn run(app: App, mut ending: Ending) {
 }
 
 /// Reads what is new in all logs.
-async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Error> {
-    if !app.analytics.reads_servers().await? {
+async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Result<(), Error> {
+    if !context.analytics.reads_servers().await? {
         return Ok(());
     }
-    let there = app
+    let there = context
         .clusters
         .refs_on_disk()
         .await
@@ -64,7 +64,7 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
     readers.retain(|project, _| known.contains(project));
     for project in &there {
         if !readers.contains_key(project) {
-            let mark = app
+            let mark = context
                 .analytics
                 .opened()
                 .await?
@@ -73,7 +73,10 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
             let at = mark
                 .map(|mark| Position::of_text(&mark.value))
                 .unwrap_or_default();
-            readers.insert(project.clone(), Reader::new(app.clusters.data(project), at));
+            readers.insert(
+                project.clone(),
+                Reader::new(context.clusters.data(project), at),
+            );
         }
     }
     if thorough {
@@ -87,7 +90,7 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
         }
         let keeps = portions
             .into_iter()
-            .map(|(project, portion)| keep(app, project, portion));
+            .map(|(project, portion)| keep(context, project, portion));
         let kept: Vec<_> = stream::iter(keeps)
             .buffer_unordered(WRITES_MAX)
             .collect()
@@ -132,18 +135,18 @@ async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Reade
 
 /// Keeps a portion together with how far it reaches.
 async fn keep(
-    app: &App,
+    context: &ApiContext,
     project: ProjectRef,
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
-    let now = app.clock.now();
+    let now = context.clock.now();
     let event = |line: Line| -> Event {
         match line {
             Line::Whole(bytes) => {
-                line::event(app.entropy.uuid().to_string(), &project, &bytes, now)
+                line::event(context.entropy.uuid().to_string(), &project, &bytes, now)
             }
             Line::TooLong(length) => {
-                line::too_long(app.entropy.uuid().to_string(), &project, length, now)
+                line::too_long(context.entropy.uuid().to_string(), &project, length, now)
             }
         }
     };
@@ -152,7 +155,7 @@ async fn keep(
         name: mark_name(&project),
         value: portion.next.text(),
     };
-    let kept = app
+    let kept = context
         .analytics
         .keep(&project, events, Some(mark))
         .await

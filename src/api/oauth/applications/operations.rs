@@ -9,15 +9,16 @@ use uuid::Uuid;
 
 use super::{Application, Change, Draft, Selection, secrets, secrets::Secret};
 use crate::{
-    api::oauth::{Minted, applications, authorizations::Ended, grants},
-    app::App,
+    api::{
+        context::ApiContext,
+        oauth::{Minted, applications, authorizations::Ended, grants},
+    },
     base::error::Error,
     platform::{
-        access::{Organization, Permission as P, User},
+        access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         http::{
-            Access, Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept,
-            Verb, mount, pat_only,
+            Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount,
         },
         rate_limits::STANDARD,
     },
@@ -100,9 +101,12 @@ impl Input for Named {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (organization, app) = (Organization::take(call).await?, App::take(call).await?);
+        let (organization, context) = (
+            Organization::take(call).await?,
+            ApiContext::take(call).await?,
+        );
         let PathId(id) = PathId::take(call).await.map_err(|_| Error::NotFound)?;
-        applications::of_organization(&app.db, organization.id, id)
+        applications::of_organization(&context.db, organization.id, id)
             .await
             .map(Self)
     }
@@ -139,8 +143,8 @@ pub(in crate::api::oauth) static LIST: Endpoint = Endpoint {
     )
 };
 
-async fn list(organization: Organization, app: App) -> Result<Json<Vec<Shown>>, Error> {
-    let found = applications::list(&app.db, organization.id).await?;
+async fn list(organization: Organization, context: ApiContext) -> Result<Json<Vec<Shown>>, Error> {
+    let found = applications::list(&context.db, organization.id).await?;
     Ok(Json(found.into_iter().map(Shown::from).collect()))
 }
 
@@ -160,16 +164,16 @@ pub(in crate::api::oauth) static CREATE: Endpoint = Endpoint {
 async fn create(
     organization: Organization,
     user: User,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(draft): Json<Draft>,
 ) -> Result<Created<Shown>, Error> {
     let made = applications::create(
-        &app.db,
-        &app.entropy,
+        &context.db,
+        &context.entropy,
         (organization.id, user.id),
         &draft,
-        app.clock.now(),
+        context.clock.now(),
         &audit,
     )
     .await?;
@@ -187,9 +191,9 @@ pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
     )
 };
 
-async fn get(Named(application): Named, app: App) -> Result<Json<Detail>, Error> {
-    let secrets = secrets::list(&app.db, application.id).await?;
-    let authorizations = grants::count(&app.db, application.id).await?;
+async fn get(Named(application): Named, context: ApiContext) -> Result<Json<Detail>, Error> {
+    let secrets = secrets::list(&context.db, application.id).await?;
+    let authorizations = grants::count(&context.db, application.id).await?;
     Ok(Json(Detail {
         application: application.into(),
         secrets,
@@ -210,13 +214,19 @@ pub(in crate::api::oauth) static CHANGE: Endpoint = Endpoint {
 
 async fn change(
     Named(application): Named,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(change): Json<Change>,
 ) -> Result<Json<Shown>, Error> {
-    let changed =
-        applications::change(&app.db, application.id, change, app.clock.now(), &audit).await?;
-    grants::settle(&app).await?;
+    let changed = applications::change(
+        &context.db,
+        application.id,
+        change,
+        context.clock.now(),
+        &audit,
+    )
+    .await?;
+    grants::settle(&context).await?;
     Ok(Json(changed.into()))
 }
 
@@ -233,12 +243,12 @@ pub(in crate::api::oauth) static DELETE: Endpoint = Endpoint {
 
 async fn delete(
     Named(application): Named,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Json<Ended>, Error> {
     let authorizations_revoked =
-        applications::delete(&app.db, &application, app.clock.now(), &audit).await?;
-    grants::settle(&app).await?;
+        applications::delete(&context.db, &application, context.clock.now(), &audit).await?;
+    grants::settle(&context).await?;
     Ok(Json(Ended {
         authorizations_revoked,
     }))
@@ -268,11 +278,18 @@ pub struct CreatedSecret {
 
 async fn add_secret(
     Named(application): Named,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Unkept<Created<CreatedSecret>>, Error> {
-    let secret = Minted::secret(&app.entropy);
-    let about = secrets::add(&app.db, &application, &secret, app.clock.now(), &audit).await?;
+    let secret = Minted::secret(&context.entropy);
+    let about = secrets::add(
+        &context.db,
+        &application,
+        &secret,
+        context.clock.now(),
+        &audit,
+    )
+    .await?;
     Ok(Unkept(Created(CreatedSecret {
         about,
         secret: secret.expose().to_owned(),
@@ -307,10 +324,10 @@ impl Input for SecretId {
 async fn revoke_secret(
     Named(application): Named,
     SecretId(id): SecretId,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    secrets::revoke(&app.db, &application, id, app.clock.now(), &audit)
+    secrets::revoke(&context.db, &application, id, context.clock.now(), &audit)
         .await
         .map(|()| Done)
 }

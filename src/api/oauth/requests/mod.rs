@@ -12,23 +12,22 @@ use uuid::Uuid;
 use super::{
     Minted, REQUEST_LIFE, applications,
     applications::{Application, Selection},
-    fault,
     fields::Fields,
     grants,
     pkce::Challenge,
-    redirect, unprocessable,
+    redirect,
 };
 use crate::{
-    api::{projects, tokens::Digest},
-    app::App,
+    api::{context::ApiContext, projects},
     base::{
         db::Db,
-        error::{Context, Error},
+        error::{Context, Error, oauth_fault, unknown_client},
         ids::{ApplicationId, OrgSlug, ProjectRef, UserId},
     },
     platform::{
-        access::{Held, Organization, Role, Scopes, audience},
+        access::{Held, Organization, Role, Scopes, audience, credential::SecretDigest},
         audit::Recorder,
+        tables::Table,
     },
 };
 
@@ -46,30 +45,39 @@ pub enum Begun {
 
 /// Takes a request. An error is for the person who is here: nothing is known yet about where they came from.
 pub async fn begin(
-    app: &App,
+    context: &ApiContext,
     fields: Result<Fields, Error>,
     issuer: &str,
     project: Option<&ProjectRef>,
 ) -> Result<Begun, Error> {
     let fields = fields?;
-    let unknown = || unprocessable("Unrecognized client_id");
+    let unknown = || unknown_client("Unrecognized client_id");
     let client_id = fields
         .get("client_id")
-        .ok_or_else(|| unprocessable("Required parameter: client_id"))?;
+        .ok_or_else(|| unknown_client("Required parameter: client_id"))?;
     let client_id = Uuid::try_parse(client_id).map_err(|_| unknown())?;
-    let application = applications::by_client_id(&app.db, client_id)
+    let application = applications::by_client_id(&context.db, client_id)
         .await?
         .ok_or_else(unknown)?;
     let address = fields.required("redirect_uri")?;
     if !redirect::registered(&application.redirect_uris, address, application.public) {
-        return Err(fault(
+        return Err(oauth_fault(
             "invalid_request",
             "redirect_uri is none that is registered for this application.",
         ));
     }
     let state = fields.get("state");
     let outcome = match Wanted::read(&fields, &application, issuer) {
-        Ok(wanted) => Ok(keep(app, &application, address, state, &wanted, issuer, project).await?),
+        Ok(wanted) => Ok(keep(
+            context,
+            &application,
+            address,
+            state,
+            &wanted,
+            issuer,
+            project,
+        )
+        .await?),
         Err(error) => Err(error),
     };
     match outcome {
@@ -107,39 +115,42 @@ impl Wanted {
             ("request_uri", "request_uri_not_supported"),
         ] {
             if fields.has(field) {
-                return Err(fault(error, "Request objects are not read."));
+                return Err(oauth_fault(error, "Request objects are not read."));
             }
         }
         if fields
             .get("state")
             .is_some_and(|state| state.len() > STATE_MAX)
         {
-            return Err(fault("invalid_request", "state is too long."));
+            return Err(oauth_fault("invalid_request", "state is too long."));
         }
         match fields.get("response_type") {
             Some("code") => {}
             None => {
-                return Err(fault(
+                return Err(oauth_fault(
                     "invalid_request",
                     "Required parameter: response_type",
                 ));
             }
             Some(_) => {
-                return Err(fault(
+                return Err(oauth_fault(
                     "unsupported_response_type",
                     "The response_type must be code.",
                 ));
             }
         }
         if !matches!(fields.get("response_mode"), None | Some("query")) {
-            return Err(fault("invalid_request", "The response_mode must be query."));
+            return Err(oauth_fault(
+                "invalid_request",
+                "The response_mode must be query.",
+            ));
         }
         let challenge = Challenge::parse(
             fields.get("code_challenge"),
             fields.get("code_challenge_method"),
         )?;
         if challenge.is_none() && application.needs_challenge() {
-            return Err(fault(
+            return Err(oauth_fault(
                 "invalid_request",
                 "This application has to send a code_challenge.",
             ));
@@ -164,7 +175,7 @@ impl Wanted {
 /// The scopes, unless there are none: an approval of nothing would look like one of something.
 fn some(scopes: Scopes) -> Result<Scopes, Error> {
     if scopes.is_empty() {
-        return Err(fault(
+        return Err(oauth_fault(
             "invalid_scope",
             "None of these scopes is registered for this application.",
         ));
@@ -181,7 +192,7 @@ fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
 }
 
 async fn keep(
-    app: &App,
+    context: &ApiContext,
     application: &Application,
     address: &str,
     state: Option<&str>,
@@ -189,7 +200,7 @@ async fn keep(
     issuer: &str,
     project: Option<&ProjectRef>,
 ) -> Result<Uuid, Error> {
-    let id = app.entropy.uuid();
+    let id = context.entropy.uuid();
     let sql = "insert into oauth_requests (id, application_id, redirect_uri, state, scopes, challenge, resource, organization_slug, \
                project_ref, issuer, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
     let row: [crate::base::db::Param<'_>; 11] = [
@@ -203,9 +214,10 @@ async fn keep(
         &wanted.organization,
         &project.map(ProjectRef::as_str),
         &issuer,
-        &app.clock.now(),
+        &context.clock.now(),
     ];
-    app.db
+    context
+        .db
         .query(sql, &row)
         .await
         .context("keeping a request of an application")?;
@@ -279,7 +291,7 @@ pub async fn look(db: &Db, id: Uuid, now: DateTime<Utc>) -> Result<Request, Erro
 pub async fn open(
     db: &Db,
     id: Uuid,
-    session: &Digest,
+    session: &SecretDigest,
     now: DateTime<Utc>,
 ) -> Result<Request, Error> {
     let sql = "update oauth_requests set session = $2 where id = $1 and created_at > $3 and (session is null or session = $2) returning id";
@@ -294,7 +306,7 @@ pub async fn open(
 }
 
 /// Lets go of a request that this browser session holds, so that whoever signs in next can answer it.
-pub async fn release(db: &Db, id: Uuid, session: &Digest) -> Result<(), Error> {
+pub async fn release(db: &Db, id: Uuid, session: &SecretDigest) -> Result<(), Error> {
     let sql = "update oauth_requests set session = null where id = $1 and session = $2 and done_at is null";
     db.query(sql, &[&id, &session.as_bytes()])
         .await
@@ -347,7 +359,7 @@ impl Request {
 
 /// Approves a request: where to tell the application, with its code.
 pub async fn approve(
-    app: &App,
+    context: &ApiContext,
     request: &Request,
     answering: Answering,
     choice: Choice<'_>,
@@ -359,9 +371,9 @@ pub async fn approve(
     if request.scopes.is_empty() {
         return Err(Error::Rejected(NOTHING_LEFT.into()));
     }
-    let projects = chosen(app, request, answering.user, &choice).await?;
-    let now = app.clock.now();
-    let mut client = app.db.client().await?;
+    let projects = chosen(context, request, answering.user, &choice).await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Of two answers one takes it.
     let sql = "update oauth_requests set done_at = $2, approved_at = $2 where id = $1 and done_at is null and created_at > $3 returning id";
@@ -396,7 +408,7 @@ pub async fn approve(
         acts_as: choice.held.organization,
     };
     let id = grants::insert(&transaction, &grant, now).await?;
-    let code = Minted::code(&app.entropy);
+    let code = Minted::code(&context.entropy);
     let sql = "insert into oauth_codes (digest, grant_id, redirect_uri, challenge, created_at) values ($1, $2, $3, $4, $5)";
     transaction
         .execute(
@@ -419,7 +431,7 @@ pub async fn approve(
         .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("oauth_grants");
+    context.table_changed(Table::OauthGrants);
     Ok(request.answer(&[("code", code.expose())]))
 }
 
@@ -436,7 +448,7 @@ fn check_role(application: &Application, held: Held) -> Result<(), Error> {
 
 /// The rows of what was chosen, if the application leaves that choice.
 async fn chosen(
-    app: &App,
+    context: &ApiContext,
     request: &Request,
     user: UserId,
     choice: &Choice<'_>,
@@ -459,7 +471,7 @@ async fn chosen(
     if !(1..=100).contains(&wanted.len()) {
         return Err(Error::invalid("project_refs", "expected 1 to 100"));
     }
-    let found = projects::of_member(&app.db, user, &wanted.iter().cloned().collect()).await?;
+    let found = projects::of_member(&context.db, user, &wanted.iter().cloned().collect()).await?;
     let here = |reference: &ProjectRef| {
         found
             .iter()
@@ -474,13 +486,17 @@ async fn chosen(
 }
 
 /// Refuses a request: where to tell the application.
-pub async fn deny(app: &App, request: &Request, answering: Answering) -> Result<String, Error> {
+pub async fn deny(
+    context: &ApiContext,
+    request: &Request,
+    answering: Answering,
+) -> Result<String, Error> {
     request.answerable(answering)?;
     let sql =
         "update oauth_requests set done_at = $2 where id = $1 and done_at is null returning id";
-    let rows = app
+    let rows = context
         .db
-        .query(sql, &[&request.id, &app.clock.now()])
+        .query(sql, &[&request.id, &context.clock.now()])
         .await
         .context("refusing a request of an application")?;
     if rows.is_empty() {

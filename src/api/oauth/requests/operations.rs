@@ -9,13 +9,15 @@ use uuid::Uuid;
 
 use super::{Answering, Choice, Request, approve, deny, look};
 use crate::{
-    api::oauth::{applications::Selection, redirect},
-    app::App,
+    api::{
+        context::ApiContext,
+        oauth::{applications::Selection, redirect},
+    },
     base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{Organization, Standing, User},
+        access::{Access, Organization, Standing, User},
         audit::Recorder,
-        http::{Access, Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -98,8 +100,10 @@ pub(in crate::api::oauth) static LOOK: Endpoint = Endpoint {
     handler: || mount(show),
 };
 
-async fn show(PathId(id): PathId, app: App) -> Result<Json<Shown>, Error> {
-    Ok(Json(Shown::new(look(&app.db, id, app.clock.now()).await?)))
+async fn show(PathId(id): PathId, context: ApiContext) -> Result<Json<Shown>, Error> {
+    Ok(Json(Shown::new(
+        look(&context.db, id, context.clock.now()).await?,
+    )))
 }
 
 pub(in crate::api::oauth) static APPROVE: Endpoint = Endpoint {
@@ -129,21 +133,21 @@ async fn approved(
         organization,
         standing,
     }: Named,
-    app: App,
+    context: ApiContext,
     audit: Arc<Recorder>,
     Json(approval): Json<Approval>,
 ) -> Result<Created<Answer>, Error> {
     let Standing::Member(held) = standing else {
         return Err(Error::NotFound);
     };
-    let request = look(&app.db, id, app.clock.now()).await?;
+    let request = look(&context.db, id, context.clock.now()).await?;
     let choice = Choice {
         organization: &organization,
         held,
         projects: approval.project_refs,
     };
     Ok(Created(Answer {
-        url: approve(&app, &request, answering(&user), choice, &audit).await?,
+        url: approve(&context, &request, answering(&user), choice, &audit).await?,
     }))
 }
 
@@ -185,10 +189,14 @@ pub(in crate::api::oauth) static DENY: Endpoint = Endpoint {
     handler: || mount(denied),
 };
 
-async fn denied(PathId(id): PathId, user: User, app: App) -> Result<Json<Answer>, Error> {
-    let request = look(&app.db, id, app.clock.now()).await?;
+async fn denied(
+    PathId(id): PathId,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<Answer>, Error> {
+    let request = look(&context.db, id, context.clock.now()).await?;
     Ok(Json(Answer {
-        url: deny(&app, &request, answering(&user)).await?,
+        url: deny(&context, &request, answering(&user)).await?,
     }))
 }
 

@@ -15,13 +15,15 @@ use uuid::Uuid;
 
 use super::{answers, answers::Standing, certificates, check::CAA_ERROR, renewal};
 use crate::{
-    app::App,
     base::{
         error::{Context, Error},
         ids::OrganizationId,
     },
-    data_plane::domains::zone::{Zone, challenge_name},
-    platform::notifications,
+    data_plane::{
+        context::DataPlaneContext,
+        domains::zone::{Zone, challenge_name},
+    },
+    platform::{notifications, tables::Table},
 };
 
 /// Orders begun in a time, of all of them, of one organization's and of one hostname's: below what authorities allow for their account
@@ -171,18 +173,18 @@ impl fmt::Display for Failure {
 /// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
 /// crashes before it is written down that there is one finds it again, instead of ordering another.
 pub(crate) async fn obtain(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
     subject: &Subject,
 ) -> Result<Outcome, Error> {
-    let gone = timeout(GO, Box::pin(go(app, authority, subject)))
+    let gone = timeout(GO, Box::pin(go(context, authority, subject)))
         .await
         .unwrap_or(Err(Failure::Later("the authority takes its time")));
     match gone {
         Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
         Err(Failure::Ours(error)) => Err(error),
         Err(Failure::Invalid(why)) => {
-            forget(app, subject.id).await?;
+            forget(context, subject.id).await?;
             Ok(Outcome::Refused(why))
         }
         Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => Ok(Outcome::Postponed(
@@ -193,17 +195,21 @@ pub(crate) async fn obtain(
     }
 }
 
-async fn go(app: &App, authority: &Authority, subject: &Subject) -> Result<DateTime<Utc>, Failure> {
-    let account = account(app, authority).await?;
+async fn go(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    subject: &Subject,
+) -> Result<DateTime<Utc>, Failure> {
+    let account = account(context, authority).await?;
     // Before an order counts: of one whose answer cannot be given nothing comes.
-    let way = way(app, authority, subject).await?;
-    let (mut order, key) = match begun(app, subject.id).await? {
+    let way = way(context, authority, subject).await?;
+    let (mut order, key) = match begun(context, subject.id).await? {
         Some(begun) => (account.order(begun.url).await?, begun.key),
-        None => begin(app, &account, authority, subject).await?,
+        None => begin(context, &account, authority, subject).await?,
     };
     let patience = RetryPolicy::new().timeout(PATIENCE);
     if order.state().status == OrderStatus::Pending {
-        answer_challenges(app, authority, subject, &way, &mut order).await?;
+        answer_challenges(context, authority, subject, &way, &mut order).await?;
         if order.poll_ready(&patience).await? == OrderStatus::Invalid {
             return Err(Failure::Invalid(why_invalid(&mut order).await));
         }
@@ -219,15 +225,16 @@ async fn go(app: &App, authority: &Authority, subject: &Subject) -> Result<DateT
         OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
     }
     let chain = order.poll_certificate(&patience).await?;
-    let renew_at = certificates::keep(app, subject.id, &authority.directory, &chain, &key).await?;
+    let renew_at =
+        certificates::keep(context, subject.id, &authority.directory, &chain, &key).await?;
     give_up_authorizations(&subject.name, &mut order).await;
     Ok(renew_at)
 }
 
 /// Our account at the authority, made when it is first needed.
-async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
+async fn account(context: &DataPlaneContext, authority: &Authority) -> Result<Account, Failure> {
     let doing = "reading the account at the authority";
-    if credentials(app, authority).await?.is_none() {
+    if credentials(context, authority).await?.is_none() {
         let contact: Vec<String> = authority
             .contact
             .iter()
@@ -244,19 +251,20 @@ async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
             .create(&wanted, authority.directory.clone(), None)
             .await?;
         let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
-        let sealed = app
+        let sealed = context
             .settings
             .sealing
-            .seal(&app.entropy, &authority.place(), &text)?;
+            .seal(&context.entropy, &authority.place(), &text)?;
         // Of two nodes that make one at once the first one's is used.
         let sql =
             "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
-        app.db
+        context
+            .db
             .query(sql, &[&authority.directory, &sealed])
             .await
             .context(doing)?;
     }
-    Ok(known_account(app, authority)
+    Ok(known_account(context, authority)
         .await?
         .ok_or("it is gone")
         .context(doing)?)
@@ -264,21 +272,21 @@ async fn account(app: &App, authority: &Authority) -> Result<Account, Failure> {
 
 /// Our account at the authority, if there is one.
 pub(crate) async fn known_account(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
 ) -> Result<Option<Account>, Failure> {
-    let Some(known) = credentials(app, authority).await? else {
+    let Some(known) = credentials(context, authority).await? else {
         return Ok(None);
     };
     Ok(Some(authority.builder()?.from_credentials(known).await?))
 }
 
 async fn credentials(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
 ) -> Result<Option<AccountCredentials>, Error> {
     let doing = "reading the account at the authority";
-    let rows = app
+    let rows = context
         .db
         .query(
             "select sealed from acme_accounts where directory = $1",
@@ -289,21 +297,25 @@ async fn credentials(
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    let opened = app.settings.sealing.open(&authority.place(), row.get(0))?;
+    let opened = context
+        .settings
+        .sealing
+        .open(&authority.place(), row.get(0))?;
     serde_json::from_str(opened.expose_secret())
         .context(doing)
         .map(Some)
 }
 
-async fn begun(app: &App, id: Uuid) -> Result<Option<Begun>, Error> {
+async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Error> {
     let doing = "reading an order";
     // Also what crashes left of others.
     let sql = "delete from acme_orders where created_at < $1";
-    app.db
-        .query(sql, &[&(app.clock.now() - ORDER_LIFE)])
+    context
+        .db
+        .query(sql, &[&(context.clock.now() - ORDER_LIFE)])
         .await
         .context(doing)?;
-    let rows = app
+    let rows = context
         .db
         .query(
             "select url, sealed_key from acme_orders where hostname_id = $1",
@@ -316,7 +328,7 @@ async fn begun(app: &App, id: Uuid) -> Result<Option<Begun>, Error> {
     };
     Ok(Some(Begun {
         url: row.get(0),
-        key: app
+        key: context
             .settings
             .sealing
             .open(&certificates::place(id), row.get(1))?,
@@ -325,12 +337,12 @@ async fn begun(app: &App, id: Uuid) -> Result<Option<Begun>, Error> {
 
 /// Begins an order, within the budgets, and writes it down.
 async fn begin(
-    app: &App,
+    context: &DataPlaneContext,
     account: &Account,
     authority: &Authority,
     subject: &Subject,
 ) -> Result<(Order, SecretString), Failure> {
-    let (doing, now) = ("beginning an order", app.clock.now());
+    let (doing, now) = ("beginning an order", context.clock.now());
     // The operator is an organization that nobody else has.
     let owner = subject
         .organization
@@ -340,7 +352,7 @@ async fn begin(
         let host = (whose == Whose::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
-        let rows = app
+        let rows = context
             .db
             .query(sql, &[&(now - span), &organization, &host])
             .await
@@ -349,7 +361,8 @@ async fn begin(
             return Err(Failure::Exhausted(whose));
         }
     }
-    app.db
+    context
+        .db
         .query(
             "delete from acme_begun where at < $1",
             &[&(now - TimeDelta::hours(6))],
@@ -357,7 +370,8 @@ async fn begin(
         .await
         .context(doing)?;
     let sql = "insert into acme_begun (at, host, organization_id) values ($1, $2, $3)";
-    app.db
+    context
+        .db
         .query(sql, &[&now, &subject.name, &owner])
         .await
         .context(doing)?;
@@ -365,18 +379,20 @@ async fn begin(
     let order = new_order(
         account,
         &subject.name,
-        renewal::replaced(app, authority, subject.id).await?,
+        renewal::replaced(context, authority, subject.id).await?,
     )
     .await?;
-    let sealed = app
-        .settings
-        .sealing
-        .seal(&app.entropy, &certificates::place(subject.id), &key)?;
+    let sealed =
+        context
+            .settings
+            .sealing
+            .seal(&context.entropy, &certificates::place(subject.id), &key)?;
     // Not for a hostname that is gone meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into acme_orders (hostname_id, url, sealed_key, created_at) \
                select id, $2, $3, $4 from (select id from held union all select id from wildcards where id = $1) s";
-    app.db
+    context
+        .db
         .query(sql, &[&subject.id, &order.url(), &sealed, &now])
         .await
         .context(doing)?;
@@ -405,11 +421,15 @@ async fn new_order(
 }
 
 /// How the authority is asked to look: by DNS where it is led to the zone; else by HTTP, and after a refusal by TLS, in turns.
-async fn way(app: &App, authority: &Authority, subject: &Subject) -> Result<Way, Failure> {
+async fn way(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    subject: &Subject,
+) -> Result<Way, Failure> {
     let mut ways = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
     if let Some(zone) = &authority.zone {
         let asked = challenge_name(&subject.name);
-        let alias = app.settings.dns.alias(&asked).await;
+        let alias = context.data_plane_settings.dns.alias(&asked).await;
         let alias = alias.map_err(|why| {
             Failure::Hindered(format!(
                 "whether authorities are led to DNS could not be asked: {why}"
@@ -453,7 +473,7 @@ async fn way(app: &App, authority: &Authority, subject: &Subject) -> Result<Way,
 
 /// Has the answer ready wherever the authority may look, then tells it to.
 async fn answer_challenges(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
     subject: &Subject,
     way: &Way,
@@ -477,7 +497,7 @@ async fn answer_challenges(
         })?;
         let answer = challenge.key_authorization();
         if let (Way::Dns(place), Some(zone)) = (way, &authority.zone) {
-            match answers::stand(app, zone, subject.id, place, &answer.dns_value()).await? {
+            match answers::stand(context, zone, subject.id, place, &answer.dns_value()).await? {
                 Standing::Everywhere => {}
                 Standing::OnItsWay => {
                     return Err(Failure::Later(
@@ -493,13 +513,14 @@ async fn answer_challenges(
         } else {
             let sql =
                 "update acme_orders set token = $2, key_authorization = $3 where hostname_id = $1";
-            app.db
+            context
+                .db
                 .query(sql, &[&subject.id, &challenge.token, &answer.as_str()])
                 .await
                 .context("answering a challenge")?;
-            app.forget("acme_orders");
+            context.table_changed(Table::AcmeOrders);
             // The authority may ask any node.
-            notifications::settle(&app.db).await?;
+            notifications::settle(&context.db).await?;
         }
         challenge.set_ready().await?;
     }
@@ -551,12 +572,13 @@ fn told(problem: &Problem) -> String {
 }
 
 /// Forgets the order of a hostname.
-pub(crate) async fn forget(app: &App, id: Uuid) -> Result<(), Error> {
-    app.db
+pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), Error> {
+    context
+        .db
         .query("delete from acme_orders where hostname_id = $1", &[&id])
         .await
         .context("forgetting an order")?;
-    app.forget("acme_orders");
+    context.table_changed(Table::AcmeOrders);
     Ok(())
 }
 
@@ -570,10 +592,16 @@ pub struct Challenge {
 }
 
 /// What authorities are answered at the moment, by hostname.
-pub async fn challenges(app: &App) -> Result<HashMap<SmolStr, Arc<Challenge>>, Error> {
+pub async fn challenges(
+    context: &DataPlaneContext,
+) -> Result<HashMap<SmolStr, Arc<Challenge>>, Error> {
     let sql = "select h.host, o.token, o.key_authorization from acme_orders o join custom_hostnames h on h.id = o.hostname_id \
                where o.token is not null and o.key_authorization is not null and h.state <> 'initiated'";
-    let rows = app.db.query(sql, &[]).await.context("reading challenges")?;
+    let rows = context
+        .db
+        .query(sql, &[])
+        .await
+        .context("reading challenges")?;
     let challenge = |row: &Row| {
         (
             row.get::<_, &str>(0).into(),

@@ -4,11 +4,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
 
 use crate::{
-    app::App,
     base::error::{Context, Error},
-    data_plane::domains::{
-        hostnames::dns::Told,
-        zone::{Change, Zone},
+    data_plane::{
+        context::DataPlaneContext,
+        domains::{
+            hostnames::dns::Told,
+            zone::{Change, Zone},
+        },
     },
 };
 
@@ -29,22 +31,25 @@ pub(crate) enum Standing {
     Unwritten,
 }
 
-fn stamp(app: &App) -> (DateTime<Utc>, u16) {
-    (app.clock.now(), u16::from_le_bytes(app.entropy.bytes()))
+fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
+    (
+        context.clock.now(),
+        u16::from_le_bytes(context.entropy.bytes()),
+    )
 }
 
 /// Has a record stand in the zone, for the order of a hostname.
 pub(crate) async fn stand(
-    app: &App,
+    context: &DataPlaneContext,
     zone: &Zone,
     id: Uuid,
     name: &str,
     value: &str,
 ) -> Result<Standing, Error> {
-    let (doing, now) = ("writing an answer into DNS", app.clock.now());
+    let (doing, now) = ("writing an answer into DNS", context.clock.now());
     let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) values ($1, $2, $3, $4, $4) \
                on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written, created_at";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&name, &value, &id, &now])
         .await
@@ -53,7 +58,10 @@ pub(crate) async fn stand(
         .first()
         .map_or((false, now), |row| (row.get(0), row.get(1)));
     if !written {
-        if let Err(why) = zone.write(Change::Present, name, value, stamp(app)).await {
+        if let Err(why) = zone
+            .write(Change::Present, name, value, stamp(context))
+            .await
+        {
             tracing::warn!(
                 name,
                 why,
@@ -61,7 +69,8 @@ pub(crate) async fn stand(
             );
             return Ok(Standing::Unwritten);
         }
-        app.db
+        context
+            .db
             .query(
                 "update acme_answers set written = true where name = $1 and value = $2",
                 &[&name, &value],
@@ -69,7 +78,7 @@ pub(crate) async fn stand(
             .await
             .context(doing)?;
     }
-    match app.settings.dns.told(name, value).await {
+    match context.data_plane_settings.dns.told(name, value).await {
         Ok(Told::ByAll) => Ok(Standing::Everywhere),
         Ok(Told::ButBySilent(servers)) if now - since >= SILENCE => {
             tracing::warn!(
@@ -92,21 +101,21 @@ pub(crate) async fn stand(
 }
 
 /// Takes away what stands there for orders that are over, however they ended.
-pub(crate) async fn tidy(app: &App) -> Result<(), Error> {
-    let Some(zone) = app
-        .settings
+pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some(zone) = context
+        .data_plane_settings
         .authority
         .as_ref()
         .and_then(|authority| authority.zone.as_ref())
     else {
         return Ok(());
     };
-    let (doing, now) = ("taking answers out of DNS", app.clock.now());
+    let (doing, now) = ("taking answers out of DNS", context.clock.now());
     // Claimed by the time of the next attempt, as hostnames are.
     let sql = "update acme_answers set not_before = $2 where (name, value) in (select name, value from acme_answers a where not_before <= $1 \
                and not exists (select from acme_orders o where o.hostname_id = a.hostname_id) limit $3 for update skip locked) \
                returning name, value, created_at";
-    for row in app
+    for row in context
         .db
         .query(sql, &[&now, &(now + PAUSE), &BATCH])
         .await
@@ -114,13 +123,17 @@ pub(crate) async fn tidy(app: &App) -> Result<(), Error> {
     {
         let (name, value, created_at): (&str, &str, DateTime<Utc>) =
             (row.get(0), row.get(1), row.get(2));
-        if let Err(why) = zone.write(Change::Cleanup, name, value, stamp(app)).await {
+        if let Err(why) = zone
+            .write(Change::Cleanup, name, value, stamp(context))
+            .await
+        {
             tracing::warn!(name, why, "a text record could not be taken out of DNS");
             if now - created_at < GIVEN_UP {
                 continue;
             }
         }
-        app.db
+        context
+            .db
             .query(
                 "delete from acme_answers where name = $1 and value = $2",
                 &[&name, &value],

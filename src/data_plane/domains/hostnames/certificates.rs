@@ -24,12 +24,13 @@ use x509_cert::{
 
 use super::{Held, Host};
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
         net::tls,
     },
+    data_plane::context::DataPlaneContext,
+    platform::tables::Table,
 };
 
 /// Certificates that are kept open. Those of names that are gone are among them.
@@ -66,7 +67,7 @@ pub(crate) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> 
 
 /// Keeps a new certificate of an authority, which is to be asked when to renew it. Returns when that is if it does not say.
 pub(crate) async fn keep(
-    app: &App,
+    context: &DataPlaneContext,
     id: Uuid,
     directory: &str,
     chain: &str,
@@ -77,7 +78,10 @@ pub(crate) async fn keep(
     open_pair(chain, key)?;
     let life = life(chain)?;
     let renew_at = life.two_thirds();
-    let sealed = app.settings.sealing.seal(&app.entropy, &place(id), key)?;
+    let sealed = context
+        .settings
+        .sealing
+        .seal(&context.entropy, &place(id), key)?;
     // Not for a hostname that is gone meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
@@ -85,7 +89,7 @@ pub(crate) async fn keep(
                on conflict (hostname_id) do update set chain = excluded.chain, sealed_key = excluded.sealed_key, \
                not_after = excluded.not_after, renew_at = excluded.renew_at, directory = excluded.directory, \
                window_start = null, window_end = null, ask_at = excluded.ask_at";
-    let now = app.clock.now();
+    let now = context.clock.now();
     let params: [Param<'_>; 7] = [
         &id,
         &chain,
@@ -95,27 +99,27 @@ pub(crate) async fn keep(
         &directory,
         &now,
     ];
-    app.db.query(sql, &params).await.context(doing)?;
-    app.forget("hostname_certificates");
+    context.db.query(sql, &params).await.context(doing)?;
+    context.table_changed(Table::HostnameCertificates);
     Ok(renew_at)
 }
 
 /// A certificate with its key, opened once.
 pub fn open(
-    app: &App,
+    context: &DataPlaneContext,
     hostname: Uuid,
     chain: &str,
     sealed: &[u8],
     until: DateTime<Utc>,
 ) -> Result<Arc<CertifiedKey>, Error> {
-    if let Some((of, key)) = app.hostnames.opened.lock().get(&hostname)
+    if let Some((of, key)) = context.hostnames.opened.lock().get(&hostname)
         && *of == until
     {
         return Ok(key.clone());
     }
-    let key = app.settings.sealing.open(&place(hostname), sealed)?;
+    let key = context.settings.sealing.open(&place(hostname), sealed)?;
     let opened = Arc::new(open_pair(chain, &key)?);
-    let mut all = app.hostnames.opened.lock();
+    let mut all = context.hostnames.opened.lock();
     if all.len() >= OPENED_MAX {
         all.clear();
     }
@@ -133,10 +137,10 @@ pub(crate) struct Kept {
 }
 
 /// The certificate of a hostname, if it has one.
-pub(crate) async fn kept(app: &App, held: &Held) -> Result<Option<Kept>, Error> {
+pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Option<Kept>, Error> {
     let doing = "reading a certificate";
     let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
-    let rows = app.db.query(sql, &[&held.id]).await.context(doing)?;
+    let rows = context.db.query(sql, &[&held.id]).await.context(doing)?;
     let Some(row) = rows.first() else {
         return Ok(None);
     };

@@ -14,7 +14,10 @@ use super::{
     reach::Lines,
     spelling::{Spelling, spelling},
 };
-use crate::{app::App, base::error::Error, data_plane::domains::zone::challenge_name};
+use crate::{
+    base::error::Error,
+    data_plane::{context::DataPlaneContext, domains::zone::challenge_name},
+};
 
 /// What the name servers get to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -53,11 +56,17 @@ pub struct Check {
 }
 
 /// Looks at everything, within a bounded time.
-pub async fn examine(app: &App, held: &Held) -> Result<Vec<Check>, Error> {
-    let (wanted, kept) = (held.wanted(app), certificates::kept(app, held).await?);
+pub async fn examine(context: &DataPlaneContext, held: &Held) -> Result<Vec<Check>, Error> {
+    let (wanted, kept) = (
+        held.wanted(context),
+        certificates::kept(context, held).await?,
+    );
     let looked = timeout(
         PATIENCE,
-        app.settings.dns.look(&held.host, &wanted.proof_name),
+        context
+            .data_plane_settings
+            .dns
+            .look(&held.host, &wanted.proof_name),
     )
     .await;
     let seen = looked.unwrap_or_else(|_| Err("the name servers take too long".to_owned()));
@@ -77,11 +86,11 @@ pub async fn examine(app: &App, held: &Held) -> Result<Vec<Check>, Error> {
     if let Some(spelling) = spelling(&held.host) {
         checks.insert(0, spelled(spelling));
     }
-    if let Some(place) = held.delegate(app) {
-        checks.push(delegation(app, held, &place).await);
+    if let Some(place) = held.delegate(context) {
+        checks.push(delegation(context, held, &place).await);
     }
-    checks.extend(reachability(app, held, &wanted, kept.as_ref(), leads_here).await);
-    checks.extend(certificate(app, held, kept.as_ref())?);
+    checks.extend(reachability(context, held, &wanted, kept.as_ref(), leads_here).await);
+    checks.extend(certificate(context, held, kept.as_ref())?);
     Ok(checks)
 }
 
@@ -172,9 +181,9 @@ fn spelled(Spelling { unicode, doubts }: Spelling) -> Check {
 }
 
 /// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.
-async fn delegation(app: &App, held: &Held, place: &str) -> Check {
+async fn delegation(context: &DataPlaneContext, held: &Held, place: &str) -> Check {
     let name = challenge_name(held.host.as_str());
-    let said = timeout(PATIENCE, app.settings.dns.alias(&name)).await;
+    let said = timeout(PATIENCE, context.data_plane_settings.dns.alias(&name)).await;
     let (fits, observed) =
         match said.unwrap_or_else(|_| Err("the name servers take too long".to_owned())) {
             Ok(Some(alias)) => (alias == place, alias),
@@ -201,7 +210,7 @@ async fn delegation(app: &App, held: &Held, place: &str) -> Check {
 }
 
 async fn reachability(
-    app: &App,
+    context: &DataPlaneContext,
     held: &Held,
     wanted: &Wanted,
     kept: Option<&Kept>,
@@ -231,7 +240,7 @@ async fn reachability(
         return [skipped("http", http), skipped("https", https)];
     }
     let reached = match reach::reach(
-        app,
+        context,
         &held.host,
         &wanted.alias,
         kept.map(|kept| &kept.chain[..]),
@@ -284,8 +293,12 @@ async fn reachability(
     ]
 }
 
-fn certificate(app: &App, held: &Held, kept: Option<&Kept>) -> Result<[Check; 2], Error> {
-    let now = app.clock.now();
+fn certificate(
+    context: &DataPlaneContext,
+    held: &Held,
+    kept: Option<&Kept>,
+) -> Result<[Check; 2], Error> {
+    let now = context.clock.now();
     let expected = (
         format!("a certificate for {}", held.host),
         "each certificate is signed by the next",

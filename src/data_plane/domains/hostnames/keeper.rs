@@ -12,8 +12,9 @@ use super::{
     renewal::Renewal, revocations, wildcard, write,
 };
 use crate::{
-    app::App,
     base::error::{Context, Error},
+    data_plane::context::DataPlaneContext,
+    platform::tables::Table,
 };
 
 /// Hostnames looked at at once.
@@ -56,22 +57,22 @@ impl Keeper {
 }
 
 /// Runs until the process ends.
-pub async fn run(app: App) {
+pub async fn run(context: DataPlaneContext) {
     loop {
-        if let Err(error) = pass(&app).await {
+        if let Err(error) = pass(&context).await {
             tracing::warn!(%error, "could not look at hostnames");
         }
-        let pause = pause_until_due(&app).await.unwrap_or(PASS);
+        let pause = pause_until_due(&context).await.unwrap_or(PASS);
         // Rung or not: what is due is looked for.
-        let _ = timeout(pause, app.hostnames.bell.notified()).await;
+        let _ = timeout(pause, context.hostnames.bell.notified()).await;
     }
 }
 
 /// How long no hostname is to be looked at: [`PASS`] at most, for other nodes set times as well.
-async fn pause_until_due(app: &App) -> Result<Duration, Error> {
-    let now = app.clock.now();
+async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> {
+    let now = context.clock.now();
     let sql = "select min(not_before) from custom_hostnames where not_before > $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&now])
         .await
@@ -83,20 +84,20 @@ async fn pause_until_due(app: &App) -> Result<Duration, Error> {
 }
 
 /// Looks at everything whose time has come.
-pub async fn pass(app: &App) -> Result<(), Error> {
+pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     // None of them waits for, or fails with, what the authority or the zone does to another.
-    let (wildcard, hostnames) = tokio::join!(wildcard::pass(app), look_at_hostnames(app));
-    let (answers, revocations) = tokio::join!(answers::tidy(app), revocations::pass(app));
+    let (wildcard, hostnames) = tokio::join!(wildcard::pass(context), look_at_hostnames(context));
+    let (answers, revocations) = tokio::join!(answers::tidy(context), revocations::pass(context));
     wildcard.and(hostnames).and(answers).and(revocations)
 }
 
-async fn look_at_hostnames(app: &App) -> Result<(), Error> {
+async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
     loop {
-        let now = app.clock.now();
+        let now = context.clock.now();
         // Claimed by the time of the next look: whoever comes later, on any node, finds it taken.
         let sql = "update custom_hostnames set not_before = $2 where id in \
                    (select id from custom_hostnames where not_before <= $1 order by not_before limit $3 for update skip locked) returning id";
-        let rows = app
+        let rows = context
             .db
             .query(sql, &[&now, &(now + CLAIM), &BATCH])
             .await
@@ -105,7 +106,7 @@ async fn look_at_hostnames(app: &App) -> Result<(), Error> {
             return Ok(());
         }
         let ids: Vec<uuid::Uuid> = rows.iter().map(|row| row.get(0)).collect();
-        let rows = app
+        let rows = context
             .db
             .query(held!("where h.id = any($1)"), &[&ids])
             .await
@@ -113,7 +114,7 @@ async fn look_at_hostnames(app: &App) -> Result<(), Error> {
         let due = rows.iter().map(Held::read).collect::<Result<Vec<_>, _>>()?;
         let work = due.into_iter().map(|held| async move {
             // One that fails holds up no other.
-            if let Err(error) = advance(app, &held).await {
+            if let Err(error) = advance(context, &held).await {
                 tracing::warn!(host = %held.host, %error, "a hostname could not be looked at; it will be tried again");
             }
         });
@@ -124,14 +125,14 @@ async fn look_at_hostnames(app: &App) -> Result<(), Error> {
     }
 }
 
-async fn advance(app: &App, held: &Held) -> Result<(), Error> {
+async fn advance(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
     if held.blocked {
-        return write(app, held.state, held, app.clock.now() + DAILY)
+        return write(context, held.state, held, context.clock.now() + DAILY)
             .await
             .map(drop);
     }
     match held.state {
-        State::Initiated => match look(app, held).await {
+        State::Initiated => match look(context, held).await {
             Err(Error::Conflict(why)) => {
                 let held = Held {
                     problems: vec![why.into()],
@@ -139,18 +140,18 @@ async fn advance(app: &App, held: &Held) -> Result<(), Error> {
                     ..held.clone()
                 };
                 write(
-                    app,
+                    context,
                     held.state,
                     &held,
-                    app.clock.now() + pause(held.attempts),
+                    context.clock.now() + pause(held.attempts),
                 )
                 .await
                 .map(drop)
             }
             other => other,
         },
-        State::Verified => certify(app, held).await,
-        State::Certified | State::Active => look_again(app, held).await,
+        State::Verified => certify(context, held).await,
+        State::Certified | State::Active => look_again(context, held).await,
     }
 }
 
@@ -158,12 +159,12 @@ async fn advance(app: &App, held: &Held) -> Result<(), Error> {
 const NO_AUTHORITY: &str = "This server has no certificate authority, so the custom hostname gets no certificate; its operator can name one with --acme-directory.";
 
 /// Has a hostname certified, for the first time or again.
-async fn certify(app: &App, held: &Held) -> Result<(), Error> {
-    let now = app.clock.now();
-    let Some(authority) = &app.settings.authority else {
+async fn certify(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
+    let now = context.clock.now();
+    let Some(authority) = &context.data_plane_settings.authority else {
         let refusal = Some(NO_AUTHORITY.to_owned());
         return write(
-            app,
+            context,
             held.state,
             &Held {
                 refusal,
@@ -175,7 +176,7 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
         .map(drop);
     };
     let renewing = held.state != State::Verified;
-    match acme::obtain(app, authority, &held.subject(app)).await? {
+    match acme::obtain(context, authority, &held.subject(context)).await? {
         Outcome::Certified(renew_at) => {
             let state = if renewing {
                 held.state
@@ -190,10 +191,10 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
                 attempts: 0,
                 ..held.clone()
             };
-            write(app, held.state, &certified, (now + DAILY).min(renew_at)).await?;
-            acme::forget(app, held.id).await?;
+            write(context, held.state, &certified, (now + DAILY).min(renew_at)).await?;
+            acme::forget(context, held.id).await?;
             // The authority knows more about when that is than can be told from the certificate.
-            bring_forward(app, held, renewal::settle(app, held.id).await?).await
+            bring_forward(context, held, renewal::settle(context, held.id).await?).await
         }
         Outcome::Refused(why) => {
             tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
@@ -210,7 +211,7 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
                 REFUSED_PAUSE
             });
             write(
-                app,
+                context,
                 held.state,
                 &Held {
                     state,
@@ -226,7 +227,7 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
         Outcome::Postponed(why) => {
             tracing::warn!(host = %held.host, why, "a certificate was not asked for");
             write(
-                app,
+                context,
                 held.state,
                 &Held {
                     refusal: Some(why),
@@ -239,7 +240,7 @@ async fn certify(app: &App, held: &Held) -> Result<(), Error> {
         }
         Outcome::Unfinished(why) => {
             tracing::info!(host = %held.host, why, "a certificate is not there yet; it will be tried again");
-            write(app, held.state, held, now + UNFINISHED_PAUSE)
+            write(context, held.state, held, now + UNFINISHED_PAUSE)
                 .await
                 .map(drop)
         }
@@ -253,9 +254,14 @@ fn pause(attempts: i32) -> TimeDelta {
 }
 
 /// Looks whether DNS says that a hostname is its project's. If it does, it is proven.
-pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
-    let (now, wanted) = (app.clock.now(), held.wanted(app));
-    let problems = match app.settings.dns.look(&held.host, &wanted.proof_name).await {
+pub async fn look(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
+    let (now, wanted) = (context.clock.now(), held.wanted(context));
+    let problems = match context
+        .data_plane_settings
+        .dns
+        .look(&held.host, &wanted.proof_name)
+        .await
+    {
         Ok(seen) => wanted.problems(&seen),
         Err(why) => vec![format!("DNS could not be asked: {why}")],
     };
@@ -271,19 +277,19 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
             },
             ..held.clone()
         };
-        if write(app, held.state, &proven, now).await? {
+        if write(context, held.state, &proven, now).await? {
             tracing::info!(host = %held.host, project = %held.reference, "a hostname is proven");
         }
-        app.hostnames.wake();
+        context.hostnames.wake();
         return Ok(());
     }
     if now - held.created_at >= GONE {
-        return forget(app, held, "it was not proven in time").await;
+        return forget(context, held, "it was not proven in time").await;
     }
     let attempts = held.attempts.saturating_add(1);
     let astray_at = (now - held.created_at >= MOVED).then_some(held.created_at);
     write(
-        app,
+        context,
         held.state,
         &Held {
             problems,
@@ -298,9 +304,14 @@ pub async fn look(app: &App, held: &Held) -> Result<(), Error> {
 }
 
 /// Looks whether a hostname that has a certificate still leads to its project.
-async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
-    let (now, wanted) = (app.clock.now(), held.wanted(app));
-    let problems = match app.settings.dns.look(&held.host, &wanted.proof_name).await {
+async fn look_again(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
+    let (now, wanted) = (context.clock.now(), held.wanted(context));
+    let problems = match context
+        .data_plane_settings
+        .dns
+        .look(&held.host, &wanted.proof_name)
+        .await
+    {
         // Only where it leads: who has the record can have others.
         Ok(seen) if wanted.alias_fits(&seen) => Vec::new(),
         Ok(seen) => wanted.problems(&seen).into_iter().take(1).collect(),
@@ -308,7 +319,7 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
         Err(why) => {
             let problems = vec![format!("DNS could not be asked: {why}")];
             return write(
-                app,
+                context,
                 held.state,
                 &Held {
                     problems,
@@ -322,7 +333,7 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
     };
     let astray_at = (!problems.is_empty()).then(|| held.astray_at.unwrap_or(now));
     if astray_at.is_some_and(|since| now - since >= GONE) {
-        return forget(app, held, "it leads elsewhere").await;
+        return forget(context, held, "it leads elsewhere").await;
     }
     let fits = problems.is_empty();
     let held = Held {
@@ -332,14 +343,14 @@ async fn look_again(app: &App, held: &Held) -> Result<(), Error> {
     };
     // Of a name that leads elsewhere no certificate is renewed.
     let renewal = if fits {
-        renewal::settle(app, held.id).await?
+        renewal::settle(context, held.id).await?
     } else {
         None
     };
     if renewal.is_some_and(|renewal| renewal.at <= now) {
-        return certify(app, &held).await;
+        return certify(context, &held).await;
     }
-    write(app, held.state, &held, next_look(renewal, now))
+    write(context, held.state, &held, next_look(renewal, now))
         .await
         .map(drop)
 }
@@ -356,10 +367,15 @@ pub(crate) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTim
 }
 
 /// Has a hostname looked at no later than its certificate wants.
-async fn bring_forward(app: &App, held: &Held, renewal: Option<Renewal>) -> Result<(), Error> {
+async fn bring_forward(
+    context: &DataPlaneContext,
+    held: &Held,
+    renewal: Option<Renewal>,
+) -> Result<(), Error> {
     let sql = "update custom_hostnames set not_before = least(not_before, $2) where id = $1";
-    app.db
-        .query(sql, &[&held.id, &next_look(renewal, app.clock.now())])
+    context
+        .db
+        .query(sql, &[&held.id, &next_look(renewal, context.clock.now())])
         .await
         .context("writing a hostname")
         .map(drop)
@@ -370,13 +386,14 @@ pub(crate) fn has_moved(held: &Held, now: DateTime<Utc>) -> bool {
     held.astray_at.is_some_and(|since| now - since >= MOVED)
 }
 
-async fn forget(app: &App, held: &Held, why: &str) -> Result<(), Error> {
-    app.db
+async fn forget(context: &DataPlaneContext, held: &Held, why: &str) -> Result<(), Error> {
+    context
+        .db
         .query("delete from custom_hostnames where id = $1", &[&held.id])
         .await
         .context("removing a hostname")?;
     tracing::info!(host = %held.host, project = %held.reference, why, "a hostname was removed");
-    app.forget("custom_hostnames");
+    context.table_changed(Table::CustomHostnames);
     Ok(())
 }
 

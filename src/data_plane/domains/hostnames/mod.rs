@@ -31,15 +31,14 @@ pub use self::{
 use self::{acme::Subject, check::Wanted};
 use super::{hold, taken};
 use crate::{
-    app::App,
     base::{
         db,
         db::Param,
         error::{Context, Error},
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::projects,
-    platform::{access::Project, audit::Recorder, notifications},
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
 /// Hostnames that the projects of an organization have or want at once: each is looked at again and again.
@@ -145,37 +144,42 @@ impl Held {
     }
 
     /// What DNS is to say of it.
-    pub fn wanted(&self, app: &App) -> Wanted {
-        let issuer = app
-            .settings
+    pub fn wanted(&self, context: &DataPlaneContext) -> Wanted {
+        let issuer = context
+            .data_plane_settings
             .authority
             .as_ref()
             .and_then(|authority| authority.issuer.as_deref());
         Wanted::new(
             &self.host,
             &self.reference,
-            &app.settings.project_domain,
-            &app.settings.sealing,
+            &context.settings.project_domain,
+            &context.settings.sealing,
             issuer,
         )
     }
 
     /// What a certificate of it is asked for.
-    fn subject(&self, app: &App) -> Subject {
+    fn subject(&self, context: &DataPlaneContext) -> Subject {
         Subject {
             id: self.id,
             name: self.host.to_string(),
             organization: Some(self.organization),
             attempts: self.attempts,
-            delegate: self.delegate(app),
+            delegate: self.delegate(context),
         }
     }
 
     /// Where an authority that looks by DNS finds answers, if the operator has a zone for them and the name's owner leads there.
-    fn delegate(&self, app: &App) -> Option<String> {
-        let zone = app.settings.authority.as_ref()?.zone.as_ref()?;
+    fn delegate(&self, context: &DataPlaneContext) -> Option<String> {
+        let zone = context
+            .data_plane_settings
+            .authority
+            .as_ref()?
+            .zone
+            .as_ref()?;
         Some(zone.place(
-            &app.settings.sealing,
+            &context.settings.sealing,
             self.host.as_str(),
             self.reference.as_str(),
         ))
@@ -192,9 +196,9 @@ fn none() -> Error {
 }
 
 /// The hostname of a project, if it has or wants one.
-pub async fn find(app: &App, project: ProjectId) -> Result<Option<Held>, Error> {
+pub async fn find(context: &DataPlaneContext, project: ProjectId) -> Result<Option<Held>, Error> {
     let doing = "reading a hostname";
-    let rows = app
+    let rows = context
         .db
         .query("select desired from projects where id = $1", &[&project.0])
         .await
@@ -202,7 +206,7 @@ pub async fn find(app: &App, project: ProjectId) -> Result<Option<Held>, Error> 
     if rows.first().ok_or(Error::NotFound)?.get::<_, &str>(0) == "removed" {
         return Err(projects::removed());
     }
-    let rows = app
+    let rows = context
         .db
         .query(held!("where h.project_id = $1"), &[&project.0])
         .await
@@ -211,8 +215,8 @@ pub async fn find(app: &App, project: ProjectId) -> Result<Option<Held>, Error> 
 }
 
 /// The hostname of a project that has one.
-pub async fn get(app: &App, project: &Project) -> Result<Held, Error> {
-    find(app, project.id).await?.ok_or_else(none)
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Held, Error> {
+    find(context, project.id).await?.ok_or_else(none)
 }
 
 async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<Option<Held>, Error> {
@@ -228,13 +232,13 @@ async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<Optio
 
 /// Writes down that a project wants this hostname.
 pub async fn initialize(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     host: &Host,
     audit: &Recorder,
 ) -> Result<Held, Error> {
-    let (doing, now) = ("initializing a hostname", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("initializing a hostname", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     match taken(&transaction, project.id).await? {
@@ -248,7 +252,7 @@ pub async fn initialize(
         (None, None) => {}
     }
     admit(&transaction, project, host).await?;
-    let id = app.entropy.uuid();
+    let id = context.entropy.uuid();
     let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) values ($1, $2, $3, 'initiated', $4, $4)";
     transaction
         .execute(sql, &[&project.id.0, &id, &host.as_str(), &now])
@@ -259,7 +263,7 @@ pub async fn initialize(
         .write_in(&transaction, 201, (None, Some(held.told())), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.hostnames.wake();
+    context.hostnames.wake();
     Ok(held)
 }
 
@@ -309,22 +313,26 @@ async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) ->
 }
 
 /// Looks at DNS now, and goes on if it is as it should be.
-pub async fn reverify(app: &App, project: &Project, audit: &Recorder) -> Result<Held, Error> {
-    let before = find(app, project.id).await?.ok_or(Error::Rejected(
+pub async fn reverify(
+    context: &DataPlaneContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<Held, Error> {
+    let before = find(context, project.id).await?.ok_or(Error::Rejected(
         "Project is not pending custom hostname verification.".into(),
     ))?;
     match before.state {
         State::Initiated | State::Verified if before.blocked => {}
-        State::Initiated => keeper::look(app, &before).await?,
-        State::Verified => app.hostnames.wake(),
+        State::Initiated => keeper::look(context, &before).await?,
+        State::Verified => context.hostnames.wake(),
         State::Certified | State::Active => {
             return Err(Error::Rejected(
                 "Verification has been completed, please proceed to activation.".into(),
             ));
         }
     }
-    let after = get(app, project).await?;
-    let mut client = app.db.client().await?;
+    let after = get(context, project).await?;
+    let mut client = context.db.client().await?;
     let transaction = client
         .transaction()
         .await
@@ -334,7 +342,7 @@ pub async fn reverify(app: &App, project: &Project, audit: &Recorder) -> Result<
             &transaction,
             201,
             (Some(before.told()), Some(after.told())),
-            app.clock.now(),
+            context.clock.now(),
         )
         .await?;
     transaction
@@ -345,9 +353,13 @@ pub async fn reverify(app: &App, project: &Project, audit: &Recorder) -> Result<
 }
 
 /// Serves the project under its hostname from now on.
-pub async fn activate(app: &App, project: &Project, audit: &Recorder) -> Result<Held, Error> {
-    let (doing, now) = ("activating a hostname", app.clock.now());
-    let mut client = app.db.client().await?;
+pub async fn activate(
+    context: &DataPlaneContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<Held, Error> {
+    let (doing, now) = ("activating a hostname", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?;
@@ -385,19 +397,19 @@ pub async fn activate(app: &App, project: &Project, audit: &Recorder) -> Result<
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("custom_hostnames");
+    context.table_changed(Table::CustomHostnames);
     Ok(after)
 }
 
 /// Says for how many seconds clients are to use nothing but HTTPS for the hostname; none says nothing.
 pub async fn set_hsts(
-    app: &App,
+    context: &DataPlaneContext,
     project: &Project,
     secs: Option<i32>,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("setting the HSTS of a hostname", app.clock.now());
-    let mut client = app.db.client().await?;
+    let (doing, now) = ("setting the HSTS of a hostname", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?.ok_or_else(none)?;
@@ -413,14 +425,18 @@ pub async fn set_hsts(
         .write_in(&transaction, 200, (told(before.hsts_secs), told(secs)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("custom_hostnames");
+    context.table_changed(Table::CustomHostnames);
     Ok(())
 }
 
 /// Takes a project's hostname from it. No node serves it any more when this returns.
-pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<(), Error> {
-    let (doing, now) = ("removing a hostname", app.clock.now());
-    let mut client = app.db.client().await?;
+pub async fn remove(
+    context: &DataPlaneContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let (doing, now) = ("removing a hostname", context.clock.now());
+    let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     hold(&transaction, project.id).await?;
     let before = lock(&transaction, project.id)
@@ -439,16 +455,16 @@ pub async fn remove(app: &App, project: &Project, audit: &Recorder) -> Result<()
         .write_in(&transaction, 200, (Some(before.told()), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    app.forget("custom_hostnames");
+    context.table_changed(Table::CustomHostnames);
     // What is left elsewhere is taken back, and nobody waits for that.
-    app.hostnames.wake();
-    notifications::settle(&app.db).await
+    context.hostnames.wake();
+    notifications::settle(&context.db).await
 }
 
 /// Writes down what became of a hostname that was `from`, unless it is another one or something else became of it meanwhile. Returns
 /// whether it was written. A name that is another project's already is a conflict.
 async fn write(
-    app: &App,
+    context: &DataPlaneContext,
     from: State,
     held: &Held,
     not_before: DateTime<Utc>,
@@ -465,14 +481,15 @@ async fn write(
         &not_before,
         &from.name(),
     ];
-    let written = app
-        .db
-        .query(sql, &params)
-        .await
-        .map_err(|error| match db::violated(&error) {
-            Some("custom_hostnames_host_key") => taken_by_another(&held.host),
-            _ => Error::internal("writing a hostname", error),
-        })?;
-    app.forget("custom_hostnames");
+    let written =
+        context
+            .db
+            .query(sql, &params)
+            .await
+            .map_err(|error| match db::violated(&error) {
+                Some("custom_hostnames_host_key") => taken_by_another(&held.host),
+                _ => Error::internal("writing a hostname", error),
+            })?;
+    context.table_changed(Table::CustomHostnames);
     Ok(!written.is_empty())
 }

@@ -23,8 +23,8 @@ use tokio_rustls::TlsConnector;
 
 use super::{Host, certificates};
 use crate::{
-    app::App,
     base::{net::tls, sealing::SealingKey},
+    data_plane::context::DataPlaneContext,
 };
 
 /// Where an authority looks whether a name leads here (RFC 8555, 8.3).
@@ -77,12 +77,12 @@ impl Lines {
 
 /// Asks at every address of `alias`, a name of ours, for `host`. `chain` is the certificate that is to be shown there, if there is one.
 pub(crate) async fn reach(
-    app: &App,
+    context: &DataPlaneContext,
     host: &Host,
     alias: &str,
     chain: Option<&[CertificateDer<'static>]>,
 ) -> Result<Reached, String> {
-    let found = timeout(PATIENCE, app.settings.dns.addresses(alias)).await;
+    let found = timeout(PATIENCE, context.data_plane_settings.dns.addresses(alias)).await;
     let mut addresses = found.unwrap_or_else(|_| {
         Err(format!(
             "asking for the addresses of {alias} takes too long"
@@ -92,11 +92,11 @@ pub(crate) async fn reach(
     if addresses.is_empty() {
         return Err(format!("{alias} has no address"));
     }
-    let ports = app.settings.edge.ports;
+    let ports = context.data_plane_settings.edge.ports;
     let http = join_all(
         addresses
             .iter()
-            .map(|ip| within(*ip, http(app, host, SocketAddr::new(*ip, ports.http)))),
+            .map(|ip| within(*ip, http(context, host, SocketAddr::new(*ip, ports.http)))),
     );
     let https = join_all(
         addresses
@@ -137,8 +137,12 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, String> {
         .map_err(|error| format!("cannot be connected to at port {}: {error}", address.port()))
 }
 
-async fn http(app: &App, host: &Host, address: SocketAddr) -> Result<String, String> {
-    let (token, answer) = probe(&app.settings.sealing, host.as_str());
+async fn http(
+    context: &DataPlaneContext,
+    host: &Host,
+    address: SocketAddr,
+) -> Result<String, String> {
+    let (token, answer) = probe(&context.settings.sealing, host.as_str());
     let mut stream = connect(address).await?;
     let request =
         format!("GET {CHALLENGES}{token} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

@@ -10,12 +10,12 @@ use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
 
 use super::{acme, acme::Authority, certificates, certificates::Life};
 use crate::{
-    app::App,
     base::{
         clock::Entropy,
         db::Param,
         error::{Context, Error},
     },
+    data_plane::context::DataPlaneContext,
 };
 
 /// What an authority gets to say when a certificate is to be renewed.
@@ -92,9 +92,9 @@ struct Row {
     ask_at: Option<DateTime<Utc>>,
 }
 
-async fn row(app: &App, id: uuid::Uuid) -> Result<Option<Row>, Error> {
+async fn row(context: &DataPlaneContext, id: uuid::Uuid) -> Result<Option<Row>, Error> {
     let sql = "select chain, renew_at, directory, window_start, window_end, ask_at from hostname_certificates where hostname_id = $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&id])
         .await
@@ -113,11 +113,11 @@ async fn row(app: &App, id: uuid::Uuid) -> Result<Option<Row>, Error> {
 
 /// The certificate that an order would replace, as the authority calls it: one of its own, of which it has said when it is to be renewed.
 pub(crate) async fn replaced(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
     id: uuid::Uuid,
 ) -> Result<Option<CertificateIdentifier<'static>>, Error> {
-    match row(app, id).await? {
+    match row(context, id).await? {
         Some(row)
             if row.window.is_some() && row.directory.as_ref() == Some(&authority.directory) =>
         {
@@ -128,20 +128,23 @@ pub(crate) async fn replaced(
 }
 
 /// When the certificate of a hostname is renewed, after the authority was asked if it is time to. None: it has none.
-pub(crate) async fn settle(app: &App, id: uuid::Uuid) -> Result<Option<Renewal>, Error> {
-    let Some(row) = row(app, id).await? else {
+pub(crate) async fn settle(
+    context: &DataPlaneContext,
+    id: uuid::Uuid,
+) -> Result<Option<Renewal>, Error> {
+    let Some(row) = row(context, id).await? else {
         return Ok(None);
     };
     let (now, kept) = (
-        app.clock.now(),
+        context.clock.now(),
         Renewal {
             at: row.at,
             ask_at: row.ask_at,
         },
     );
     let life = certificates::life(&row.chain)?;
-    let Some(authority) = app
-        .settings
+    let Some(authority) = context
+        .data_plane_settings
         .authority
         .as_ref()
         .filter(|authority| row.directory.as_ref() == Some(&authority.directory))
@@ -160,10 +163,10 @@ pub(crate) async fn settle(app: &App, id: uuid::Uuid) -> Result<Option<Renewal>,
     if row.ask_at.is_none_or(|at| at > now) {
         return Ok(Some(kept));
     }
-    let (at, window, again) = match ask(app, authority, &row.chain).await? {
+    let (at, window, again) = match ask(context, authority, &row.chain).await? {
         Ok((window, again)) if row.window == Some(window) => (row.at, row.window, again),
         Ok((window, again)) => {
-            let moment = chosen(window, life, &app.entropy);
+            let moment = chosen(window, life, &context.entropy);
             (
                 moment.unwrap_or_else(|| life.two_thirds()),
                 moment.map(|_| window),
@@ -187,7 +190,8 @@ pub(crate) async fn settle(app: &App, id: uuid::Uuid) -> Result<Option<Renewal>,
         window.map(|window| window.end),
     );
     let params: [Param<'_>; 6] = [&id, &at, &start, &end, &ask_at, &row.chain];
-    app.db
+    context
+        .db
         .query(sql, &params)
         .await
         .context("writing when a certificate is renewed")?;
@@ -207,7 +211,7 @@ fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>
 
 /// What the authority suggests, and when it is to be asked again; or why it said nothing.
 async fn ask(
-    app: &App,
+    context: &DataPlaneContext,
     authority: &Authority,
     chain: &str,
 ) -> Result<Result<(Window, TimeDelta), String>, Error> {
@@ -217,7 +221,7 @@ async fn ask(
         ));
     };
     let asked = async {
-        let Some(account) = acme::known_account(app, authority).await? else {
+        let Some(account) = acme::known_account(context, authority).await? else {
             return Ok(Err("there is no account".to_owned()));
         };
         let said = account.renewal_info(&identifier).await?;

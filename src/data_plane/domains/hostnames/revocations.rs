@@ -12,8 +12,8 @@ use super::{
     certificates,
 };
 use crate::{
-    app::App,
     base::error::{Context, Error},
+    data_plane::context::DataPlaneContext,
 };
 
 /// What the authority gets for one.
@@ -24,13 +24,14 @@ const PAUSE: TimeDelta = TimeDelta::hours(1);
 const ATTEMPTS_MAX: i32 = 48;
 
 /// Revokes what is due.
-pub(crate) async fn pass(app: &App) -> Result<(), Error> {
-    let Some(authority) = &app.settings.authority else {
+pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some(authority) = &context.data_plane_settings.authority else {
         return Ok(());
     };
-    let (doing, now) = ("revoking certificates", app.clock.now());
+    let (doing, now) = ("revoking certificates", context.clock.now());
     // Nobody relies on one that is over.
-    app.db
+    context
+        .db
         .query(
             "delete from acme_revocations where not_after <= $1 or attempts >= $2",
             &[&now, &ATTEMPTS_MAX],
@@ -41,16 +42,17 @@ pub(crate) async fn pass(app: &App) -> Result<(), Error> {
     let sql = "update acme_revocations set not_before = $2, attempts = attempts + 1 where id in \
                (select id from acme_revocations where not_before <= $1 and directory = $3 order by id limit $4 for update skip locked) \
                returning id, chain, not_after";
-    let due = app
+    let due = context
         .db
         .query(sql, &[&now, &(now + PAUSE), &authority.directory, &BATCH])
         .await
         .context(doing)?;
     for row in due {
         let (id, chain, until): (i64, &str, DateTime<Utc>) = (row.get(0), row.get(1), row.get(2));
-        match timeout(PATIENCE, Box::pin(revoke(app, authority, chain))).await {
+        match timeout(PATIENCE, Box::pin(revoke(context, authority, chain))).await {
             Ok(Ok(())) => {
-                app.db
+                context
+                    .db
                     .query("delete from acme_revocations where id = $1", &[&id])
                     .await
                     .context(doing)?;
@@ -67,12 +69,17 @@ pub(crate) async fn pass(app: &App) -> Result<(), Error> {
     Ok(())
 }
 
-async fn revoke(app: &App, authority: &Authority, chain: &str) -> Result<(), Failure> {
+async fn revoke(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    chain: &str,
+) -> Result<(), Failure> {
     let chain = certificates::read(chain)?;
     // Without an account there, or a certificate, there is nothing that could be revoked.
-    let (Some(account), Some(certificate)) =
-        (acme::known_account(app, authority).await?, chain.first())
-    else {
+    let (Some(account), Some(certificate)) = (
+        acme::known_account(context, authority).await?,
+        chain.first(),
+    ) else {
         return Ok(());
     };
     match account

@@ -12,47 +12,48 @@ use super::{
     certificates, keeper, renewal,
 };
 use crate::{
-    app::App,
     base::{
         db::Param,
         error::{Context, Error},
     },
+    data_plane::context::DataPlaneContext,
 };
 
 /// The pause after the authority refused.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::hours(1);
 
 /// The name, where its certificate is the authority's.
-fn name(app: &App) -> Option<(&Authority, String)> {
-    let authority = app
-        .settings
+fn name(context: &DataPlaneContext) -> Option<(&Authority, String)> {
+    let authority = context
+        .data_plane_settings
         .authority
         .as_ref()
         .filter(|authority| authority.wildcard)?;
     Some((
         authority,
-        format!("*.{}", app.settings.project_domain.to_ascii_lowercase()),
+        format!("*.{}", context.settings.project_domain.to_ascii_lowercase()),
     ))
 }
 
 /// Looks whether the certificate is there and not to be renewed, when it is time to.
-pub(crate) async fn pass(app: &App) -> Result<(), Error> {
-    let Some((authority, name)) = name(app) else {
+pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some((authority, name)) = name(context) else {
         return Ok(());
     };
     let (doing, now) = (
         "looking for the certificate of the projects' domain",
-        app.clock.now(),
+        context.clock.now(),
     );
     let sql =
         "insert into wildcards (name, id, not_before) values ($1, $2, $3) on conflict do nothing";
-    app.db
-        .query(sql, &[&name, &app.entropy.uuid(), &now])
+    context
+        .db
+        .query(sql, &[&name, &context.entropy.uuid(), &now])
         .await
         .context(doing)?;
     // Claimed by the time of the next look: of several nodes one orders.
     let sql = "update wildcards set not_before = $3 where name = $1 and not_before <= $2 returning id, attempts";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&name, &now, &(now + keeper::CLAIM)])
         .await
@@ -67,20 +68,24 @@ pub(crate) async fn pass(app: &App) -> Result<(), Error> {
         attempts: row.get(1),
         delegate: None,
     };
-    let renewal = renewal::settle(app, subject.id).await?;
+    let renewal = renewal::settle(context, subject.id).await?;
     if renewal.is_some_and(|renewal| renewal.at > now) {
-        return write(app, &subject, None, keeper::next_look(renewal, now)).await;
+        return write(context, &subject, None, keeper::next_look(renewal, now)).await;
     }
-    order(app, authority, subject).await
+    order(context, authority, subject).await
 }
 
-async fn order(app: &App, authority: &Authority, subject: Subject) -> Result<(), Error> {
-    let (now, name) = (app.clock.now(), subject.name.as_str());
-    match acme::obtain(app, authority, &subject).await? {
+async fn order(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    subject: Subject,
+) -> Result<(), Error> {
+    let (now, name) = (context.clock.now(), subject.name.as_str());
+    match acme::obtain(context, authority, &subject).await? {
         Outcome::Certified(renew_at) => {
             tracing::info!(name, %renew_at, "the projects' domain has a certificate");
             write(
-                app,
+                context,
                 &Subject {
                     attempts: 0,
                     ..subject.clone()
@@ -89,13 +94,13 @@ async fn order(app: &App, authority: &Authority, subject: Subject) -> Result<(),
                 now,
             )
             .await?;
-            acme::forget(app, subject.id).await
+            acme::forget(context, subject.id).await
         }
         Outcome::Refused(why) => {
             tracing::error!(name, why, "the projects' domain was refused a certificate");
             let attempts = subject.attempts.saturating_add(1);
             write(
-                app,
+                context,
                 &Subject {
                     attempts,
                     ..subject
@@ -111,7 +116,7 @@ async fn order(app: &App, authority: &Authority, subject: Subject) -> Result<(),
                 why,
                 "no certificate was asked for the projects' domain"
             );
-            write(app, &subject, Some(&why), now + keeper::POSTPONED_PAUSE).await
+            write(context, &subject, Some(&why), now + keeper::POSTPONED_PAUSE).await
         }
         Outcome::Unfinished(why) => {
             tracing::info!(
@@ -119,20 +124,21 @@ async fn order(app: &App, authority: &Authority, subject: Subject) -> Result<(),
                 why,
                 "the projects' domain has no certificate yet; it will be tried again"
             );
-            write(app, &subject, None, now + keeper::UNFINISHED_PAUSE).await
+            write(context, &subject, None, now + keeper::UNFINISHED_PAUSE).await
         }
     }
 }
 
 async fn write(
-    app: &App,
+    context: &DataPlaneContext,
     subject: &Subject,
     refusal: Option<&str>,
     not_before: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "update wildcards set refusal = $2, attempts = $3, not_before = $4 where id = $1";
     let params: [Param<'_>; 4] = [&subject.id, &refusal, &subject.attempts, &not_before];
-    app.db
+    context
+        .db
         .query(sql, &params)
         .await
         .context("writing what became of a certificate")
@@ -140,12 +146,12 @@ async fn write(
 }
 
 /// The certificate, opened, if it is the authority's and there is one.
-pub async fn certificate(app: &App) -> Result<Option<Arc<CertifiedKey>>, Error> {
-    let Some((_, name)) = name(app) else {
+pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<CertifiedKey>>, Error> {
+    let Some((_, name)) = name(context) else {
         return Ok(None);
     };
     let sql = "select w.id, c.chain, c.sealed_key, c.not_after from wildcards w join hostname_certificates c on c.hostname_id = w.id where w.name = $1";
-    let rows = app
+    let rows = context
         .db
         .query(sql, &[&name])
         .await
@@ -155,7 +161,7 @@ pub async fn certificate(app: &App) -> Result<Option<Arc<CertifiedKey>>, Error> 
     };
     let (id, chain, sealed, until): (Uuid, &str, &[u8], DateTime<Utc>) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
-    let opened = certificates::open(app, id, chain, sealed, until);
+    let opened = certificates::open(context, id, chain, sealed, until);
     // One that cannot be opened keeps no hostname from being served.
     Ok(opened
         .inspect_err(

@@ -1,8 +1,8 @@
-//! What a request asks for beyond its path, where that decides which permissions it needs.
+//! What an operation requires of its caller, and the cases in which a request requires something else.
 
 use serde::de::DeserializeOwned;
 
-use crate::platform::access::AnyOf;
+use super::{AnyOf, OauthScope, Permission};
 
 /// Query and body of a request, as the cases of an operation look at them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +61,103 @@ impl Eq for Case {}
 impl std::fmt::Debug for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.when, self.permissions)
+    }
+}
+
+/// What a caller needs before the handler runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Public,
+    /// A live token of any kind.
+    Caller,
+    /// A live token that is not bound to projects or organizations.
+    User,
+    /// A live classic token: as good as its owner, so it may make tokens and tell what they can do.
+    Unscoped,
+    /// Permissions on the subject; through OAuth also a scope, and without one OAuth tokens are refused.
+    Needs {
+        /// Groups of permissions, one of which must be complete: as the contract names them, for every request.
+        permissions: AnyOf,
+        /// What a request needs instead: of the cases that apply to it the first.
+        cases: &'static [Case],
+        /// Scope an OAuth application must hold.
+        oauth: Option<OauthScope>,
+    },
+}
+
+impl Access {
+    /// The permissions it names, if any.
+    pub const fn permissions(&self) -> AnyOf {
+        match self {
+            Self::Needs { permissions, .. } => *permissions,
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => AnyOf(&[]),
+        }
+    }
+
+    /// The permissions this request needs.
+    pub fn required(&self, asked: &Asked<'_>) -> AnyOf {
+        self.case(asked)
+            .map_or(self.permissions(), |case| case.permissions)
+    }
+
+    /// The case this request is in, if the operation tells any apart.
+    pub fn case(&self, asked: &Asked<'_>) -> Option<&'static Case> {
+        self.cases().get(self.case_number(asked)?)
+    }
+
+    /// Its place among the cases.
+    pub fn case_number(&self, asked: &Asked<'_>) -> Option<usize> {
+        self.cases().iter().position(|case| (case.applies)(asked))
+    }
+
+    /// The cases it tells apart, if any.
+    pub const fn cases(&self) -> &'static [Case] {
+        match self {
+            Self::Needs { cases, .. } => cases,
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => &[],
+        }
+    }
+
+    /// The same, with cases that need something else than what is named for all.
+    #[must_use]
+    pub const fn by_case(self, cases: &'static [Case]) -> Self {
+        match self {
+            Self::Needs {
+                permissions, oauth, ..
+            } => Self::Needs {
+                permissions,
+                cases,
+                oauth,
+            },
+            other => other,
+        }
+    }
+
+    /// The OAuth scope it names, if any.
+    pub const fn oauth(&self) -> Option<OauthScope> {
+        match self {
+            Self::Needs { oauth, .. } => *oauth,
+            Self::Public | Self::Caller | Self::User | Self::Unscoped => None,
+        }
+    }
+}
+
+/// One permission group and a scope.
+pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -> Access {
+    Access::Needs {
+        permissions: AnyOf(group),
+        cases: &[],
+        oauth: Some(scope),
+    }
+}
+
+/// Permissions, and not reachable through OAuth.
+pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
+    Access::Needs {
+        permissions: AnyOf(group),
+        cases: &[],
+        oauth: None,
     }
 }
 
