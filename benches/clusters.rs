@@ -19,17 +19,21 @@ use std::{
 
 use axum::{body::Body, http::Request};
 use gantry::{
-    accounts,
+    api::{accounts, organizations, tokens},
     app::{App, Settings},
-    clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
-    db::Db,
-    http::{Api, Links, Transport},
-    limits::{Memory, Options},
-    organizations,
-    projects::{lease, pool::Wanted},
-    sealing::SealingKey,
-    tokens,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        sealing::SealingKey,
+    },
+    data_plane::{
+        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+        projects::{lease, warm_pool::Wanted},
+    },
+    platform::{
+        http::{Api, Links, Transport},
+        rate_limits::{Memory, Options},
+    },
 };
 use http_body_util::BodyExt;
 use rustix::process::{Pid, Signal, kill_process};
@@ -147,14 +151,17 @@ impl Bench {
             prepared,
             idle_pause_after: None,
             counting: Options::default(),
-            upstreams: gantry::edge::upstreams::Upstreams::default(),
-            edge: gantry::edge::Options::default(),
-            dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+            upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
+            edge: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
+                &[],
+            )?),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
-            oauth: gantry::oauth::Settings::default(),
+            public_url: None,
+            oauth: gantry::api::oauth::Settings::default(),
             provider: None,
-            logs: gantry::analytics::Options::default(),
+            logs: gantry::api::logs::Options::default(),
         };
         let (app, background) = App::new(
             settings,
@@ -358,8 +365,10 @@ impl Bench {
 impl Node {
     /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for it replaced.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
-        let wanted =
-            usize::from(self.app.settings.prepared.folders + self.app.settings.prepared.servers);
+        let wanted = usize::from(
+            self.app.data_plane_settings.prepared.folders
+                + self.app.data_plane_settings.prepared.servers,
+        );
         self.until_rows("select 1 from prepared_clusters where node = $1", wanted)
             .await?;
         settle_down().await;

@@ -20,18 +20,22 @@ use std::{
 };
 
 use gantry::{
-    accounts,
+    api::{accounts, organizations, tokens},
     app::{App, Settings},
-    clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
-    db::Db,
-    http::{Links, Transport, server},
-    ids::ProjectRef,
-    limits::{Memory, Options},
-    organizations,
-    projects::pool::Wanted,
-    sealing::SealingKey,
-    tokens,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::ProjectRef,
+        sealing::SealingKey,
+    },
+    data_plane::{
+        clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
+        projects::warm_pool::Wanted,
+    },
+    platform::{
+        http::{Links, Transport, server},
+        rate_limits::{Memory, Options},
+    },
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -129,17 +133,20 @@ impl Bench {
             own_database: true,
             databases: None,
             prepared: Wanted::default(),
-            upstreams: gantry::edge::upstreams::Upstreams::default(),
-            edge: gantry::edge::Options::default(),
-            dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+            upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
+            edge: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
+                &[],
+            )?),
             authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
-            oauth: gantry::oauth::Settings::default(),
+            public_url: None,
+            oauth: gantry::api::oauth::Settings::default(),
             provider: None,
-            logs: gantry::analytics::Options::default(),
+            logs: gantry::api::logs::Options::default(),
         };
         let (app, background) = App::new(
             settings,

@@ -10,8 +10,8 @@
 use std::{env, num::NonZeroU32};
 
 use gantry::{
-    ids::{OrganizationId, UserId},
-    limits::{Capacity, Identifier, Key, Memory, Scope, Window, per},
+    base::ids::{OrganizationId, UserId},
+    platform::rate_limits::{Capacity, Identifier, Key, Memory, Scope, Window, per},
 };
 use governor::{Quota, RateLimiter};
 use limitador::limit::{Context, Limit, Namespace};

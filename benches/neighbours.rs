@@ -17,12 +17,11 @@ use std::{
 };
 
 use gantry::{
-    clock::Entropy,
-    clusters::{
+    base::{clock::Entropy, ids::ProjectRef},
+    data_plane::clusters::{
         Account, Cluster, ControlGroups, Embedded, Engine, Home, Launcher, Pace, ResourceLimits,
         Resources, server::Host,
     },
-    ids::ProjectRef,
 };
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls};

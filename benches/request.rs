@@ -14,23 +14,24 @@ use std::{
 use axum::{Router, routing::get, serve::ListenerExt};
 use bytes::Bytes;
 use gantry::{
-    access::{OauthScope, Organization, Permission},
-    accounts,
+    api::{accounts, endpoints, organizations, tokens},
     app::{App, Settings},
-    clock::{Clock, Entropy},
-    clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
-    db::Db,
-    endpoints,
-    http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, needs, server},
-    ids::UserId,
-    limits::{
-        Memory, Options, Place, STANDARD,
-        overrides::{self, About},
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::UserId,
+        sealing::SealingKey,
     },
-    organizations,
-    projects::pool::Wanted,
-    sealing::SealingKey,
-    tokens, web,
+    data_plane::{
+        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+        projects::warm_pool::Wanted,
+    },
+    platform::{
+        access::{OauthScope, Organization, Permission, needs},
+        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
+        rate_limits::{Memory, Options, Place, STANDARD, overrides, overrides::About},
+    },
+    web,
 };
 use http_body_util::Full;
 use hyper::{Response, body::Incoming, service::service_fn};
@@ -111,7 +112,7 @@ struct Ready {
     ready: bool,
 }
 
-async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::error::Error> {
+async fn tiny(_: Organization) -> Result<Json<Ready>, gantry::base::error::Error> {
     Ok(Json(Ready { ready: true }))
 }
 
@@ -133,14 +134,17 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         prepared: Wanted::default(),
         idle_pause_after: None,
         counting: Options::default(),
-        upstreams: gantry::edge::upstreams::Upstreams::default(),
-        edge: gantry::edge::Options::default(),
-        dns: std::sync::Arc::new(gantry::domains::hostnames::dns::Resolver::new(&[])?),
+        upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
+        edge: gantry::data_plane::service_proxy::Options::default(),
+        dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
+            &[],
+        )?),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
-        oauth: gantry::oauth::Settings::default(),
+        public_url: None,
+        oauth: gantry::api::oauth::Settings::default(),
         provider: None,
-        logs: gantry::analytics::Options::default(),
+        logs: gantry::api::logs::Options::default(),
     };
     let (app, _background) = App::new(
         settings,
@@ -164,7 +168,14 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
             }
         })
         .collect();
-    let api = Api::new(&app, &list, &endpoints::UNKNOWN, &web::served());
+    let state = std::sync::Arc::new(app.context.clone());
+    let api = Api::new(
+        &app.platform,
+        state,
+        &list,
+        &endpoints::UNKNOWN,
+        &web::served(),
+    );
     let whole = |name| Server::gantry(name, api.clone());
     let mut contests = [
         Contest::new("bare hyper", Server::hyper()?, "/", &["200"], &callers),
@@ -244,7 +255,7 @@ async fn shut(app: &App) -> Outcome<()> {
         ..About::default()
     };
     overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
-    tokio::spawn(overrides::run(app.clone()));
+    tokio::spawn(overrides::run(app.platform.clone()));
     let number = app
         .limits
         .policies()

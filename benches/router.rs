@@ -19,7 +19,7 @@ use std::{
 };
 
 use dev::{Dev, Outcome, PASSWORD, free_port};
-use gantry::clusters::{Account, Engine};
+use gantry::data_plane::clusters::{Account, Engine};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;
@@ -28,7 +28,7 @@ const SECONDS: &str = "3";
 /// Sessions that wait. The server takes thirty.
 const IDLE: u32 = 25;
 /// The configuration of a project's cluster.
-const CONF: &str = include_str!("../src/clusters/recipes/project.conf");
+const CONF: &str = include_str!("../src/data_plane/clusters/recipes/project.conf");
 
 fn main() -> Outcome<()> {
     let dir = tempfile::tempdir_in("/tmp")?;

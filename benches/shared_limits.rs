@@ -23,13 +23,18 @@ use std::{
 };
 
 use gantry::{
-    clock::{Clock, Entropy},
-    clusters::{Account, Control, Engine, Home, Launcher, server::Host},
-    db::Db,
-    ids::UserId,
-    limits::{
-        self, Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally,
-        Window, per,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::UserId,
+    },
+    data_plane::clusters::{Account, Control, Engine, Home, Launcher, server::Host},
+    platform::{
+        rate_limits,
+        rate_limits::{
+            Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally,
+            Window, per,
+        },
     },
 };
 use tokio::{net::UnixStream, task::JoinSet};
@@ -261,7 +266,7 @@ impl Single {
             .prepare(if decision == Decision::Plain {
                 PLAIN
             } else {
-                limits::DECISION
+                rate_limits::DECISION
             })
             .await?;
         Ok(Self {

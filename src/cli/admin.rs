@@ -4,18 +4,26 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{control::OpenControl, limits::operator, output::Output, secret};
 use crate::{
-    access::Role,
-    accounts::{
-        self, Account, links, passwords,
-        sessions::{self, Ending, Secret},
+    api::{
+        accounts,
+        accounts::{Account, links, passwords},
+        organizations,
     },
-    clock::{Clock, Entropy},
-    config::ControlOptions,
-    db::Db,
-    ids::OrgSlug,
-    listener, organizations,
+    app::config::ControlOptions,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::OrgSlug,
+    },
+    cli::{control::OpenControl, limits::operator, output::Output, secret},
+    platform::{
+        access::{
+            Role, organization_by_slug, sessions,
+            sessions::{Ending, Secret},
+        },
+        notifications,
+    },
 };
 
 /// What every command of this kind takes.
@@ -223,7 +231,7 @@ impl Member {
         } = self;
         OpenControl::with(&common.control, async |db| {
             let user = user(db, &email).await?;
-            let organization = organizations::by_slug(db, &org)
+            let organization = organization_by_slug(db, &org)
                 .await
                 .map_err(|error| about("organization", org.as_str(), error))?;
             let audit = operator("gantry member add")?.about(organization, &org);
@@ -236,7 +244,7 @@ impl Member {
                 Some(&audit),
             )
             .await?;
-            listener::settle(db)
+            notifications::settle(db)
                 .await
                 .context("the role is given, but not every node has confirmed it")
         })
@@ -256,9 +264,9 @@ pub(super) async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
 }
 
 /// Says what was not found; other errors as they are.
-pub(super) fn about(what: &str, name: &str, error: crate::error::Error) -> anyhow::Error {
+pub(super) fn about(what: &str, name: &str, error: crate::base::error::Error) -> anyhow::Error {
     match error {
-        crate::error::Error::NotFound => anyhow::anyhow!("there is no {what} {name}"),
+        crate::base::error::Error::NotFound => anyhow::anyhow!("there is no {what} {name}"),
         other => other.into(),
     }
 }

@@ -3,16 +3,15 @@
 use clap::Subcommand;
 use uuid::Uuid;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    limits::operator,
-};
 use crate::{
-    clock::Clock,
-    ids::OrgSlug,
-    oauth::applications::verify::{self, Candidate},
-    organizations,
+    api::oauth::applications::{verify, verify::Candidate},
+    base::{clock::Clock, ids::OrgSlug},
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        limits::operator,
+    },
+    platform::access::organization_by_slug,
 };
 
 #[derive(Debug, Subcommand)]
@@ -51,7 +50,7 @@ impl Application {
                 let found = OpenControl::with(&common.control, async |db| {
                     let organization = match &org {
                         Some(slug) => {
-                            let found = organizations::by_slug(db, slug).await;
+                            let found = organization_by_slug(db, slug).await;
                             Some(
                                 found
                                     .map_err(|error| about("organization", slug.as_str(), error))?,

@@ -10,18 +10,17 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    output::Output,
-};
 use crate::{
-    audit::{
-        Chain, Hash, read,
-        verify::{self, Verified},
+    base::ids::OrgSlug,
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        output::Output,
     },
-    ids::OrgSlug,
-    organizations,
+    platform::{
+        access::organization_by_slug,
+        audit::{Chain, Hash, read, verify, verify::Verified},
+    },
 };
 
 #[derive(Debug, Subcommand)]
@@ -68,7 +67,7 @@ impl Audit {
                 let last = OpenControl::with(&common.control, async |db| {
                     let chain = match &org {
                         Some(org) => Chain::Organization(
-                            organizations::by_slug(db, org)
+                            organization_by_slug(db, org)
                                 .await
                                 .map_err(|error| about("organization", org.as_str(), error))?,
                         ),

@@ -3,10 +3,10 @@
 use clap::Args;
 use serde::Serialize;
 
-use super::{output::Output, serve};
 use crate::{
-    clusters::{Account, Home, sandbox_available},
-    config::Config,
+    app::config::Config,
+    cli::{output::Output, serve},
+    data_plane::clusters::{Account, Home, sandbox_available},
 };
 
 #[derive(Debug, Args)]

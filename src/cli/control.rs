@@ -6,10 +6,11 @@ use anyhow::Context;
 use secrecy::ExposeSecret;
 
 use crate::{
-    clock::Entropy,
-    clusters::{Account, ClusterError, Control, Home, Installed, Launcher, Location, server::Host},
-    config::ControlOptions,
-    db::Db,
+    app::config::ControlOptions,
+    base::{clock::Entropy, db::Db},
+    data_plane::clusters::{
+        Account, ClusterError, Control, Home, Installed, Launcher, Location, server::Host,
+    },
 };
 
 /// An open control database.

@@ -7,12 +7,14 @@ use std::{
 
 use tokio::task::JoinSet;
 
-use super::serve::bind;
 use crate::{
-    app::App,
-    clusters::Home,
-    config::Config,
-    router::{self, Published, Tls},
+    app::{App, config::Config},
+    cli::serve::bind,
+    data_plane::{
+        clusters::Home,
+        postgres_proxy,
+        postgres_proxy::{Published, Tls},
+    },
 };
 
 /// PostgreSQL's own port, and that of poolers.
@@ -106,8 +108,8 @@ impl Databases {
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         let mut tasks = JoinSet::new();
         for listener in self.listeners {
-            tasks.spawn(router::run(
-                app.clone(),
+            tasks.spawn(postgres_proxy::run(
+                app.data_plane.clone(),
                 tokio::net::TcpListener::from_std(listener)?,
                 self.tls.clone(),
             ));

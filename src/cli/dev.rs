@@ -9,18 +9,19 @@ use anyhow::Context;
 use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{
-    databases::Choice,
-    engine,
-    files::DevFiles,
-    serve::{self, Clusters, Reached, Running},
-};
 use crate::{
-    accounts::{self, links, sessions::Secret},
-    clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
-    config::Config,
-    ids::UserId,
-    organizations, tokens,
+    api::{accounts, accounts::links, organizations, tokens},
+    app::config::Config,
+    base::ids::UserId,
+    cli::{
+        databases::Choice,
+        engine,
+        files::DevFiles,
+        serve,
+        serve::{Clusters, Reached, Running},
+    },
+    data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
+    platform::access::{credential::SecretDigest, sessions::Secret},
 };
 
 #[derive(Debug, Args)]
@@ -110,7 +111,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
         && let Some(user) = app
             .directory
             .user(
-                &tokens::Digest::of(token.expose_secret()),
+                &SecretDigest::of(token.expose_secret()),
                 Ipv4Addr::LOCALHOST.into(),
                 app.clock.ticks(),
             )
@@ -126,7 +127,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let now = app.clock.now();
     let owner = match accounts::by_email(&app.db, FIRST_EMAIL).await {
         Ok(owner) => owner,
-        Err(crate::error::Error::NotFound) => {
+        Err(crate::base::error::Error::NotFound) => {
             accounts::create(&app.db, &app.entropy, FIRST_EMAIL, None, now, None).await?
         }
         Err(error) => return Err(error.into()),

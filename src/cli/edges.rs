@@ -4,12 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use tokio::task::JoinSet;
 
-use super::{databases::Choice, serve::bind};
 use crate::{
-    app::App,
-    clusters::Home,
-    config::Config,
-    edge::{self, Listeners, Wildcard},
+    app::{App, config::Config},
+    cli::{databases::Choice, serve::bind},
+    data_plane::{
+        clusters::Home,
+        service_proxy,
+        service_proxy::{Listeners, Wildcard},
+    },
 };
 
 /// Where people look for HTTPS that needs no privileges.
@@ -92,6 +94,6 @@ impl Edges {
             http: all(self.http)?,
             ask: all(self.ask)?,
         };
-        Ok(edge::listen(app, listeners, self.wildcard)?)
+        Ok(service_proxy::listen(app, listeners, self.wildcard)?)
     }
 }

@@ -6,15 +6,18 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
 
-use super::output::Output;
 use crate::{
-    clock::Entropy,
-    clusters::{
-        self, Engines, Home, Installed, OldVersions,
-        install::{self, Release},
-        registry::{NpmConfig, Registry},
+    app::config::ControlOptions,
+    base::clock::Entropy,
+    cli::output::Output,
+    data_plane::{
+        clusters,
+        clusters::{
+            Engines, Home, Installed, OldVersions, install,
+            install::Release,
+            registry::{NpmConfig, Registry},
+        },
     },
-    config::ControlOptions,
 };
 
 #[derive(Debug, Args)]

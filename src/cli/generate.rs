@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use super::definition;
 use crate::{
-    endpoints,
-    http::{Links, document},
-    reference::tables,
+    api::{endpoints, reference::tables},
+    cli::definition,
+    platform::http::{Links, document},
 };
 
 #[derive(Debug, Args)]

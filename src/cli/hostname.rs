@@ -3,8 +3,11 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{admin::Common, control::OpenControl, limits::operator};
-use crate::{clock::Clock, domains::hostnames::blocked};
+use crate::{
+    base::clock::Clock,
+    cli::{admin::Common, control::OpenControl, limits::operator},
+    data_plane::domains::hostnames::blocked,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Hostname {

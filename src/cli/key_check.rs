@@ -3,12 +3,16 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    limits::operator,
+use crate::{
+    base::{clock::Clock, error::Error, ids::ProjectRef},
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        limits::operator,
+    },
+    data_plane::service_proxy::key_checks,
+    platform::notifications,
 };
-use crate::{clock::Clock, edge::key_checks, error::Error, ids::ProjectRef, listener};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Switch {
@@ -94,7 +98,7 @@ async fn set(
     OpenControl::with(&common.control, async |db| {
         let set = key_checks::set(db, project, enabled, &Clock::system(), operator(command)?).await;
         let before = set.map_err(|error: Error| about("project", project.as_str(), error))?;
-        listener::settle(db).await?;
+        notifications::settle(db).await?;
         Ok(before)
     })
     .await

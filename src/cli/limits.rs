@@ -4,20 +4,23 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-};
 use crate::{
-    audit::Recorder,
-    clock::{Clock, Entropy},
-    clusters::Account,
-    db::Db,
-    endpoints,
-    ids::OrgSlug,
-    limits::overrides::{self, About},
-    oauth::applications,
-    organizations,
+    api::{endpoints, oauth::applications},
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::OrgSlug,
+    },
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+    },
+    data_plane::clusters::Account,
+    platform::{
+        access::organization_by_slug,
+        audit::Recorder,
+        rate_limits::{overrides, overrides::About},
+    },
 };
 
 #[derive(Debug, Subcommand)]
@@ -104,7 +107,7 @@ impl AboutArgs {
         let Some(org) = &self.org else {
             return Ok(audit);
         };
-        let organization = organizations::by_slug(db, org)
+        let organization = organization_by_slug(db, org)
             .await
             .map_err(|error| about("organization", org.as_str(), error))?;
         Ok(audit.about(organization, org))

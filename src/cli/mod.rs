@@ -28,8 +28,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    clusters::{self, LaunchPlan},
-    config::Config,
+    app::config::Config,
+    data_plane::{clusters, clusters::LaunchPlan},
 };
 
 /// Self-hosted Management API: organizations, projects that are real PostgreSQL clusters, tokens, limits.

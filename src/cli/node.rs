@@ -7,11 +7,13 @@ use clap::Subcommand;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{admin::Common, control::OpenControl};
 use crate::{
-    clock::Entropy,
-    clusters::{Account, Home, Likeness, Location},
-    projects::lease,
+    base::clock::Entropy,
+    cli::{admin::Common, control::OpenControl},
+    data_plane::{
+        clusters::{Account, Home, Likeness, Location},
+        projects::lease,
+    },
 };
 
 const NEVER_USED: &str =

@@ -26,33 +26,44 @@ use tokio::{
 use tower::ServiceExt;
 use uuid::Uuid;
 
-use super::{
-    databases::{Choice, Databases},
-    edges::Edges,
-};
 use crate::{
-    accounts::provider::{self, Provider},
-    analytics,
-    app::{App, Settings},
-    clock::{Clock, Entropy},
-    clusters::{
-        Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher,
-        Location, OldVersions, Resources, sandbox_available, server::Host,
+    api::{
+        accounts::{provider, provider::Provider},
+        logs, oauth,
     },
-    config::{Config, UnderscoreHeaders},
-    db::Db,
-    domains::{
-        hostnames::{acme::Authority, dns::Resolver},
-        zone::{self, Zone},
+    app::{
+        App, Settings,
+        config::{Config, UnderscoreHeaders},
+        operator_api,
     },
-    edge,
-    http::{Body, Links, Transport, server},
-    limits::{Capacity, Journal, snapshot},
-    oauth, operator,
-    projects::{lease, pool},
-    router::Published,
-    sealing::SealingKey,
-    telemetry,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        sealing::SealingKey,
+    },
+    cli::{
+        databases::{Choice, Databases},
+        edges::Edges,
+    },
+    data_plane::{
+        clusters::{
+            Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher,
+            Location, OldVersions, Resources, sandbox_available, server::Host,
+        },
+        domains::{
+            hostnames::{acme::Authority, dns::Resolver},
+            zone,
+            zone::Zone,
+        },
+        postgres_proxy::Published,
+        projects::{lease, warm_pool},
+        service_proxy,
+    },
+    platform::{
+        http::{Body, Links, Transport, server},
+        rate_limits::{Capacity, Journal, snapshot},
+        telemetry,
+    },
 };
 
 /// What a kill can take back from the counters.
@@ -254,8 +265,8 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             entropy.clone(),
         )
         .await?;
-        settings.oauth.public_url = issuer;
-        if settings.oauth.public_url.is_none() && oauth::applications::any(&db).await? {
+        settings.public_url = issuer;
+        if settings.public_url.is_none() && oauth::applications::any(&db).await? {
             tracing::warn!(
                 "OAuth applications are registered, and none can ask for consent before --public-url is set"
             );
@@ -353,7 +364,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         ));
     }
     if let Some(socket) = operator {
-        listeners.spawn(operator::serve(app.clone(), socket, stop.clone()));
+        listeners.spawn(operator_api::serve(app.clone(), socket, stop.clone()));
     }
     Ok(Running {
         app,
@@ -419,8 +430,8 @@ pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::
     Ok(listener)
 }
 
-fn operator_socket(file: &Path) -> anyhow::Result<operator::Socket> {
-    operator::Socket::bind(file).map_err(|error| match error.kind() {
+fn operator_socket(file: &Path) -> anyhow::Result<operator_api::Socket> {
+    operator_api::Socket::bind(file).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
             "{} is in use: by another server, or by something that is no socket; choose another file with --operator-socket",
             file.display()
@@ -529,7 +540,7 @@ fn settings(
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
-        prepared: pool::Wanted {
+        prepared: warm_pool::Wanted {
             folders: config.warm_clusters,
             servers: config.spare_clusters.unwrap_or(0),
         },
@@ -540,21 +551,21 @@ fn settings(
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
-        edge: edge::Options {
+        edge: service_proxy::Options {
             check_keys: config.edge_check_keys,
             underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
-            ..edge::Options::default()
+            ..service_proxy::Options::default()
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
+        public_url: config.public_url(),
         oauth: oauth::Settings {
-            public_url: config.public_url(),
             access_life: config.oauth_access_life(),
         },
         provider: provider(config)?.map(Arc::new),
-        logs: analytics::Options {
+        logs: logs::Options {
             folder: config.logs_folder.clone(),
             retention_days: config.logs_retention_days,
             place: config.logs_store.place()?,

@@ -7,16 +7,20 @@ use clap::Subcommand;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    admin::{Common, about, user},
-    control::OpenControl,
-    limits::operator,
-};
 use crate::{
-    clock::{Clock, Entropy},
-    ids::ProjectRef,
-    projects,
-    snippets::{self, NewSnippet, SQL_BYTES_MAX, Visibility},
+    api::{
+        projects, snippets,
+        snippets::{NewSnippet, SQL_BYTES_MAX, Visibility},
+    },
+    base::{
+        clock::{Clock, Entropy},
+        ids::ProjectRef,
+    },
+    cli::{
+        admin::{Common, about, user},
+        control::OpenControl,
+        limits::operator,
+    },
 };
 
 #[derive(Debug, Subcommand)]

@@ -6,20 +6,24 @@ use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::{
-    admin::{Common, about, user},
-    control::OpenControl,
-    limits::operator,
-};
 use crate::{
-    access::Reach,
-    clock::{Clock, Entropy},
-    ids::{OrgSlug, ProjectRef, TokenId},
-    listener,
-    tokens::{
-        self, LIFE_DAYS_MAX,
-        scoped::{self, Draft, LIFE_DAYS_DEFAULT, Resources},
+    api::{
+        tokens,
+        tokens::{
+            LIFE_DAYS_MAX, scoped,
+            scoped::{Draft, LIFE_DAYS_DEFAULT, Resources},
+        },
     },
+    base::{
+        clock::{Clock, Entropy},
+        ids::{OrgSlug, ProjectRef, TokenId},
+    },
+    cli::{
+        admin::{Common, about, user},
+        control::OpenControl,
+        limits::operator,
+    },
+    platform::{access::Reach, notifications},
 };
 
 #[derive(Debug, Subcommand)]
@@ -103,7 +107,7 @@ impl Token {
                     tokens::revoke(db, TokenId(id), Clock::system().now(), Some(&audit))
                         .await
                         .map_err(unknown)?;
-                    listener::settle(db)
+                    notifications::settle(db)
                         .await
                         .context("the token is revoked, but not every node has confirmed it")
                 })

@@ -3,19 +3,17 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{
-    admin::{Common, about},
-    control::OpenControl,
-    limits::operator,
-};
 use crate::{
-    clock::Clock,
-    edge::{
+    base::{clock::Clock, error::Error, ids::ProjectRef},
+    cli::{
+        admin::{Common, about},
+        control::OpenControl,
+        limits::operator,
+    },
+    data_plane::service_proxy::{
         overrides,
         upstreams::{Named, Service},
     },
-    error::Error,
-    ids::ProjectRef,
 };
 
 #[derive(Debug, Subcommand)]

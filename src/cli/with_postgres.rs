@@ -11,10 +11,10 @@ use anyhow::Context;
 use clap::Args;
 use tokio::process::Command;
 
-use super::engine;
 use crate::{
-    clock::Entropy,
-    clusters::{
+    base::clock::Entropy,
+    cli::engine,
+    data_plane::clusters::{
         Account, Control, Embedded, Engine, Engines, Home, Installed, Launcher, OldVersions,
         engines::DEFAULT_MAJOR, install::Release, server::Host,
     },

@@ -5,19 +5,19 @@ use axum::http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use super::{
-    Answer, Form, Frame, Visitor, page,
-    words::{self, Moment},
-};
 use crate::{
-    accounts::{
-        passkeys::{self, Known, Passkeys},
-        passwords,
-        sessions::{self, Ending},
-        sign_in::{self, Outcome},
+    api::accounts::{
+        passkeys,
+        passkeys::{Known, Passkeys},
+        passwords, sign_in,
+        sign_in::Outcome,
     },
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::{Access, sessions, sessions::Ending},
+        http::{Endpoint, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, words, words::Moment},
 };
 
 pub(super) static ACCOUNT: Endpoint = page(
@@ -73,8 +73,8 @@ async fn account(visitor: Visitor) -> Result<Answer, Error> {
 }
 
 async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
-    let changed = passwords::changed_at(&visitor.app.db, visitor.user.id)
+    let now = visitor.context.clock.now();
+    let changed = passwords::changed_at(&visitor.context.db, visitor.user.id)
         .await?
         .map(|at| Moment::new(at, now));
     let account = visitor.account.clone();
@@ -83,7 +83,7 @@ async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Ans
         used: passkey.last_used_at.map(|at| Moment::new(at, now)),
         passkey,
     };
-    let passkeys = passkeys::list(&visitor.app.db, visitor.user.id)
+    let passkeys = passkeys::list(&visitor.context.db, visitor.user.id)
         .await?
         .into_iter()
         .map(row)
@@ -124,7 +124,7 @@ struct NewPassword {
 
 /// Whoever knows the password may change it; whoever has none may set one. Every other session ends.
 async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result<Answer, Error> {
-    let (app, again) = (&visitor.app, |wrong| {
+    let (context, again) = (&visitor.context, |wrong| {
         show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wrong)
     });
     if form.password.expose_secret() != form.again.expose_secret() {
@@ -134,19 +134,24 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
         })
         .await;
     }
-    if passwords::changed_at(&app.db, visitor.user.id)
+    if passwords::changed_at(&context.db, visitor.user.id)
         .await?
         .is_some()
     {
         let (email, address) = (&visitor.account.email, visitor.peer.address);
-        let wrong =
-            match sign_in::try_password(&app.db, email, form.current, address, app.clock.now())
-                .await?
-            {
-                Outcome::Right(_) => None,
-                Outcome::Wrong => Some("This is not your password.".to_owned()),
-                Outcome::Held(wait) => Some(words::held(wait)),
-            };
+        let wrong = match sign_in::try_password(
+            &context.db,
+            email,
+            form.current,
+            address,
+            context.clock.now(),
+        )
+        .await?
+        {
+            Outcome::Right(_) => None,
+            Outcome::Wrong => Some("This is not your password.".to_owned()),
+            Outcome::Held(wait) => Some(words::held(wait)),
+        };
         if wrong.is_some() {
             return again(Wrong {
                 current: wrong,
@@ -156,11 +161,11 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
         }
     }
     match passwords::set(
-        &app.db,
-        &app.entropy,
+        &context.db,
+        &context.entropy,
         &visitor.account,
         form.password,
-        app.clock.now(),
+        context.clock.now(),
     )
     .await
     {
@@ -175,10 +180,10 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
         Err(error) => return Err(error),
     }
     sessions::end(
-        &app.db,
+        &context.db,
         visitor.user.id,
         Ending::Others(&visitor.secret.digest()),
-        app.clock.now(),
+        context.clock.now(),
     )
     .await?;
     Answer::to("/account?done=password")

@@ -6,8 +6,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 
 use crate::{
-    error::{Context, Error},
-    http::{Body, Described, Output, Response},
+    base::error::{Context, Error},
+    platform::http::{Body, Described, Output, Response},
 };
 
 /// Only our own files; nothing inline, nothing framed, and forms lead nowhere else.

@@ -5,11 +5,14 @@ use std::sync::LazyLock;
 use axum::http::{HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 
-use super::page;
 use crate::{
-    error::Error,
-    http::{Access, Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
-    limits::{Limit, LimitKey, per},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
+        rate_limits::{Limit, LimitKey, per},
+    },
+    web::page,
 };
 
 /// A page has three files, which a browser asks for once.

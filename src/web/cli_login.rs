@@ -7,13 +7,14 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Answer, Form, Frame, Visitor, page, tokens};
 use crate::{
-    access::Permission,
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
-    names,
-    tokens::cli_login::{self, Channel},
+    api::tokens::{cli_login, cli_login::Channel},
+    base::{error::Error, names},
+    platform::{
+        access::{Access, Permission},
+        http::{Endpoint, Query, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, tokens},
 };
 
 /// Tools that know only the hosted service print its address; with ours in the place of its host the path is the alias.
@@ -83,7 +84,7 @@ impl AskedFor {
 
 async fn show(visitor: Visitor, Query(asked): Query<AskedFor>) -> Result<Answer, Error> {
     // A link that cannot work is not worth a question.
-    Channel::to(&asked.public_key, &visitor.app.entropy)?;
+    Channel::to(&asked.public_key, &visitor.context.entropy)?;
     let email = visitor.account.email.clone();
     Answer::page(&Confirm {
         frame: visitor.frame(),
@@ -103,13 +104,13 @@ struct Approval {
 /// Makes the token by the operation, so that it is one like any other, and shows the code in this very answer: loading it
 /// again finds the session used.
 async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer, Error> {
-    let (app, session) = (&visitor.app, form.asked.session_id);
+    let (context, session) = (&visitor.context, form.asked.session_id);
     let days: i64 = form
         .days
         .parse()
         .map_err(|_| Error::invalid("days", "expected a number"))?;
-    let channel = Channel::to(&form.asked.public_key, &app.entropy)?;
-    cli_login::begin(&app.db, visitor.user.id, session, app.clock.now()).await?;
+    let channel = Channel::to(&form.asked.public_key, &context.entropy)?;
+    cli_login::begin(&context.db, visitor.user.id, session, context.clock.now()).await?;
     let only_reads = form.may == "read";
     let permissions: Vec<_> = Permission::ALL
         .iter()
@@ -119,7 +120,14 @@ async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer,
     let body =
         json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
     let made: tokens::Made = visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await?;
-    let code = cli_login::hand_over(&app.db, &app.entropy, session, channel, made.expose()).await?;
+    let code = cli_login::hand_over(
+        &context.db,
+        &context.entropy,
+        session,
+        channel,
+        made.expose(),
+    )
+    .await?;
     Answer::page(&Code {
         frame: visitor.frame(),
         code,

@@ -2,11 +2,13 @@
 
 use axum::http::{HeaderMap, HeaderValue, header};
 
-use super::next;
 use crate::{
-    accounts::sessions::{self, Secret},
-    error::{Context, Credential, Error},
-    http::{Peer, Presented},
+    base::error::{Context, Credential, Error},
+    platform::{
+        access::{credential::Presented, sessions, sessions::Secret},
+        http::Peer,
+    },
+    web::next,
 };
 
 /// Over HTTPS a browser accepts the name only from this very host, and sends it back to no other.
@@ -101,7 +103,7 @@ fn written(peer: Peer, suffix: &str, value: &str, max_age: i64) -> Result<Header
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Entropy;
+    use crate::base::clock::Entropy;
 
     fn peer(https: bool) -> Peer {
         Peer {

@@ -3,10 +3,10 @@
 use askama::Template;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 
-use super::{Answer, Frame, next};
 use crate::{
-    error::{Denial, Error},
-    http::{Output, Refused, Response, output::empty, respond},
+    base::error::{Denial, Error},
+    platform::http::{Output, Refused, Response, output::empty, respond},
+    web::{Answer, Frame, next},
 };
 
 #[derive(Template)]

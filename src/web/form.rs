@@ -4,10 +4,10 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use serde::de::DeserializeOwned;
 
-use super::cookie;
 use crate::{
-    error::{Denial, Error},
-    http::{Call, Described, Input, nul},
+    base::error::{Denial, Error},
+    platform::http::{Call, Described, Input, nul},
+    web::cookie,
 };
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -2,13 +2,16 @@
 
 use askama::Template;
 
-use super::{
-    Answer, Frame, Visitor, next, page,
-    places::{Place, places},
-};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
+    web::{
+        Answer, Frame, Visitor, next, page,
+        places::{Place, places},
+    },
 };
 
 pub(super) static HOME: Endpoint = page(

@@ -1,11 +1,13 @@
 //! What a visitor may do: asked of what decides on the operation, so that a page offers nothing that would be refused.
 
-use super::Visitor;
 use crate::{
-    access::{AnyOf, Level, Role, Standing},
-    endpoints,
-    error::Error,
-    http::{Imagined, rehearse},
+    api::endpoints,
+    base::error::Error,
+    platform::{
+        access::{AnyOf, Level, Role, Standing},
+        http::{Imagined, rehearse},
+    },
+    web::Visitor,
 };
 
 /// Whether the visitor may do something, and if not, why.
@@ -72,7 +74,7 @@ impl Visitor {
 
     async fn may_request(&self, request: Imagined<'_>) -> Result<May, Error> {
         let rehearsal = rehearse(
-            &self.app,
+            &self.context,
             endpoints::all(),
             self.user.clone().into(),
             request,
@@ -127,7 +129,7 @@ pub(super) fn sentence(needed: Role, held: Role) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Permission::{
+    use crate::platform::access::Permission::{
         MembersRead, MembersWrite, OrganizationAdminWrite, ProjectAdminWrite,
     };
 

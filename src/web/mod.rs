@@ -39,9 +39,12 @@ pub use form::{Form, OpenForm};
 pub use visitor::{Frame, Visitor};
 
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
-    limits::STANDARD,
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
 };
 
 /// How browsers are met.

@@ -1,9 +1,11 @@
 //! What a page's path names, as far as it can be a name at all. Whether it is there, and for whom, operations say.
 
 use crate::{
-    error::Error,
-    http::{Call, Described, Input},
-    ids::{OrgSlug, ProjectRef},
+    base::{
+        error::Error,
+        ids::{OrgSlug, ProjectRef},
+    },
+    platform::http::{Call, Described, Input},
 };
 
 /// An organization.

@@ -3,22 +3,15 @@
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::http::{StatusCode, header};
 
-use super::{
-    Answer, cookie, next, page,
-    sign_in::{self, Newcomer},
-};
 use crate::{
-    access::{Subject, User},
-    accounts::{
-        provider::{
-            Journey, Person, Provider,
-            identities::{self, Known},
-        },
-        sessions::{self, Secret},
+    api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},
+    base::error::Error,
+    platform::{
+        access::{Access, Subject, User, sessions, sessions::Secret},
+        audit::Recorder,
+        http::{Endpoint, Verb, mount},
     },
-    audit::Recorder,
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    web::{Answer, cookie, next, page, sign_in, sign_in::Newcomer},
 };
 
 /// A link, not a form: a form of ours leads nowhere else, and to begin is to do nothing yet.
@@ -44,8 +37,8 @@ const CODE_BYTES_MAX: usize = 4_096;
 
 fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
     newcomer
-        .app
-        .settings
+        .context
+        .api_settings
         .provider
         .as_deref()
         .ok_or(Error::NotFound)
@@ -57,12 +50,15 @@ fn back(newcomer: &Newcomer) -> String {
 
 async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
     let provider = provider(&newcomer)?;
-    let (secret, app) = (Secret::generate(&newcomer.app.entropy), &newcomer.app);
+    let (secret, context) = (
+        Secret::generate(&newcomer.context.entropy),
+        &newcomer.context,
+    );
     let way = provider
         .way(
             &Journey::of(secret.clone()),
             &back(&newcomer),
-            app.clock.ticks(),
+            context.clock.ticks(),
         )
         .await?;
     let set = cookie::set_journey(&secret, next::safe(newcomer.asked("next")), newcomer.peer)?;
@@ -76,7 +72,7 @@ async fn come_back(newcomer: Newcomer) -> Result<Answer, Error> {
 }
 
 async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
-    let (provider, app) = (provider(newcomer)?, &newcomer.app);
+    let (provider, context) = (provider(newcomer)?, &newcomer.context);
     let Some((secret, next)) = &newcomer.journey else {
         return refuse(
             newcomer,
@@ -94,7 +90,7 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
     if code.is_empty() || code.len() > CODE_BYTES_MAX {
         return refuse(newcomer, "The sign-in was not finished there.");
     }
-    let (at, now) = (app.clock.ticks(), app.clock.now());
+    let (at, now) = (context.clock.ticks(), context.clock.now());
     let Some(person) = provider
         .person(&journey, code.to_owned(), &back(newcomer), (at, now))
         .await?
@@ -119,9 +115,9 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
             );
         }
     };
-    let session = Secret::generate(&app.entropy);
+    let session = Secret::generate(&context.entropy);
     sessions::begin(
-        &app.db,
+        &context.db,
         user,
         &session,
         newcomer.address(),
@@ -133,7 +129,7 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
 }
 
 async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Result<Known, Error> {
-    let app = &newcomer.app;
+    let context = &newcomer.context;
     let recorder = |user: &User| {
         Recorder::new(
             user,
@@ -143,7 +139,7 @@ async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Resu
             RETURN.id,
         )
     };
-    identities::find(&app.db, provider, person, app.clock.now(), recorder).await
+    identities::find(&context.db, provider, person, context.clock.now(), recorder).await
 }
 
 fn refuse(newcomer: &Newcomer, why: &str) -> Result<Answer, Error> {

@@ -4,17 +4,14 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{
-    Answer, Form, OpenForm, Visitor, account, page,
-    sign_in::{self, Newcomer},
-};
 use crate::{
-    accounts::{
-        passkeys::{self, Passkeys},
-        sessions::{self, Secret},
+    api::accounts::{passkeys, passkeys::Passkeys},
+    base::error::Error,
+    platform::{
+        access::{Access, sessions, sessions::Secret},
+        http::{Endpoint, Verb, mount},
     },
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    web::{Answer, Form, OpenForm, Visitor, account, page, sign_in, sign_in::Newcomer},
 };
 
 pub(super) static ASK_NEW: Endpoint = page(
@@ -80,22 +77,30 @@ fn here(origin: &str) -> Result<Passkeys, Error> {
 
 async fn ask_new(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     visitor.only_looks();
-    let app = &visitor.app;
+    let context = &visitor.context;
     let challenge = here(&visitor.origin)?
-        .ask_new(&app.db, &app.entropy, &visitor.account, app.clock.now())
+        .ask_new(
+            &context.db,
+            &context.entropy,
+            &visitor.account,
+            context.clock.now(),
+        )
         .await?;
     Answer::json(&challenge)
 }
 
 async fn add(visitor: Visitor, Form(answered): Form<Answered>) -> Result<Answer, Error> {
-    let (app, answer) = (&visitor.app, (answered.challenge, answered.answer.as_str()));
+    let (context, answer) = (
+        &visitor.context,
+        (answered.challenge, answered.answer.as_str()),
+    );
     match here(&visitor.origin)?
         .add(
-            &app.db,
+            &context.db,
             visitor.user.id,
             answer,
             &answered.name,
-            app.clock.now(),
+            context.clock.now(),
         )
         .await
     {
@@ -111,15 +116,15 @@ struct Which {
 }
 
 async fn remove(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
-    passkeys::remove(&visitor.app.db, visitor.user.id, which.id).await?;
+    passkeys::remove(&visitor.context.db, visitor.user.id, which.id).await?;
     Answer::to("/account?done=no-passkey")
 }
 
 async fn ask(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Result<Answer, Error> {
-    let app = &newcomer.app;
+    let context = &newcomer.context;
     Answer::json(
         &here(&newcomer.origin)?
-            .ask(&app.db, &app.entropy, app.clock.now())
+            .ask(&context.db, &context.entropy, context.clock.now())
             .await?,
     )
 }
@@ -128,10 +133,10 @@ async fn sign_in_with(
     newcomer: Newcomer,
     OpenForm(answered): OpenForm<Answered>,
 ) -> Result<Answer, Error> {
-    let (app, now) = (&newcomer.app, newcomer.app.clock.now());
+    let (context, now) = (&newcomer.context, newcomer.context.clock.now());
     let answer = (answered.challenge, answered.answer.as_str());
     let Some(user) = here(&newcomer.origin)?
-        .recognise(&app.db, answer, now)
+        .recognise(&context.db, answer, now)
         .await?
     else {
         let page = sign_in::again(
@@ -140,9 +145,9 @@ async fn sign_in_with(
         )?;
         return Ok(page.status(StatusCode::UNPROCESSABLE_ENTITY));
     };
-    let session = Secret::generate(&app.entropy);
+    let session = Secret::generate(&context.entropy);
     sessions::begin(
-        &app.db,
+        &context.db,
         user,
         &session,
         newcomer.address(),

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{Visitor, words};
-use crate::{error::Error, ids::OrgSlug, projects::Status};
+use crate::{
+    base::{error::Error, ids::OrgSlug},
+    data_plane::projects::Status,
+    web::{Visitor, words},
+};
 
 /// An organization with its projects, by name.
 pub(super) struct Place {

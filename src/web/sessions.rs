@@ -4,14 +4,16 @@ use askama::Template;
 use axum::http::header;
 use serde::Deserialize;
 
-use super::{
-    Answer, Form, Frame, Visitor, cookie, page,
-    words::{self, Moment},
-};
 use crate::{
-    accounts::sessions::{self, Ending, Session},
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::{
+            Access, sessions,
+            sessions::{Ending, Session},
+        },
+        http::{Endpoint, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, cookie, page, words, words::Moment},
 };
 
 pub(super) static LIST: Endpoint = page(
@@ -54,9 +56,9 @@ struct Row {
 }
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let sessions = sessions::list(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         &visitor.secret.digest(),
         now,
@@ -82,10 +84,10 @@ struct Which {
 /// Somebody else's session is as good as none.
 async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
     match sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::One(which.id),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?
     {
@@ -99,10 +101,10 @@ struct Nothing {}
 
 async fn end_all(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::All,
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?;
     Ok(Answer::to("/sign-in?done=everywhere")?

@@ -7,20 +7,22 @@ use axum::http::{HeaderValue, StatusCode, header};
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words};
 use crate::{
-    access::{Subject, User},
-    accounts::{
-        self, links,
-        passkeys::Passkeys,
-        sessions::{self, Ending, Secret},
-        sign_in::{self, Outcome},
+    api::{
+        accounts,
+        accounts::{links, passkeys::Passkeys, sign_in, sign_in::Outcome},
+        context::ApiContext,
     },
-    app::App,
-    audit::Recorder,
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Peer, Verb, mount},
-    ids::UserId,
+    base::{error::Error, ids::UserId},
+    platform::{
+        access::{
+            Access, Subject, User, sessions,
+            sessions::{Ending, Secret},
+        },
+        audit::Recorder,
+        http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
+    },
+    web::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words},
 };
 
 pub(super) static SHOW: Endpoint = page(
@@ -88,7 +90,7 @@ struct SignInLink {
 
 /// Who came to sign in: the browser, and the session it has already.
 pub(super) struct Newcomer {
-    pub(super) app: App,
+    pub(super) context: ApiContext,
     pub(super) peer: Peer,
     pub(super) user_agent: String,
     /// Where they reach this server.
@@ -106,13 +108,13 @@ impl Input for Newcomer {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let app = App::take(call).await?;
+        let context = ApiContext::take(call).await?;
         let user_agent = call
             .headers()
             .get(header::USER_AGENT)
             .and_then(|value| value.to_str().ok());
         Ok(Self {
-            app,
+            context,
             peer: call.peer(),
             user_agent: user_agent.unwrap_or_default().to_owned(),
             origin: call.peer().origin(call.uri(), call.headers()),
@@ -152,17 +154,17 @@ impl Newcomer {
         operation: &'static str,
         next: &str,
     ) -> Result<Answer, Error> {
-        let Self { app, .. } = self;
+        let Self { context, .. } = self;
         if let (Some(before), Some(signed_in)) = (&self.before, &self.signed_in) {
             sessions::end(
-                &app.db,
+                &context.db,
                 signed_in.id,
                 Ending::This(&before.digest()),
-                app.clock.now(),
+                context.clock.now(),
             )
             .await?;
         }
-        let gotrue_id = accounts::by_id(&app.db, user).await?.gotrue_id;
+        let gotrue_id = accounts::by_id(&context.db, user).await?.gotrue_id;
         let user = User {
             id: user,
             gotrue_id,
@@ -179,7 +181,11 @@ impl Newcomer {
             operation,
         );
         recorder
-            .finish(&app.db, StatusCode::SEE_OTHER.as_u16(), app.clock.now())
+            .finish(
+                &context.db,
+                StatusCode::SEE_OTHER.as_u16(),
+                context.clock.now(),
+            )
             .await?;
         Ok(
             Answer::to(next::safe(next))?
@@ -190,7 +196,7 @@ impl Newcomer {
 
 /// The way to the provider, if there is one.
 fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
-    let provider = newcomer.app.settings.provider.as_deref()?;
+    let provider = newcomer.context.api_settings.provider.as_deref()?;
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("next", next)
         .finish();
@@ -257,38 +263,48 @@ async fn submit(
     newcomer: Newcomer,
     OpenForm(form): OpenForm<Credentials>,
 ) -> Result<Answer, Error> {
-    let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
+    let (context, session) = (
+        &newcomer.context,
+        Secret::generate(&newcomer.context.entropy),
+    );
     let Credentials {
         email,
         password,
         next,
     } = form;
-    let now = app.clock.now();
-    let (problem, status, wait) =
-        match sign_in::try_password(&app.db, &email, password, newcomer.address(), now).await? {
-            Outcome::Right(user) => {
-                sessions::begin(
-                    &app.db,
-                    user,
-                    &session,
-                    newcomer.address(),
-                    &newcomer.user_agent,
-                    now,
-                )
-                .await?;
-                return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
-            }
-            Outcome::Wrong => (
-                "Email address and password do not belong together.".to_owned(),
-                StatusCode::UNPROCESSABLE_ENTITY,
-                None,
-            ),
-            Outcome::Held(wait) => (
-                words::held(wait),
-                StatusCode::TOO_MANY_REQUESTS,
-                Some(words::whole_secs(wait)),
-            ),
-        };
+    let now = context.clock.now();
+    let (problem, status, wait) = match sign_in::try_password(
+        &context.db,
+        &email,
+        password,
+        newcomer.address(),
+        now,
+    )
+    .await?
+    {
+        Outcome::Right(user) => {
+            sessions::begin(
+                &context.db,
+                user,
+                &session,
+                newcomer.address(),
+                &newcomer.user_agent,
+                now,
+            )
+            .await?;
+            return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
+        }
+        Outcome::Wrong => (
+            "Email address and password do not belong together.".to_owned(),
+            StatusCode::UNPROCESSABLE_ENTITY,
+            None,
+        ),
+        Outcome::Held(wait) => (
+            words::held(wait),
+            StatusCode::TOO_MANY_REQUESTS,
+            Some(words::whole_secs(wait)),
+        ),
+    };
     let next = next::safe(&next).to_owned();
     let (provider, passkeys) = (provider(&newcomer, &next), newcomer.has_passkeys());
     let page = SignIn {
@@ -309,7 +325,12 @@ async fn submit(
 
 async fn show_link(newcomer: Newcomer) -> Result<Answer, Error> {
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
-    let owner = links::owner(&newcomer.app.db, &link.digest(), newcomer.app.clock.now()).await?;
+    let owner = links::owner(
+        &newcomer.context.db,
+        &link.digest(),
+        newcomer.context.clock.now(),
+    )
+    .await?;
     Answer::page(&SignInLink {
         frame: Frame::anonymous(),
         email: owner.email,
@@ -324,9 +345,19 @@ async fn use_link(
     OpenForm(Nothing {}): OpenForm<Nothing>,
 ) -> Result<Answer, Error> {
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
-    let (app, session) = (&newcomer.app, Secret::generate(&newcomer.app.entropy));
+    let (context, session) = (
+        &newcomer.context,
+        Secret::generate(&newcomer.context.entropy),
+    );
     let browser = (newcomer.address(), newcomer.user_agent.as_str());
-    let user = links::redeem(&app.db, &link.digest(), &session, browser, app.clock.now()).await?;
+    let user = links::redeem(
+        &context.db,
+        &link.digest(),
+        &session,
+        browser,
+        context.clock.now(),
+    )
+    .await?;
     newcomer
         .welcome(user, &session, USE_LINK.id, next::HOME)
         .await
@@ -335,10 +366,10 @@ async fn use_link(
 async fn sign_out(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
     let digest = visitor.secret.digest();
     sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::This(&digest),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?;
     Ok(Answer::to("/sign-in?done=out")?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))

@@ -5,16 +5,17 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{
-    assets::{ASSETS, Assets},
-    cookie,
-};
 use crate::{
-    access::User,
-    accounts::{self, Account, sessions::Secret},
-    app::App,
-    error::{Context, Credential, Error},
-    http::{Asking, Body, Call, Described, Input, Peer, read},
+    api::{accounts, accounts::Account, context::ApiContext},
+    base::error::{Context, Credential, Error},
+    platform::{
+        access::{User, sessions::Secret},
+        http::{Asking, Body, Call, Described, Input, Peer, read},
+    },
+    web::{
+        assets::{ASSETS, Assets},
+        cookie,
+    },
 };
 
 /// Largest answer of an operation that a page reads, in bytes.
@@ -27,7 +28,7 @@ pub struct Visitor {
     /// Their account.
     pub account: Account,
     /// The application.
-    pub app: App,
+    pub context: ApiContext,
     /// Where the request came from.
     pub peer: Peer,
     /// What the session's cookie holds.
@@ -37,17 +38,17 @@ pub struct Visitor {
     path: String,
     done: Option<String>,
     asking: Asking,
-    recorder: Option<std::sync::Arc<crate::audit::Recorder>>,
+    recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
 }
 
 impl Input for Visitor {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (user, app) = (User::take(call).await?, App::take(call).await?);
+        let (user, context) = (User::take(call).await?, ApiContext::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer())
             .ok_or(Error::Unauthenticated(Credential::Missing))?;
-        let account = accounts::by_id(&app.db, user.id).await?;
+        let account = accounts::by_id(&context.db, user.id).await?;
         let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
         let done = query
@@ -61,7 +62,7 @@ impl Input for Visitor {
         Ok(Self {
             user,
             account,
-            app,
+            context,
             peer: call.peer(),
             secret,
             origin,

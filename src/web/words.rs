@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::projects::Status;
+use crate::data_plane::projects::Status;
 
 /// A time, and how long ago that is: what a `<time>` element says.
 pub(super) struct Moment {

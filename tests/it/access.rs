@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::TimeDelta;
-use gantry::{access::Role, listener, organizations, tokens};
+use gantry::{
+    api::{organizations, tokens},
+    platform::{access::Role, notifications},
+};
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
@@ -29,7 +32,7 @@ async fn listening(app: &TestApp, nodes: i64) {
 
 /// Every node has heard what was done so far.
 async fn settled(app: &TestApp) {
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
 }
 
 async fn expect(node: &Node, path: &str, actor: &Actor, status: u16) {
@@ -138,19 +141,19 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
 #[tokio::test]
 async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
     let app = TestApp::new().await;
-    listener::settle(&app.app.db)
+    notifications::settle(&app.app.db)
         .await
         .expect("nobody listens, nobody need answer");
     let (silent, connection) = app.app.db.dedicated("gantry listener").await.unwrap();
     let connected = tokio::spawn(connection);
     silent.batch_execute("listen gantry").await.unwrap();
-    let refused = listener::settle(&app.app.db).await.unwrap_err();
+    let refused = notifications::settle(&app.app.db).await.unwrap_err();
     assert!(
         format!("{refused:?}").contains("half a minute"),
         "{refused:?}"
     );
     // Whoever goes away while others wait is waited for no longer.
-    let settling = listener::settle(&app.app.db);
+    let settling = notifications::settle(&app.app.db);
     tokio::pin!(settling);
     assert!(
         timeout(Duration::from_millis(50), &mut settling)

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gantry::database::{
-    advisors::{Category, advise},
-    session::Target,
+use gantry::{
+    api::database::advisors::{Category, advise},
+    data_plane::database_session::session::Target,
 };
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ mod servers;
 mod stored;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use gantry::ids::ProjectRef;
+use gantry::base::ids::ProjectRef;
 use serde_json::Value;
 
 use crate::support::{Actor, Node, client::Answer};

@@ -3,9 +3,12 @@
 use std::fmt::Write;
 
 use gantry::{
-    access::Role,
-    audit::{Chain, read, verify},
-    organizations::members,
+    api::organizations::members,
+    platform::{
+        access::Role,
+        audit::{Chain, read, verify},
+        tables::Table,
+    },
 };
 use serde_json::{Value, json};
 
@@ -314,7 +317,7 @@ async fn a_log_is_its_organizations_and_can_be_looked_through() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.get(&at(&app, ""))
         .as_(&app.read_only)
         .send()

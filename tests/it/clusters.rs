@@ -15,8 +15,8 @@ use std::{
 };
 
 use gantry::{
-    clock::Entropy,
-    clusters::{
+    base::clock::Entropy,
+    data_plane::clusters::{
         Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed,
         Pace, sandbox_available,
     },

@@ -14,10 +14,12 @@ use std::{
 };
 
 use gantry::{
-    access::Role,
-    endpoints,
-    http::{Access, Endpoint, Tag, Verb},
-    limits::LimitKey,
+    api::endpoints,
+    platform::{
+        access::{Access, Role},
+        http::{Endpoint, Tag, Verb},
+        rate_limits::LimitKey,
+    },
 };
 use serde_json::{Value, json};
 

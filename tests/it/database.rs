@@ -1,6 +1,6 @@
 //! A customer's SQL and migrations through the API, on a real project. What SQL itself may and may not do is in `sql`.
 
-use gantry::ids::ProjectRef;
+use gantry::base::ids::ProjectRef;
 use serde_json::{Value, json};
 
 use crate::support::{

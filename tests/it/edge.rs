@@ -15,12 +15,15 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use gantry::{
     app::Settings,
-    edge::{
-        self, Listeners, Wildcard,
-        upstreams::{Named, Service, Upstreams},
+    base::ids::ProjectRef,
+    data_plane::{
+        service_proxy,
+        service_proxy::{
+            Listeners, Wildcard,
+            upstreams::{Named, Service, Upstreams},
+        },
     },
-    http::Transport,
-    ids::ProjectRef,
+    platform::{http::Transport, tables::Table},
 };
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
@@ -57,13 +60,13 @@ pub(crate) struct Gate {
 impl Gate {
     /// With all services but functions where the echo is.
     pub(crate) async fn new() -> Self {
-        Self::with(|_| None, edge::Options::default()).await
+        Self::with(|_| None, service_proxy::Options::default()).await
     }
 
     /// The same, with the certificate for the projects' domain from elsewhere.
     async fn with(
         wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
-        options: edge::Options,
+        options: service_proxy::Options,
     ) -> Self {
         Self::over(Transport::default(), wildcard, options).await
     }
@@ -72,7 +75,7 @@ impl Gate {
     async fn over(
         transport: Transport,
         wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
-        options: edge::Options,
+        options: service_proxy::Options,
     ) -> Self {
         let (app, echo) = (TestApp::new().await, Echo::start().await);
         let services = Service::ALL
@@ -102,7 +105,7 @@ impl Gate {
             http: vec![http],
             ask: vec![ask],
         };
-        let tasks = edge::listen(&node.app, listeners, Some(wildcard)).unwrap();
+        let tasks = service_proxy::listen(&node.app, listeners, Some(wildcard)).unwrap();
         let project = app.home.project.clone();
         Self {
             app,
@@ -349,9 +352,12 @@ impl Gate {
     /// Says where a service of the project answers, as `gantry upstream set` does on another node.
     async fn point(&self, service: Service, address: SocketAddr) {
         let named: Named = format!("{service}=http://{address}").parse().unwrap();
-        let audit =
-            gantry::audit::Recorder::operator("test", &self.app.app.entropy, "gantry upstream set");
-        edge::overrides::set(
+        let audit = gantry::platform::audit::Recorder::operator(
+            "test",
+            &self.app.app.entropy,
+            "gantry upstream set",
+        );
+        service_proxy::overrides::set(
             &self.app.app.db,
             &self.project,
             service,
@@ -361,7 +367,7 @@ impl Gate {
         )
         .await
         .unwrap();
-        self.node.app.forget("project_upstreams");
+        self.node.app.table_changed(Table::ProjectUpstreams);
     }
 }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    clock::Entropy,
-    clusters::{
-        Engines, Pace,
-        install::{self, Release},
-        registry::{NpmConfig, Registry},
+    base::clock::Entropy,
+    data_plane::{
+        clusters::{
+            Engines, Pace, install,
+            install::Release,
+            registry::{NpmConfig, Registry},
+        },
+        projects::{Status, warm_pool::Wanted},
     },
-    http::Transport,
-    projects::{Status, pool::Wanted},
+    platform::http::Transport,
 };
 use serde_json::json;
 use uuid::Uuid;

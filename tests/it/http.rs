@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use gantry::{
-    endpoints,
-    error::Error,
-    http::{Access, Api, Done, Endpoint, Tag, Transport, Verb, mount},
-    limits::STANDARD,
+    api::endpoints,
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Api, Done, Endpoint, Tag, Transport, Verb, mount},
+        rate_limits::STANDARD,
+    },
     web,
 };
 use serde_json::json;

@@ -4,7 +4,10 @@ use std::{ops::Deref, sync::Arc};
 
 use chrono::SubsecRound;
 use gantry::{
-    access::Role, clock::Clock, ids::ProjectRef, organizations::members, projects::Status,
+    api::organizations::members,
+    base::{clock::Clock, ids::ProjectRef},
+    data_plane::projects::Status,
+    platform::access::Role,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;

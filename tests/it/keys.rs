@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gantry::{app::App, ids::ProjectRef};
+use gantry::{app::App, base::ids::ProjectRef};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -3,10 +3,12 @@
 use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 
 use gantry::{
-    clusters::Observed,
-    http::Transport,
-    ids::ProjectRef,
-    projects::{Status, reconciler},
+    base::ids::ProjectRef,
+    data_plane::{
+        clusters::Observed,
+        projects::{Status, reconciler},
+    },
+    platform::http::Transport,
 };
 use rustix::process::{Signal, kill_process};
 use serde_json::json;

@@ -13,15 +13,19 @@ use std::{
 };
 
 use gantry::{
-    access::{
-        Approval, Caller, Grant, OauthScope, Organization, Permission, Permissions, Project, Reach,
-        Role, Scopes, Standing, Subject, User, decide,
+    api::endpoints,
+    base::{
+        error::{Denial, Error},
+        ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, TokenId, UserId},
     },
-    endpoints,
-    error::{Denial, Error},
-    http::{Access, Asked, Endpoint},
-    ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, TokenId, UserId},
-    limits::LimitKey,
+    platform::{
+        access::{
+            Access, Approval, Asked, Caller, Grant, OauthScope, Organization, Permission,
+            Permissions, Project, Reach, Role, Scopes, Standing, Subject, User, decide,
+        },
+        http::Endpoint,
+        rate_limits::LimitKey,
+    },
 };
 
 /// A request that an operation may decide on: one for each of its cases.

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use gantry::{access::Role, ids::ProjectRef, listener, organizations::members};
+use gantry::{
+    api::organizations::members,
+    base::ids::ProjectRef,
+    platform::{access::Role, notifications},
+};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -341,7 +345,7 @@ async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     assign(
         &app,
         &app.owner,
@@ -381,7 +385,7 @@ async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
     )
     .await
     .unwrap();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     app.get(&app.at("/api-keys"))
         .as_(&app.developer)
         .send()

@@ -14,9 +14,11 @@ use std::{
 
 use chrono::TimeDelta;
 use gantry::{
-    clusters::{Cluster, ClusterError, Provisioner, Result, Running, provisioner::Step},
-    ids::ProjectRef,
-    projects::Status,
+    base::ids::ProjectRef,
+    data_plane::{
+        clusters::{Cluster, ClusterError, Provisioner, Result, Running, provisioner::Step},
+        projects::Status,
+    },
 };
 use parking_lot::Mutex;
 use tokio::{

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::TestApp;
+use gantry::platform::tables::Table;
 
 #[tokio::test]
 async fn as_owner_an_organization_is_created_and_seen() {
@@ -116,7 +117,7 @@ async fn somebody_new_has_an_empty_list() {
         )
         .await
         .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     for path in ["/v1/organizations", "/v1/projects"] {
         assert_eq!(
             app.get(path)

@@ -3,9 +3,11 @@
 use std::{fs, sync::Arc};
 
 use gantry::{
-    clusters::Observed,
-    ids::ProjectRef,
-    projects::{Status, reconciler},
+    base::ids::ProjectRef,
+    data_plane::{
+        clusters::Observed,
+        projects::{Status, reconciler},
+    },
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;

@@ -5,10 +5,12 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    clusters::Observed,
-    http::Transport,
-    ids::ProjectRef,
-    projects::{Status, pool::Wanted},
+    base::ids::ProjectRef,
+    data_plane::{
+        clusters::Observed,
+        projects::{Status, warm_pool::Wanted},
+    },
+    platform::http::Transport,
 };
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;

@@ -16,14 +16,12 @@ use std::{
 };
 
 use gantry::{
-    clock::Entropy,
-    clusters::{Cluster, ControlGroups, Embedded, Pace, ResourceLimits, Resources},
-    http::Transport,
-    ids::ProjectRef,
-    projects::{
-        Status,
-        watchdog::{self, Disk},
+    base::{clock::Entropy, ids::ProjectRef},
+    data_plane::{
+        clusters::{Cluster, ControlGroups, Embedded, Pace, ResourceLimits, Resources},
+        projects::{Status, watchdog, watchdog::Disk},
     },
+    platform::http::Transport,
 };
 use rustix::process::Pid;
 use serde_json::{Value, json};

@@ -8,8 +8,8 @@ mod states;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use gantry::{
-    ids::ProjectRef,
-    router::{self, Tls},
+    base::ids::ProjectRef,
+    data_plane::{postgres_proxy, postgres_proxy::Tls},
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -51,7 +51,7 @@ impl Way {
         let (tls, authority) = Tls::own_authority(app.machine.dir(), "example.test").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = tokio::spawn(router::run(app.app.clone(), listener, Some(tls)));
+        let router = tokio::spawn(postgres_proxy::run(app.app.clone(), listener, Some(tls)));
         Self {
             app,
             project,

@@ -5,11 +5,13 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use gantry::{
     app::Settings,
-    clusters::Observed,
-    http::Transport,
-    ids::ProjectRef,
-    network,
-    projects::{self, Status, idle},
+    base::ids::ProjectRef,
+    data_plane::{
+        clusters::Observed,
+        database_access, projects,
+        projects::{Status, idle},
+    },
+    platform::http::Transport,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -316,7 +318,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     assert!(answers.iter().all(|answer| answer == "4MB"));
     let target = projects::wake(
         &node.app,
-        network::door(&node.app, &project, Ipv4Addr::LOCALHOST.into())
+        database_access::door(&node.app, &project, Ipv4Addr::LOCALHOST.into())
             .await
             .unwrap()
             .unwrap()

@@ -1,10 +1,12 @@
 //! SQL snippets: who sees which, in what order, and a page at a time.
 
 use gantry::{
-    access::Project,
-    ids::ProjectRef,
-    projects,
-    snippets::{self, NewSnippet, SQL_BYTES_MAX, Visibility},
+    api::{
+        projects, snippets,
+        snippets::{NewSnippet, SQL_BYTES_MAX, Visibility},
+    },
+    base::ids::ProjectRef,
+    platform::access::Project,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -14,15 +14,15 @@ use std::{ops::Deref, path::PathBuf, time::Duration};
 
 use chrono::{DateTime, Utc};
 use gantry::{
-    clock::Clock,
-    clusters::{Engine, Engines, ServerSocket},
-    database::{
+    api::database::{
         migrations::{Budget, NewMigration},
         query::{Query, run_query},
-        session::{Limits, Target},
     },
-    error::Error,
-    ids::ProjectRef,
+    base::{clock::Clock, error::Error, ids::ProjectRef},
+    data_plane::{
+        clusters::{Engine, Engines, ServerSocket},
+        database_session::session::{Limits, Target},
+    },
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};

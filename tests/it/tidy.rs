@@ -10,18 +10,18 @@ const LINES_MAX: usize = 600;
 
 /// Where HTTP is known. Everything else can be used, and tested, without it.
 const AXUM: &[&str] = &[
-    "src/http/",
+    "src/platform/http/",
     "src/web/",
     "src/cli/",
-    "src/reference/",
-    "src/app.rs",
-    "src/telemetry.rs",
+    "src/api/reference/",
+    "src/app/mod.rs",
+    "src/platform/telemetry.rs",
 ];
 
 /// Where time may pass by itself, and why no event could be waited for instead.
 const SLEEPS: &[(&str, &str)] = &[
     (
-        "src/accepting.rs",
+        "src/base/net/accept.rs",
         "what hyper asks of a timer is called so",
     ),
     (
@@ -37,61 +37,70 @@ const SLEEPS: &[(&str, &str)] = &[
         "is a function that is refused",
     ),
     (
-        "src/analytics/s3/client.rs",
+        "src/base/object_store/client.rs",
         "a pause before a request is made again",
     ),
     (
-        "src/clusters/resources/cgroup.rs",
+        "src/data_plane/clusters/resources/cgroup.rs",
         "nothing announces that a control group is empty",
     ),
     (
-        "src/clusters/control.rs",
+        "src/data_plane/clusters/control.rs",
         "a pause before a server that keeps ending is started again",
     ),
     (
-        "src/db/heartbeat.rs",
+        "src/base/db/heartbeat.rs",
         "the database is asked every so often whether it is there",
     ),
     (
-        "src/clusters/server.rs",
+        "src/data_plane/clusters/server.rs",
         "nothing announces that a server became ready",
     ),
-    ("src/database/stop.rs", "the grace itself is a time"),
     (
-        "src/router/connection.rs",
+        "src/data_plane/database_session/stop.rs",
+        "the grace itself is a time",
+    ),
+    (
+        "src/data_plane/postgres_proxy/connection.rs",
         "nothing announces room in a server's queue",
     ),
     (
-        "src/network/login_roles.rs",
+        "src/data_plane/database_access/login_roles.rs",
         "roles go when their time is over",
     ),
     (
-        "src/limits/snapshot.rs",
+        "src/platform/rate_limits/snapshot.rs",
         "counters are saved every so often",
     ),
     (
-        "src/listener.rs",
+        "src/platform/notifications.rs",
         "the pause before a lost connection is made again",
     ),
     (
-        "src/limits/overrides.rs",
+        "src/platform/rate_limits/overrides.rs",
         "a pause before a failed reading is tried again",
     ),
     (
-        "src/limits/postgres.rs",
+        "src/platform/rate_limits/postgres.rs",
         "a pause before a connection is made again; dead counters are looked for now and then",
     ),
     (
-        "src/limits/redis.rs",
+        "src/platform/rate_limits/redis.rs",
         "a pause before a connection is made again",
     ),
-    ("src/limits/shared.rs", "heartbeats are sent every so often"),
     (
-        "src/projects/lease.rs",
+        "src/platform/rate_limits/shared.rs",
+        "heartbeats are sent every so often",
+    ),
+    (
+        "src/data_plane/projects/lease.rs",
         "a lease is renewed, and looked for, every so often",
     ),
-    ("src/tokens/last_used.rs", "uses are gathered for a time"),
-    ("src/tokens/usage.rs", "calls are gathered for a time"),
+    (
+        "src/platform/access/last_used.rs",
+        "uses are gathered for a time",
+    ),
+    ("src/api/tokens/usage.rs", "calls are gathered for a time"),
     (
         "tests/it/access.rs",
         "nothing here hears another node's notification arrive",
@@ -155,7 +164,10 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("src/cli/engine.rs", "npm's configuration stands there"),
     ("src/cli/limits.rs", "sudo says who the person is"),
-    ("src/clusters/engine.rs", "PATH says where programs are"),
+    (
+        "src/data_plane/clusters/engine.rs",
+        "PATH says where programs are",
+    ),
 ];
 
 struct Source {
@@ -291,11 +303,11 @@ fn only_the_guard_reads_credentials() {
         &["AUTHORIZATION", "\"authorization\"", "\"Authorization\""],
         // The last two write them, into requests of their own.
         &[
-            "src/http/guard.rs",
-            "src/edge/gate.rs",
-            "src/edge/request.rs",
-            "src/analytics/s3/client.rs",
-            "src/clusters/registry.rs",
+            "src/platform/http/guard.rs",
+            "src/data_plane/service_proxy/gate.rs",
+            "src/data_plane/service_proxy/request.rs",
+            "src/base/object_store/client.rs",
+            "src/data_plane/clusters/registry.rs",
         ],
     ));
 }
@@ -306,9 +318,9 @@ fn only_the_guard_reads_credentials() {
 fn only_one_file_connects_to_servers_of_projects() {
     // The control cluster's socket is in a folder that no tenant can write; the operator's socket is Gantry's own.
     let others = [
-        "src/clusters/socket.rs",
-        "src/clusters/control.rs",
-        "src/operator.rs",
+        "src/data_plane/clusters/socket.rs",
+        "src/data_plane/clusters/control.rs",
+        "src/app/operator_api.rs",
         "src/cli/",
     ];
     no_breach(&mentions(
@@ -329,7 +341,10 @@ fn only_one_file_reads_cookies() {
     no_breach(&mentions(
         &in_src(),
         &["header::COOKIE"],
-        &["src/web/cookie.rs", "src/edge/request.rs"],
+        &[
+            "src/web/cookie.rs",
+            "src/data_plane/service_proxy/request.rs",
+        ],
     ));
 }
 
@@ -400,28 +415,65 @@ fn every_document_has_one_title() {
     no_breach(&breaches.collect::<Vec<_>>());
 }
 
+/// Returns the reason why a decision record does not follow the template of `docs/decisions/README.md`.
+fn decision_breach(name: &str, text: &str) -> Option<String> {
+    let number = name.get(..4).unwrap_or_default();
+    if number.len() != 4 || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(format!(
+            "{name}: the file name does not start with a number"
+        ));
+    }
+    let headings = headings(text);
+    let titled = headings
+        .first()
+        .is_some_and(|title| title.starts_with(&format!("# {number}. ")));
+    let status = text.lines().find_map(|line| line.strip_prefix("Status: "));
+    let dated = status.is_some_and(|line| line.contains(" · Date: 20"));
+    if !titled || !dated {
+        return Some(format!(
+            "{name}: lacks `# {number}. Title` or `Status: … · Date: YYYY-MM-DD`"
+        ));
+    }
+    let superseded = status.is_some_and(|line| line.starts_with("superseded by "));
+    let complete = ["## Context", "## Decision", "## Consequences"]
+        .iter()
+        .all(|section| headings.contains(section));
+    if !superseded && !complete {
+        return Some(format!(
+            "{name}: lacks one of the sections Context, Decision, Consequences"
+        ));
+    }
+    None
+}
+
 #[test]
-fn every_decision_says_why_and_at_what_cost() {
-    let breaches = sources(&["docs/decisions"], ".md")
-        .into_iter()
-        .filter_map(|file| {
-            let number = file.name.rsplit('/').next()?.get(..4)?.to_owned();
-            let headings = headings(&file.text);
-            let title = headings
-                .first()
-                .is_some_and(|title| title.starts_with(&format!("# {number}. ")));
-            let numbered = number.bytes().all(|byte| byte.is_ascii_digit());
-            let complete = ["## Context", "## Decision", "## Cost"]
-                .iter()
-                .all(|section| headings.contains(section));
-            (!(numbered && title && complete)).then(|| {
-                format!(
-                    "{}: wants `# {number}. Title` and the sections Context, Decision, Cost",
-                    file.name
-                )
-            })
-        });
-    no_breach(&breaches.collect::<Vec<_>>());
+fn decision_records_follow_the_template() {
+    let mut breaches = Vec::new();
+    for file in sources(&["docs/decisions"], ".md") {
+        let name = file.name.rsplit('/').next().unwrap_or_default();
+        if name == "README.md" {
+            continue;
+        }
+        breaches.extend(decision_breach(name, &file.text));
+    }
+    no_breach(&breaches);
+}
+
+#[test]
+fn decision_index_lists_every_record() {
+    let files = sources(&["docs/decisions"], ".md");
+    let index = files
+        .iter()
+        .find(|file| file.name.ends_with("README.md"))
+        .expect("docs/decisions has an index");
+    let mut breaches = Vec::new();
+    for file in &files {
+        let name = file.name.rsplit('/').next().unwrap_or_default();
+        if name != "README.md" && !index.text.contains(&format!("]({name})")) {
+            breaches.push(format!("{name}: missing in docs/decisions/README.md"));
+        }
+    }
+    no_breach(&breaches);
 }
 
 #[test]

@@ -2,12 +2,18 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
-    access::{Grant, Permission, Permissions, Reach, Role},
-    ids::{ProjectRef, TokenId},
-    listener, organizations,
-    tokens::{
-        self,
-        scoped::{self, Draft, Resources},
+    api::{
+        organizations, tokens,
+        tokens::{
+            scoped,
+            scoped::{Draft, Resources},
+        },
+    },
+    base::ids::{ProjectRef, TokenId},
+    platform::{
+        access::{Grant, Permission, Permissions, Reach, Role},
+        notifications,
+        tables::Table,
     },
 };
 use serde_json::{Value, json};
@@ -159,7 +165,7 @@ async fn a_token_can_do_no_more_than_its_owner() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.delete(&app.at(""))
         .token(&token)
         .send()
@@ -175,7 +181,7 @@ async fn a_token_can_do_no_more_than_its_owner() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     app.get(&app.at("/api-keys"))
         .token(&token)
         .send()
@@ -265,7 +271,7 @@ async fn a_project_that_moves_is_out_of_reach() {
         )
         .await
         .unwrap();
-    app.app.forget("projects");
+    app.app.table_changed(Table::Projects);
     app.get(&app.at("")).token(&token).send().await.expect(404);
     app.get(&app.at(""))
         .as_(&app.owner)
@@ -380,7 +386,7 @@ async fn lists_show_what_the_token_reaches_whoever_asked_before() {
         ),
     ];
     for first in 0..kinds.len() {
-        app.app.forget("projects");
+        app.app.table_changed(Table::Projects);
         for n in 0..2 * kinds.len() {
             let (token, expected, slugs) = &kinds[(first + n) % kinds.len()];
             assert_eq!(
@@ -724,7 +730,7 @@ async fn a_scoped_token_is_listed_revoked_and_never_changed() {
     tokens::revoke(&app.app.db, id, app.app.clock.now(), None)
         .await
         .unwrap();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     app.get(&app.at("")).token(&token).send().await.expect(401);
 }
 
@@ -768,7 +774,7 @@ fn a_reach_has_the_name_that_is_stored() {
         (Reach::Organizations(Vec::new()), "organizations"),
         (
             Reach::Projects {
-                organization: gantry::ids::OrganizationId(1),
+                organization: gantry::base::ids::OrganizationId(1),
                 projects: Vec::new(),
             },
             "projects",

@@ -1,6 +1,6 @@
 //! Types generated from a project's catalog. Whether TypeScript agrees with them is in `tests/clients`.
 
-use gantry::database::{catalog::Catalog, openapi, typescript::generate};
+use gantry::api::database::{catalog::Catalog, openapi, typescript::generate};
 use serde_json::json;
 
 use crate::{

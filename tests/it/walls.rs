@@ -14,13 +14,12 @@ use std::{
 };
 
 use gantry::{
-    clusters::{ClusterError, Engines, sandbox_available},
-    database::{
-        query::{Query, run_query},
-        session::Target,
+    api::database::query::{Query, run_query},
+    base::{error::Error, ids::ProjectRef},
+    data_plane::{
+        clusters::{ClusterError, Engines, sandbox_available},
+        database_session::session::Target,
     },
-    error::Error,
-    ids::ProjectRef,
 };
 use tokio::time::timeout;
 

@@ -10,7 +10,10 @@ mod projects;
 mod signing_in;
 mod tokens;
 
-use gantry::accounts::{links, sessions::Secret};
+use gantry::{
+    api::accounts::links,
+    platform::{access::sessions::Secret, tables::Table},
+};
 
 use self::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::TestApp;
@@ -39,7 +42,7 @@ async fn the_first_page_shows_what_is_the_visitors() {
         )
         .await
         .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     browser
         .get("/projects")
         .await

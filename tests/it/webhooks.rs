@@ -1,6 +1,6 @@
 //! Database webhooks, enabled in a real project.
 
-use gantry::{database::webhooks, error::Error};
+use gantry::{api::database::webhooks, base::error::Error};
 use serde_json::json;
 
 use crate::{

@@ -6,22 +6,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{
-    super::{
+use super::{words, words::Line};
+use crate::{
+    api::oauth::applications::{
+        Selection,
+        operations::{CreatedSecret, Detail, Shown},
+        secrets::Secret,
+    },
+    base::{error::Error, ids::OrgSlug},
+    platform::{
+        access::{Access, OauthScope, Role},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
+    },
+    web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
         words::Moment,
-    },
-    words::{self, Line},
-};
-use crate::{
-    access::{OauthScope, Role},
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::OrgSlug,
-    oauth::applications::{
-        Selection,
-        api::{CreatedSecret, Detail, Shown},
-        secrets::Secret,
     },
 };
 
@@ -358,7 +357,7 @@ async fn filled(
     let path = named.operation("")?;
     let detail: Detail = visitor.get(&path).await?;
     let may = visitor.may("PATCH", &path).await?;
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let row = |secret: Secret| SecretRow {
         made: Moment::new(secret.created_at, now),
         used: secret.last_used_at.map(|at| Moment::new(at, now)),

@@ -5,17 +5,18 @@ use axum::http::Method;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
-use super::{
-    super::{
+use super::{words, words::Line};
+use crate::{
+    api::oauth::grants::Authorization,
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
+    web::{
         Answer, Form, Frame, Visitor, page,
         words::{Moment, count},
     },
-    words::{self, Line},
-};
-use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    oauth::grants::Authorization,
 };
 
 pub(in crate::web) static APPROVED: Endpoint = page(
@@ -69,7 +70,7 @@ impl Row {
 }
 
 async fn approved(visitor: Visitor) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let rows: Vec<Authorization> = visitor.get("/v1/oauth/authorizations").await?;
     Answer::page(&Approved {
         frame: visitor.frame(),

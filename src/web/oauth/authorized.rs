@@ -6,17 +6,18 @@ use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{
-    super::{
+use super::approved::Row;
+use crate::{
+    api::oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
+    web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
         words::count,
     },
-    approved::Row,
-};
-use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    oauth::grants::{Approver, Authorization, LIST_MAX, MemberAuthorization},
 };
 
 const PAGE: &str = "/organizations/{organization}/authorized";
@@ -91,7 +92,7 @@ async fn authorized(
     } else {
         Vec::new()
     };
-    let (frame, now) = (visitor.frame(), visitor.app.clock.now());
+    let (frame, now) = (visitor.frame(), visitor.context.clock.now());
     let cut = i64::try_from(found.len()).is_ok_and(|found| found >= LIST_MAX);
     let mut groups: Vec<Group> = Vec::new();
     for MemberAuthorization {

@@ -7,28 +7,31 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    super::{
+use super::{words, words::Line};
+use crate::{
+    api::{
+        oauth,
+        oauth::{
+            applications::Selection,
+            redirect, requests,
+            requests::{
+                Request,
+                operations::{Answer as Told, AuthId, Shown},
+            },
+        },
+    },
+    base::{
+        error::Error,
+        ids::{OrgSlug, ProjectRef},
+    },
+    platform::{
+        access::{Access, Role, sessions, sessions::Ending},
+        http::{Call, Described, Endpoint, Input, Query, Verb, mount},
+    },
+    web::{
         Answer, Form, Frame, Visitor, cookie, next, page,
         places::{Place, places},
         words::Moment,
-    },
-    words::{self, Line},
-};
-use crate::{
-    access::Role,
-    accounts::sessions::{self, Ending},
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
-    ids::{OrgSlug, ProjectRef},
-    oauth::{
-        self,
-        applications::Selection,
-        redirect,
-        requests::{
-            self, Request,
-            api::{Answer as Told, AuthId, Shown},
-        },
     },
 };
 
@@ -164,10 +167,10 @@ async fn ask(
 /// The request, if this browser session is the one that opened it first.
 async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
     match requests::open(
-        &visitor.app.db,
+        &visitor.context.db,
         id,
         &visitor.secret.digest(),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await
     {
@@ -320,7 +323,7 @@ async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<An
         lines: words::lines(asks.scopes.iter().map(String::as_str), role),
         left: Moment::new(
             asks.expires_at,
-            visitor.app.clock.now() - TimeDelta::seconds(59),
+            visitor.context.clock.now() - TimeDelta::seconds(59),
         ),
         asks,
         places,
@@ -415,12 +418,12 @@ fn away(page: &str, told: Result<Told, Error>) -> Result<Answer, Error> {
 /// Gives the request free for whoever signs in next, and signs out.
 async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, Error> {
     let digest = visitor.secret.digest();
-    requests::release(&visitor.app.db, which.auth_id, &digest).await?;
+    requests::release(&visitor.context.db, which.auth_id, &digest).await?;
     sessions::end(
-        &visitor.app.db,
+        &visitor.context.db,
         visitor.user.id,
         Ending::This(&digest),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     )
     .await?;
     let back = next::sign_in(&format!(

@@ -1,8 +1,8 @@
 //! Scopes as people understand them.
 
 use crate::{
-    access::{OauthScope, Role},
-    endpoints,
+    api::endpoints,
+    platform::access::{OauthScope, Role},
 };
 
 /// What a scope lets an application do.

@@ -8,9 +8,11 @@ use serde_json::json;
 
 use super::{OnProject, label};
 use crate::{
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::OrgSlug,
+    base::{error::Error, ids::OrgSlug},
+    platform::{
+        access::Access,
+        http::{Call, Described, Endpoint, Input, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
 
@@ -69,7 +71,7 @@ struct Offer {
 }
 
 async fn offer(visitor: Visitor, Shown(token): Shown) -> Result<Answer, Error> {
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let offered = match visitor
         .ask::<Offered>(
             Method::POST,

@@ -10,11 +10,16 @@ use serde_json::value::RawValue;
 
 use super::Head;
 use crate::{
-    audit::{Entry, read::EXPORT_MAX},
-    endpoints,
-    error::{Context, Error},
-    http::{Access, Endpoint, Query, Verb, mount},
-    ids::OrgSlug,
+    api::endpoints,
+    base::{
+        error::{Context, Error},
+        ids::OrgSlug,
+    },
+    platform::{
+        access::Access,
+        audit::{Entry, read::EXPORT_MAX},
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
 };
 
@@ -193,7 +198,7 @@ async fn log(
     let head = Head::of(&visitor, slug).await?;
     let (path, now) = (
         format!("/v1/organizations/{}/audit", head.slug),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     );
     let may = visitor.may("GET", &path).await?;
     let frame = visitor.frame();

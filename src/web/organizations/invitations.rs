@@ -9,16 +9,14 @@ use serde_json::{Value, json};
 
 use super::{Choice, Head, OnProject, choices, label};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::OrgSlug,
+    base::{error::Error, ids::OrgSlug},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{
-        Answer, Form, Frame, Visitor,
-        may::May,
-        named::InOrganization,
-        page,
-        places::{self, Project},
-        words::Moment,
+        Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
+        places::Project, words::Moment,
     },
 };
 
@@ -145,7 +143,7 @@ async fn show(
     let head = Head::of(visitor, slug).await?;
     let (path, now) = (
         format!("/v1/organizations/{}/invitations", head.slug),
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
     );
     let may_see = visitor.may("GET", &path).await?;
     let open: Vec<Invitation> = if may_see.yes() {
@@ -252,7 +250,7 @@ async fn invite(
         head,
         email: made.email,
         link,
-        ends: Moment::new(made.expires_at, visitor.app.clock.now()),
+        ends: Moment::new(made.expires_at, visitor.context.clock.now()),
     })
 }
 

@@ -8,16 +8,14 @@ use uuid::Uuid;
 
 use super::{Choice, Head, Listed, Member, choices};
 use crate::{
-    access::Role,
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::OrgSlug,
+    base::{error::Error, ids::OrgSlug},
+    platform::{
+        access::{Access, Role},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
+    },
     web::{
-        Answer, Form, Frame, Visitor,
-        may::May,
-        named::InOrganization,
-        page,
-        places::{self, Project},
+        Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
+        places::Project,
     },
 };
 

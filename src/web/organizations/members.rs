@@ -7,8 +7,11 @@ use uuid::Uuid;
 
 use super::{Head, Listed, Member};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, may::May, named::InOrganization, page},
 };
 

@@ -15,8 +15,11 @@ pub(super) use self::{
     member::{ASK_REMOVE, GIVE_ROLE, MEMBER, REMOVE},
     members::MEMBERS,
 };
-use super::{Visitor, words};
-use crate::{access::Role, error::Error, ids::OrgSlug};
+use crate::{
+    base::{error::Error, ids::OrgSlug},
+    platform::access::Role,
+    web::{Visitor, words},
+};
 
 /// What every page of an organization has at its top.
 pub(super) struct Head {

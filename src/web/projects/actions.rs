@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use super::{Detail, show};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::ProjectRef,
+    base::{error::Error, ids::ProjectRef},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page},
 };
 
@@ -17,7 +19,7 @@ use crate::{
 const fn question(
     id: &'static str,
     path: &'static str,
-    handler: fn() -> crate::http::Mounted,
+    handler: fn() -> crate::platform::http::Mounted,
 ) -> Endpoint {
     page(id, "Really?", Verb::Get, path, Access::Caller, handler)
 }

@@ -5,8 +5,11 @@ use serde::Deserialize;
 
 use super::Detail;
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 

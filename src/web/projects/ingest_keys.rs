@@ -7,10 +7,12 @@ use serde_json::json;
 
 use super::Detail;
 use crate::{
-    analytics::keys::{Key, api::CreatedKey},
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::ProjectRef,
+    api::logs::keys::{Key, operations::CreatedKey},
+    base::{error::Error, ids::ProjectRef},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 
@@ -76,7 +78,7 @@ async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> 
     } else {
         Vec::new()
     };
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let row = |key: Key| Row {
         made: Moment::new(key.created_at, now),
         used: key.last_used_at.map(|at| Moment::new(at, now)),

@@ -11,8 +11,11 @@ use serde_json::Value;
 
 use super::Detail;
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 
@@ -218,7 +221,7 @@ async fn logs(
     if page.hidden.is_some() {
         return Answer::page(&page);
     }
-    let end = visitor.app.clock.now();
+    let end = visitor.context.clock.now();
     let time = |at: chrono::DateTime<chrono::Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("sql", &page.sql)

@@ -20,8 +20,11 @@ pub(super) use self::{
     show::{KEYS, SHOW},
     usage::USAGE,
 };
-use super::{Visitor, words};
-use crate::{error::Error, ids::ProjectRef, projects::Status};
+use crate::{
+    base::{error::Error, ids::ProjectRef},
+    data_plane::projects::Status,
+    web::{Visitor, words},
+};
 
 /// A project, as its operation shows it.
 #[derive(Deserialize)]

@@ -7,14 +7,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    clock::Entropy,
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
-    ids::ProjectRef,
-    web::{
-        Answer, Form, Frame, Visitor, page,
-        places::{self, Organization},
+    base::{clock::Entropy, error::Error, ids::ProjectRef},
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
     },
+    web::{Answer, Form, Frame, Visitor, page, places, places::Organization},
 };
 
 pub(in crate::web) static NEW: Endpoint = page(
@@ -103,7 +101,7 @@ struct Where {
 }
 
 async fn new(visitor: Visitor, Query(place): Query<Where>) -> Result<Answer, Error> {
-    let password = suggestion(&visitor.app.entropy);
+    let password = suggestion(&visitor.context.entropy);
     let wanted = Wanted {
         name: String::new(),
         organization: place.organization.unwrap_or_default(),

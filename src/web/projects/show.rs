@@ -5,10 +5,12 @@ use serde::Deserialize;
 
 use super::{Detail, hostname::Hostname};
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Verb, mount},
-    ids::ProjectRef,
-    projects::{Command, Status},
+    base::{error::Error, ids::ProjectRef},
+    data_plane::projects::{Command, Status},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
     web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
 };
 
@@ -138,7 +140,7 @@ pub(super) async fn load(
         .may_query("GET", &at("/api-keys"), "reveal=true")
         .await?;
     let may = visitor.may("DELETE", &at("")).await?;
-    let created = Moment::new(project.created_at, visitor.app.clock.now());
+    let created = Moment::new(project.created_at, visitor.context.clock.now());
     let mut page = Page {
         frame: visitor.frame(),
         created,

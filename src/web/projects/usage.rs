@@ -9,8 +9,11 @@ use serde::Deserialize;
 
 use super::Detail;
 use crate::{
-    error::Error,
-    http::{Access, Endpoint, Query, Verb, mount},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Endpoint, Query, Verb, mount},
+    },
     web::{Answer, Frame, Visitor, named::InProject, page},
 };
 

@@ -1,6 +1,6 @@
 //! The permissions as people choose them: in groups, by what they are about, with what can go wrong.
 
-use crate::access::{Level, Permission as P, Role};
+use crate::platform::access::{Level, Permission as P, Role};
 
 /// A group of rows.
 pub(super) struct Group {

@@ -13,13 +13,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub(super) use self::new::{CREATE, DRAFT, NEW, REVIEW};
-use super::{Answer, Form, Frame, Visitor, page, words::Moment};
 use crate::{
-    access::{AnyOf, Permission},
-    endpoints,
-    error::Error,
-    http::{Access, Call, Described, Endpoint, Input, Verb, mount},
-    ids::TokenId,
+    api::endpoints,
+    base::{error::Error, ids::TokenId},
+    platform::{
+        access::{Access, AnyOf, Permission},
+        http::{Call, Described, Endpoint, Input, Verb, mount},
+    },
+    web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
 
 pub(super) static LIST: Endpoint = page(
@@ -146,7 +147,7 @@ struct Tokens {
 
 async fn list(visitor: Visitor) -> Result<Answer, Error> {
     let (now, tokens) = (
-        visitor.app.clock.now(),
+        visitor.context.clock.now(),
         visitor.get::<Vec<Token>>("/v1/tokens").await?,
     );
     let mut rows: Vec<_> = tokens
@@ -227,7 +228,7 @@ async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let example = format!("{}{path}", visitor.origin);
     let (frame, row) = (
         visitor.frame().of("/account/tokens/one"),
-        Row::new(token, visitor.app.clock.now()),
+        Row::new(token, visitor.context.clock.now()),
     );
     Answer::page(&Detail {
         frame,
@@ -274,7 +275,7 @@ struct Question {
 
 async fn ask_revoke(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     let token = visitor.get(&format!("/v1/tokens/{id}")).await?;
-    let row = Row::new(token, visitor.app.clock.now());
+    let row = Row::new(token, visitor.context.clock.now());
     Answer::page(&Question {
         frame: visitor.frame().of("/account/tokens/one"),
         row,

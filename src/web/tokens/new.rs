@@ -8,20 +8,22 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    super::{
-        Answer, Form, Frame, Visitor, page,
-        places::{Place, places},
-        words::Moment,
-    },
     Made,
     catalogue::{GROUPS, Group, Row},
     store,
     wanted::{Wanted, Wrong},
 };
 use crate::{
-    access::Role,
-    error::{Context, Error},
-    http::{Access, Call, Described, Endpoint, Input, Query, Verb, mount},
+    base::error::{Context, Error},
+    platform::{
+        access::{Access, Role},
+        http::{Call, Described, Endpoint, Input, Query, Verb, mount},
+    },
+    web::{
+        Answer, Form, Frame, Visitor, page,
+        places::{Place, places},
+        words::Moment,
+    },
 };
 
 pub(in crate::web) static NEW: Endpoint = page(
@@ -204,7 +206,7 @@ async fn show(
     let role = role(visitor, &places, &wanted).await?;
     let (frame, last_day) = (
         visitor.frame().of("/account/tokens/new"),
-        Wanted::last_day(visitor.app.clock.now()),
+        Wanted::last_day(visitor.context.clock.now()),
     );
     Ok(Answer::page(&NewToken {
         frame,
@@ -255,7 +257,7 @@ async fn fill_in(
         }
         return show(&visitor, StatusCode::OK, wanted, Wrong::default()).await;
     }
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     if let Err(wrong) = wanted.check(now) {
         return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wanted, *wrong).await;
     }
@@ -333,7 +335,7 @@ impl Granted {
 /// What would be made.
 async fn review(visitor: Visitor, Draft(draft): Draft) -> Result<Answer, Error> {
     let wanted: Wanted = read(store::look(&visitor, draft).await?)?;
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let ends = Moment::new(wanted.ends(now).ok_or(Error::NotFound)?, now);
     let places = Places::of(&visitor).await?;
     let role = role(&visitor, &places, &wanted).await?;
@@ -387,7 +389,7 @@ async fn create(
     Draft(draft): Draft,
 ) -> Result<Answer, Error> {
     let wanted: Wanted = read(store::take(&visitor, draft).await?)?;
-    let now = visitor.app.clock.now();
+    let now = visitor.context.clock.now();
     let mut body = wanted.draft();
     (body["name"], body["expires_at"]) = (wanted.name.trim().into(), json!(wanted.ends(now)));
     let made: Made = match visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await {

@@ -5,10 +5,12 @@ use secrecy::SecretString;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::super::Visitor;
 use crate::{
-    error::{Context, Error},
-    ids::TokenId,
+    base::{
+        error::{Context, Error},
+        ids::TokenId,
+    },
+    web::Visitor,
 };
 
 /// How long a draft can be gone on with.
@@ -32,7 +34,7 @@ pub(super) async fn keep(
             bytes_max: DRAFT_BYTES_MAX,
         });
     }
-    let (db, id) = (&visitor.app.db, visitor.app.entropy.uuid());
+    let (db, id) = (&visitor.context.db, visitor.context.entropy.uuid());
     let sql = "delete from token_drafts where created_at <= $2 or (user_id = $1 and id not in \
                (select id from token_drafts where user_id = $1 order by created_at desc limit $3))";
     db.query(
@@ -64,9 +66,9 @@ pub(super) async fn take(visitor: &Visitor, id: Uuid) -> Result<Value, Error> {
 }
 
 async fn draft(visitor: &Visitor, sql: &'static str, id: Uuid) -> Result<Value, Error> {
-    let since = visitor.app.clock.now() - DRAFT_LIFE;
+    let since = visitor.context.clock.now() - DRAFT_LIFE;
     let rows = visitor
-        .app
+        .context
         .db
         .query(sql, &[&id, &visitor.user.id.0, &since])
         .await
@@ -82,15 +84,16 @@ pub(super) async fn hide(
     secret: &SecretString,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let app = &visitor.app;
-    let sealed = app
+    let context = &visitor.context;
+    let sealed = context
         .settings
         .sealing
-        .seal(&app.entropy, &place(token), secret)?;
+        .seal(&context.entropy, &place(token), secret)?;
     let sql = "with old as (delete from token_reveals where created_at <= $5) \
                insert into token_reveals (token_id, session, sealed, created_at) values ($1, $2, $3, $4)";
     let session = visitor.secret.digest();
-    app.db
+    context
+        .db
         .query(
             sql,
             &[
@@ -111,16 +114,16 @@ pub(super) async fn reveal(
     visitor: &Visitor,
     token: TokenId,
 ) -> Result<Option<SecretString>, Error> {
-    let app = &visitor.app;
+    let context = &visitor.context;
     let sql = "delete from token_reveals where token_id = $1 and session = $2 and created_at > $3 returning sealed";
-    let (session, since) = (visitor.secret.digest(), app.clock.now() - REVEAL_LIFE);
-    let rows = app
+    let (session, since) = (visitor.secret.digest(), context.clock.now() - REVEAL_LIFE);
+    let rows = context
         .db
         .query(sql, &[&token.0, &session.as_bytes(), &since])
         .await
         .context("showing a new token")?;
     rows.first()
-        .map(|row| app.settings.sealing.open(&place(token), row.get(0)))
+        .map(|row| context.settings.sealing.open(&place(token), row.get(0)))
         .transpose()
 }
 

@@ -6,11 +6,10 @@ use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::catalogue::{self, Row};
+use super::{catalogue, catalogue::Row};
 use crate::{
-    access::{Permission, Reach, Role},
-    ids::OrganizationId,
-    names,
+    base::{ids::OrganizationId, names},
+    platform::access::{Permission, Reach, Role},
 };
 
 /// Before the name of a row, the field that says its level.

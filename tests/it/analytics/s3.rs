@@ -4,9 +4,9 @@ use std::{sync::mpsc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
-use gantry::{
-    analytics::s3::{Patience, Place, S3},
+use gantry::base::{
     clock::{Clock, Entropy},
+    object_store::{Patience, Place, S3},
 };
 use gantry_logs::object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gantry::{clock::Clock, ids::ProjectRef, projects::Status};
+use gantry::{
+    base::{clock::Clock, ids::ProjectRef},
+    data_plane::projects::Status,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 

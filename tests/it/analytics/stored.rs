@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use gantry::http::Transport;
+use gantry::platform::http::Transport;
 use gantry_logs::{
     Dialect, Logs, Question,
     engine::Bounds,

@@ -4,7 +4,7 @@ use super::{Findings, built, call, callable, spellings};
 use crate::support::{TestApp, client::Call, document::DOCUMENT};
 
 /// Whether the document says that the operation reads JSON.
-fn reads_json(endpoint: &gantry::http::Endpoint) -> bool {
+fn reads_json(endpoint: &gantry::platform::http::Endpoint) -> bool {
     let method = endpoint.method.name().to_lowercase();
     !DOCUMENT["paths"][endpoint.path][method]["requestBody"]["content"]["application/json"]
         .is_null()
@@ -92,7 +92,7 @@ async fn strangers_and_nobody_do_not_learn_what_an_operation_reads() {
 async fn two_authorization_fields_are_refused_by_every_operation() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
-    for endpoint in gantry::endpoints::all().iter().copied() {
+    for endpoint in gantry::api::endpoints::all().iter().copied() {
         for spelling in spellings(endpoint) {
             let request = call(&app, endpoint, spelling, &app.home);
             let (first, second) = (format!("Bearer {}", app.owner.token), "Basic eDp5");

@@ -1,6 +1,6 @@
 //! How often: every operation is called until it refuses, and again when its window has ended.
 
-use gantry::http::Endpoint;
+use gantry::platform::http::Endpoint;
 
 use super::{Findings, call, callable, is_public, names_subject, spellings};
 use crate::support::{

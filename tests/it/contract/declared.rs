@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gantry::{
-    endpoints,
-    http::{Access, Links, Tag, asked_for, document, placeholders},
-    limits::{LimitKey, Window},
+    api::endpoints,
+    platform::{
+        access::Access,
+        http::{Links, Tag, asked_for, document, placeholders},
+        rate_limits::{LimitKey, Window},
+    },
 };
 use serde_json::Value;
 
@@ -84,7 +87,7 @@ fn what_is_built_answers_the_status_of_the_contract() {
 
 #[test]
 fn the_ladder_is_the_contracts() {
-    let ours: BTreeMap<_, _> = gantry::access::Permission::ALL
+    let ours: BTreeMap<_, _> = gantry::platform::access::Permission::ALL
         .iter()
         .map(|permission| (permission.name(), permission.minimum_role()))
         .collect();
@@ -208,7 +211,7 @@ fn what_needs_a_role_says_where() {
             .0
             .iter()
             .flat_map(|group| group.iter())
-            .all(|p| p.level() == gantry::access::Level::Account);
+            .all(|p| p.level() == gantry::platform::access::Level::Account);
         if !about_the_account && !names_subject(endpoint) {
             found.add(
                 endpoint,

@@ -1,6 +1,6 @@
 //! Who is let in: every operation is tried as nobody, as a stranger and in every role.
 
-use gantry::access::Role;
+use gantry::platform::access::Role;
 
 use super::{FACTS, Findings, built, call, callable, is_public, may, names_subject, spellings};
 use crate::support::{

@@ -1,6 +1,6 @@
 //! No operation fails on a text that PostgreSQL cannot hold: U+0000 in any parameter or field is the sender's fault.
 
-use gantry::{endpoints, http::Endpoint};
+use gantry::{api::endpoints, platform::http::Endpoint};
 use serde_json::{Map, Value, json};
 
 use super::{Findings, built};

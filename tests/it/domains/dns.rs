@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use gantry::domains::hostnames::{
+use gantry::data_plane::domains::hostnames::{
     Host,
     check::Seen,
     dns::{Dns, Resolver},

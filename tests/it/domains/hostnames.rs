@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gantry::{
     app::Settings,
-    domains::hostnames::{blocked, check::Seen, keeper},
-    http::Transport,
-    ids::ProjectRef,
+    base::ids::ProjectRef,
+    data_plane::domains::hostnames::{blocked, check::Seen, keeper},
+    platform::http::Transport,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -558,7 +558,7 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
 impl Zone {
     /// As the operator does by command.
     async fn block(&self, name: &str, block: bool) {
-        let audit = gantry::audit::Recorder::operator(
+        let audit = gantry::platform::audit::Recorder::operator(
             "test",
             &self.app.app.entropy,
             "gantry hostname block",
@@ -590,7 +590,9 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
     zone.certify().await;
     zone.mine("/activate").await.expect(201);
     let served = async || {
-        let published = gantry::domains::published(&zone.node.app).await.unwrap();
+        let published = gantry::data_plane::domains::published(&zone.node.app)
+            .await
+            .unwrap();
         published.iter().any(|one| {
             one.hostname
                 .as_ref()

@@ -3,11 +3,12 @@
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use gantry::{
-    domains::{
+    base::sealing::SealingKey,
+    data_plane::domains::{
         hostnames::{dns::Resolver, keeper},
-        zone::{self, Writer, Zone, challenge_name},
+        zone,
+        zone::{Writer, Zone, challenge_name},
     },
-    sealing::SealingKey,
 };
 use serde_json::json;
 

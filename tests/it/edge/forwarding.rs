@@ -1,6 +1,9 @@
 //! Where requests go, and what services are told.
 
-use gantry::edge::{self, upstreams::Service};
+use gantry::{
+    data_plane::{service_proxy, service_proxy::upstreams::Service},
+    platform::tables::Table,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::{
@@ -89,9 +92,9 @@ async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_th
     for underscore_headers in [false, true] {
         let gate = Gate::with(
             |_| None,
-            edge::Options {
+            service_proxy::Options {
                 underscore_headers,
-                ..edge::Options::default()
+                ..service_proxy::Options::default()
             },
         )
         .await;
@@ -393,7 +396,7 @@ async fn a_new_project_is_reached_at_once() {
         gate.app.stub(gate.app.home.id, "new").await
     );
     assert!(gate.connect(&name, &[]).await.is_err(), "nobody told");
-    gate.node.app.forget("projects");
+    gate.node.app.table_changed(Table::Projects);
     gate.connect(&name, &[]).await.unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! API keys of projects, where the edge checks them.
 
-use gantry::edge;
+use gantry::{data_plane::service_proxy, platform::tables::Table};
 use serde_json::{Value, json};
 
 use super::{Answer, Gate};
@@ -9,9 +9,9 @@ impl Gate {
     async fn checking_keys() -> Self {
         Self::with(
             |_| None,
-            edge::Options {
+            service_proxy::Options {
                 check_keys: true,
-                ..edge::Options::default()
+                ..service_proxy::Options::default()
             },
         )
         .await
@@ -188,12 +188,12 @@ async fn a_key_that_was_taken_away_opens_nothing_any_more() {
 impl Gate {
     /// Sets the key check of the project, as `gantry key-check set` does on another node.
     pub(super) async fn set_key_check(&self, enabled: Option<bool>) {
-        let audit = gantry::audit::Recorder::operator(
+        let audit = gantry::platform::audit::Recorder::operator(
             "test",
             &self.app.app.entropy,
             "gantry key-check set",
         );
-        edge::key_checks::set(
+        service_proxy::key_checks::set(
             &self.app.app.db,
             &self.project,
             enabled,
@@ -202,20 +202,20 @@ impl Gate {
         )
         .await
         .unwrap();
-        self.node.app.forget("project_key_checks");
+        self.node.app.table_changed(Table::ProjectKeyChecks);
     }
 }
 
 #[tokio::test]
 async fn the_operator_switches_the_key_check_of_one_project() {
     for general in [false, true] {
-        let options = edge::Options {
+        let options = service_proxy::Options {
             check_keys: general,
-            ..edge::Options::default()
+            ..service_proxy::Options::default()
         };
         let gate = Gate::with(|_| None, options).await;
         let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
-        gate.node.app.forget("projects");
+        gate.node.app.table_changed(Table::Projects);
         let (host, by_default) = (
             format!("{sibling}.example.test"),
             if general { 401 } else { 200 },

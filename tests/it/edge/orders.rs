@@ -9,17 +9,19 @@ use std::{
 use chrono::TimeDelta;
 use gantry::{
     app::Settings,
-    clock::Clock,
-    domains::hostnames::{
-        Host,
-        acme::Authority,
-        check::Seen,
-        dns::{Dns, Looking, Resolver, Told},
-        keeper,
+    base::clock::Clock,
+    data_plane::{
+        domains::hostnames::{
+            Host,
+            acme::Authority,
+            check::Seen,
+            dns::{Dns, Looking, Resolver, Told},
+            keeper,
+        },
+        service_proxy,
+        service_proxy::Listeners,
     },
-    edge::{self, Listeners},
-    http::Transport,
-    listener,
+    platform::{http::Transport, notifications},
 };
 use hickory_resolver::proto::rr::{RData, RecordType, rdata::A};
 use parking_lot::Mutex;
@@ -160,12 +162,12 @@ impl Town {
             .collect();
         let mut settings = Settings {
             upstreams,
-            edge: edge::Options {
-                ports: edge::Ports {
+            edge: service_proxy::Options {
+                ports: service_proxy::Ports {
                     http: ports.0,
                     https: ports.1.port(),
                 },
-                ..edge::Options::default()
+                ..service_proxy::Options::default()
             },
             dns: said.clone(),
             authority: Some(authority),
@@ -177,7 +179,7 @@ impl Town {
             authority.directory.clone_from(&pebble.directory);
         }
         let node = app.another_with(settings.clone(), app.machine.clone());
-        let mut tasks = edge::listen(
+        let mut tasks = service_proxy::listen(
             &node.app,
             Listeners {
                 https: vec![https],
@@ -188,7 +190,7 @@ impl Town {
         )
         .unwrap();
         // It hears what other nodes write, and says so.
-        tasks.spawn(listener::run(node.app.clone()));
+        tasks.spawn(notifications::run(node.app.clone()));
         let roots = dir.join("pebble-root.pem");
         let fetched = Command::new("curl")
             .args(["-ksSf", "-o"])
@@ -502,14 +504,14 @@ async fn checks_follow_a_hostname_to_its_certificate() {
             .await;
     })
     .await;
-    let ports = edge::Ports {
+    let ports = service_proxy::Ports {
         http: port.port(),
         https: free(),
     };
     let elsewhere = Settings {
-        edge: edge::Options {
+        edge: service_proxy::Options {
             ports,
-            ..edge::Options::default()
+            ..service_proxy::Options::default()
         },
         ..town.settings.clone()
     };

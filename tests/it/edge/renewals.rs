@@ -1,7 +1,7 @@
 //! When certificates are renewed, as their authority suggests (RFC 9773).
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::domains::hostnames::keeper;
+use gantry::data_plane::domains::hostnames::keeper;
 
 use super::orders::Town;
 use crate::support::{

@@ -8,7 +8,7 @@ use tokio::{
     time::timeout,
 };
 
-use gantry::ids::ProjectRef;
+use gantry::{base::ids::ProjectRef, platform::tables::Table};
 
 use super::{Client, Gate, SHORTLY};
 use crate::support::machine::PATIENCE;
@@ -57,7 +57,7 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
 async fn the_host_is_the_one_the_connection_was_made_for() {
     let gate = Gate::new().await;
     let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
-    gate.node.app.forget("projects");
+    gate.node.app.table_changed(Table::Projects);
     let (host, other) = (gate.host(), format!("{sibling}.example.test"));
     let cases = [
         (
@@ -434,7 +434,7 @@ async fn a_proxy_is_told_which_names_are_ours_and_of_no_other() {
     hostname(&gate.project, "api.customer.test", "active").await;
     hostname(&other, "new.customer.test", "certified").await;
     hostname(&gate.app.foreign.project, "wish.customer.test", "verified").await;
-    gate.node.app.forget("custom_hostnames");
+    gate.node.app.table_changed(Table::CustomHostnames);
     let ask = async |query: &str| {
         plainly(gate.ask, "localhost", &format!("/{query}")).await[9..12]
             .parse::<u16>()

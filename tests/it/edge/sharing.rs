@@ -11,8 +11,8 @@ use std::{
 
 use bytes::Bytes;
 use gantry::{
-    edge::{self, upstreams::Service},
-    http::Transport,
+    data_plane::{service_proxy, service_proxy::upstreams::Service},
+    platform::http::Transport,
 };
 use http_body_util::BodyExt;
 use hyper::{
@@ -275,7 +275,7 @@ async fn behind_a_trusted_proxy_each_client_has_a_share_of_its_own() {
         trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
         ..Transport::default()
     };
-    let gate = Gate::over(transport, |_| None, edge::Options::default()).await;
+    let gate = Gate::over(transport, |_| None, service_proxy::Options::default()).await;
     let mut stalled = Stalled::begin(&gate, [127, 0, 0, 1], 2 * CLIENT_BODIES, None).await;
     for _ in 0..CLIENT_BODIES {
         assert_eq!(stalled.next().await, 429);

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gantry::edge::{self, upstreams::Service};
+use gantry::{
+    data_plane::{service_proxy, service_proxy::upstreams::Service},
+    platform::tables::Table,
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -230,7 +233,7 @@ impl Granting {
             .query(sql, &[&self.gate.project.as_str(), &desired, &status])
             .await
             .unwrap();
-        self.gate.node.app.forget("projects");
+        self.gate.node.app.table_changed(Table::Projects);
     }
 }
 
@@ -283,7 +286,7 @@ async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
         .query(sql, &[&other.as_str()])
         .await
         .unwrap();
-    town.gate.node.app.forget("vanity_subdomains");
+    town.gate.node.app.table_changed(Table::VanitySubdomains);
     assert!(by_name.ends().await && by_reference.is_open().await);
 }
 
@@ -293,7 +296,7 @@ async fn a_websocket_ends_with_its_project() {
         let town = Granting::new(Gate::new().await).await;
         let mut client = town.open(&town.gate.host(), "").await;
         let sibling = town.gate.app.stub(town.gate.app.home.id, "sibling").await;
-        town.gate.node.app.forget("projects");
+        town.gate.node.app.table_changed(Table::Projects);
         let sql = "insert into project_upstreams select s.id, u.service, u.url from project_upstreams u, projects s where s.ref = $1";
         town.gate
             .app
@@ -302,7 +305,7 @@ async fn a_websocket_ends_with_its_project() {
             .query(sql, &[&sibling.as_str()])
             .await
             .unwrap();
-        town.gate.node.app.forget("project_upstreams");
+        town.gate.node.app.table_changed(Table::ProjectUpstreams);
         let mut other = town.open(&format!("{sibling}.example.test"), "").await;
         town.want(desired, status).await;
         assert!(client.ends().await, "{desired}");
@@ -312,9 +315,9 @@ async fn a_websocket_ends_with_its_project() {
 
 #[tokio::test]
 async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
-    let options = edge::Options {
+    let options = service_proxy::Options {
         check_keys: true,
-        ..edge::Options::default()
+        ..service_proxy::Options::default()
     };
     let town = Granting::new(Gate::with(|_| None, options).await).await;
     let (gate, host) = (&town.gate, town.gate.host());

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use gantry::clock::Entropy;
+use gantry::base::clock::Entropy;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use gantry::clock::Entropy;
+use gantry::base::clock::Entropy;
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -185,7 +185,7 @@ impl Dice {
 #[tokio::test]
 async fn every_answer_is_the_models() {
     for seed in 0..RUNS {
-        let transport = gantry::http::Transport {
+        let transport = gantry::platform::http::Transport {
             trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
             ..Default::default()
         };

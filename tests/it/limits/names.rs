@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use futures_util::future::join_all;
-use gantry::access::Role;
+use gantry::platform::access::Role;
 use tokio::time::{sleep, timeout};
 
 use crate::support::{
@@ -225,7 +225,7 @@ async fn a_name_that_was_hidden_is_found_once_the_caller_joins() {
             .as_u16()
     };
     assert_eq!((ask().await, ask().await), (404, 404));
-    gantry::organizations::members::set(
+    gantry::api::organizations::members::set(
         &app.app.db,
         app.home.id,
         app.stranger.user,

@@ -10,18 +10,15 @@ use std::{
 
 use axum::http::StatusCode;
 use gantry::{
-    access::Role,
-    accounts,
+    api::{accounts, organizations, tokens},
     app::App,
-    clusters::Account,
-    db::Db,
-    http::Response,
-    ids::OrganizationId,
-    limits::{
-        Options, Place,
-        overrides::{self, About},
+    base::{db::Db, ids::OrganizationId},
+    data_plane::clusters::Account,
+    platform::{
+        access::Role,
+        http::Response,
+        rate_limits::{Options, Place, overrides, overrides::About},
     },
-    organizations, tokens,
 };
 use http_body_util::BodyExt;
 use serde_json::{Value, json};

@@ -10,11 +10,15 @@ use std::{
 };
 
 use gantry::{
-    clock::{Clock, Entropy},
-    db::Db,
-    endpoints,
-    ids::UserId,
-    limits::{Identifier, Key, Limits, Memory, Options, Scope, Shared, Tally, Window, per},
+    api::endpoints,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::UserId,
+    },
+    platform::rate_limits::{
+        Identifier, Key, Limits, Memory, Options, Scope, Shared, Tally, Window, per,
+    },
 };
 use tokio::{
     task::JoinSet,

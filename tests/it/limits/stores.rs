@@ -3,11 +3,13 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use gantry::{
-    clock::{Clock, Entropy},
-    db::Db,
-    endpoints,
-    ids::UserId,
-    limits::{
+    api::endpoints,
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::UserId,
+    },
+    platform::rate_limits::{
         Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim,
     },
 };

@@ -10,11 +10,15 @@ use std::{
 use axum::{body::Body, http::Request};
 use gantry::{
     app::{App, Background, Settings},
-    clock::{Clock, Entropy},
-    clusters::Embedded,
-    db::Db,
-    http::{Api, Response, Transport},
-    limits::{Memory, Options},
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+    },
+    data_plane::clusters::Embedded,
+    platform::{
+        http::{Api, Response, Transport},
+        rate_limits::{Memory, Options},
+    },
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

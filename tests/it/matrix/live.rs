@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use chrono::TimeDelta;
 use gantry::{
-    access::{
-        Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User, decide,
+    api::{endpoints, tokens::scoped},
+    base::ids::{ProjectRef, TokenId},
+    platform::{
+        access::{
+            Access, Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User,
+            decide,
+        },
+        http::{Endpoint, Imagined, placeholders, rehearse},
     },
-    endpoints,
-    http::{Access, Endpoint, Imagined, placeholders, rehearse},
-    ids::{ProjectRef, TokenId},
-    tokens::scoped,
 };
 use uuid::Uuid;
 
@@ -57,7 +59,7 @@ impl World {
         let (home, second) = (self.app.home.id, self.second.id);
         let project = async |reference: &ProjectRef| {
             let sql = "select id from projects where ref = $1";
-            gantry::ids::ProjectId(
+            gantry::base::ids::ProjectId(
                 self.app
                     .app
                     .db

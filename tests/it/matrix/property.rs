@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use gantry::{
-    access::{Permission, Permissions, Reach, Role},
-    error::{Denial, Error},
+    base::error::{Denial, Error},
+    platform::access::{Permission, Permissions, Reach, Role},
 };
 use proptest::prelude::*;
 

@@ -1,14 +1,12 @@
 //! Applications of an organization: who may see and change them, and what cannot be changed back.
 
 use gantry::{
-    audit::Recorder,
-    clock::Entropy,
-    error::Error,
-    limits::{
-        Place,
-        overrides::{self, About},
+    api::oauth::applications::{verify, verify::Candidate},
+    base::{clock::Entropy, error::Error},
+    platform::{
+        audit::Recorder,
+        rate_limits::{Place, overrides, overrides::About},
     },
-    oauth::applications::verify::{self, Candidate},
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,7 +21,7 @@ async fn administrators_change_what_every_member_sees() {
     let (list, one) = (apps(&app), format!("{}/{}", apps(&app), client.id));
     let body = json!({"name": "Acme", "redirect_uris": [CALLBACK], "scopes": ["projects:read"]});
     for (actor, role) in app.members() {
-        let may = role >= gantry::access::Role::Administrator;
+        let may = role >= gantry::platform::access::Role::Administrator;
         app.get(&list).as_(actor).send().await.expect(200);
         app.get(&one).as_(actor).send().await.expect(200);
         app.post(&list)

@@ -1,6 +1,6 @@
 //! Attacks on the request for consent: where answers may go, what may be asked, and that errors never travel further than that.
 
-use gantry::http::Transport;
+use gantry::platform::http::Transport;
 use serde_json::json;
 
 use super::flow::{
@@ -493,7 +493,7 @@ async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_
     let client = register(&app, json!({})).await;
     let pair = client.tokens(&app, &app.owner).await;
     let mut settings = settings(Transport::default(), uuid::Uuid::from_u128(2));
-    settings.oauth.public_url = None;
+    settings.public_url = None;
     let node = app.another_with(settings, std::sync::Arc::new(Machine::bare()));
     let fields: Vec<_> = client.asks();
     let fields: Vec<_> = fields

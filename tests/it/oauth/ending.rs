@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use gantry::{access::Role, listener, oauth::upkeep, organizations};
+use gantry::{
+    api::{oauth::upkeep, organizations},
+    platform::{access::Role, notifications, tables::Table},
+};
 use serde_json::{Value, json};
 
 use super::flow::{Client, Pair, apps, bound, fails, parameter, register, tried};
@@ -21,7 +24,7 @@ async fn two(app: &mut TestApp) -> Node {
     while heard().await < 2 {
         tokio::task::yield_now().await;
     }
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     second
 }
 
@@ -112,7 +115,7 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
         )
         .await
         .unwrap();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     over("the member left", &pair).await;
     // Who comes back has approved nothing.
     organizations::members::set(
@@ -125,7 +128,7 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
     )
     .await
     .unwrap();
-    listener::settle(&app.app.db).await.unwrap();
+    notifications::settle(&app.app.db).await.unwrap();
     over("the member came back", &pair).await;
 
     let pair = used(&app.owner).await;
@@ -303,7 +306,7 @@ async fn a_bound_application_follows_its_members_role() {
     )
     .await
     .unwrap();
-    app.app.forget("members");
+    app.app.table_changed(Table::Members);
     assert_eq!(status(&bound).await, 403);
     assert!(![401, 403, 404].contains(&status(&free).await));
 }

@@ -1,6 +1,6 @@
 //! Applications that register themselves: what is taken, what is not, and what becomes of those nobody uses.
 
-use gantry::oauth::upkeep;
+use gantry::api::oauth::upkeep;
 use serde_json::{Value, json};
 
 use super::flow::{CALLBACK, Client, Pair, anywhere, parameter, tried};

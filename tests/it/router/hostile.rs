@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gantry::clock::Entropy;
+use gantry::base::clock::Entropy;
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use tokio::io::AsyncReadExt;
 use tokio_postgres::{NoTls, error::SqlState};

@@ -1,6 +1,10 @@
 //! What the API says about who may come, held by the router: TLS, networks, bans, and roles for some minutes.
 
-use gantry::{access::Project, clock::Clock, ids::ProjectId, network};
+use gantry::{
+    base::{clock::Clock, ids::ProjectId},
+    data_plane::database_access,
+    platform::access::Project,
+};
 use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
 
@@ -253,7 +257,7 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
     // The ban is in the control database: another node has it too.
     let there = way.app.another(2, std::sync::Arc::clone(&way.app.machine));
     assert!(
-        network::door(&there.app, &way.project, [127, 0, 0, 1].into())
+        database_access::door(&there.app, &way.project, [127, 0, 0, 1].into())
             .await
             .unwrap()
             .unwrap()
@@ -513,8 +517,8 @@ async fn what_was_said_about_a_project_goes_with_it() {
         .send()
         .await
         .expect(200);
-    let block = network::bans::block("2001:db8::7".parse().unwrap());
-    network::bans::ban(
+    let block = database_access::bans::block("2001:db8::7".parse().unwrap());
+    database_access::bans::ban(
         &app.app,
         project.id,
         &project.reference,
@@ -524,7 +528,9 @@ async fn what_was_said_about_a_project_goes_with_it() {
     .await
     .unwrap();
     assert_eq!(
-        network::bans::list(&app.app, &project).await.unwrap(),
+        database_access::bans::list(&app.app, &project)
+            .await
+            .unwrap(),
         ["2001:db8::/64"]
     );
     app.delete(&app.at(""))

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use gantry::{
-    database::{
-        READER, migrations,
+    api::database::{
+        migrations,
         query::{Query, run_query},
+    },
+    base::error::Error,
+    data_plane::database_session::{
+        READER,
         session::{Limits, Target},
     },
-    error::Error,
 };
 use serde_json::json;
 use tokio::time::{Instant, timeout};

@@ -4,11 +4,12 @@
 use std::{io, path::PathBuf};
 
 use gantry::{
-    database::{
-        migrations::{self, NewMigration, Patch, apply, patch, roll_back},
-        session::Target,
+    api::database::{
+        migrations,
+        migrations::{NewMigration, Patch, apply, patch, roll_back},
     },
-    error::Error,
+    base::error::Error,
+    data_plane::database_session::session::Target,
 };
 use serde_json::json;
 use tempfile::TempDir;

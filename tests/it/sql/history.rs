@@ -1,11 +1,12 @@
 //! The history of migrations: reading it, changing it without SQL, taking back, and sharing it with the command line.
 
 use gantry::{
-    database::{
-        migrations::{self, NewMigration, Patch, apply, get, patch, record, roll_back},
-        session::Target,
+    api::database::{
+        migrations,
+        migrations::{NewMigration, Patch, apply, get, patch, record, roll_back},
     },
-    error::Error,
+    base::error::Error,
+    data_plane::database_session::session::Target,
 };
 use serde_json::{Value, json};
 

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use gantry::{
-    database::{
-        READER,
+    api::database::{
         migrations::apply,
         query::{Query, run_query},
+    },
+    base::error::Error,
+    data_plane::database_session::{
+        READER,
         session::{Limits, Session},
     },
-    error::Error,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;

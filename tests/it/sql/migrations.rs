@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use gantry::{
-    database::{
-        OWNER,
+    api::database::{
         context::context,
-        migrations::{self, Applied, Budget, NewMigration, apply},
+        migrations,
+        migrations::{Applied, Budget, NewMigration, apply},
+    },
+    base::error::Error,
+    data_plane::database_session::{
+        OWNER,
         session::{Limits, Session, Target},
     },
-    error::Error,
 };
 use serde_json::{Value, json};
 

@@ -3,16 +3,18 @@
 use std::{process::Command, time::Duration};
 
 use gantry::{
-    clusters::Engine,
-    database::{
-        OWNER,
-        migrations::{
-            Budget, NewMigration, apply,
-            rehearsal::{Rehearsal, rehearse},
-        },
-        session::{Session, Target},
+    api::database::migrations::{
+        Budget, NewMigration, apply,
+        rehearsal::{Rehearsal, rehearse},
     },
-    error::Error,
+    base::error::Error,
+    data_plane::{
+        clusters::Engine,
+        database_session::{
+            OWNER,
+            session::{Session, Target},
+        },
+    },
 };
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! Values, rows and parameters, as clients see them.
 
 use gantry::{
-    database::{
-        query::{Query, run_query},
-        session::Target,
-    },
-    error::Error,
+    api::database::query::{Query, run_query},
+    base::error::Error,
+    data_plane::database_session::session::Target,
 };
 use proptest::{
     prelude::*,

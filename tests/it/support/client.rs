@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use bytes::Bytes;
-use gantry::http::Api;
+use gantry::platform::http::Api;
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use axum::http::{Method, StatusCode};
-use gantry::{endpoints, http::Endpoint};
+use gantry::{api::endpoints, platform::http::Endpoint};
 use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 

@@ -14,12 +14,11 @@ use std::{
 };
 
 use gantry::{
-    clock::Entropy,
-    clusters::{
+    base::{clock::Entropy, ids::ProjectRef},
+    data_plane::clusters::{
         Account, Cluster, ControlGroups, Embedded, Engine, Engines, Home, Host, Installed,
         Launcher, Observed, OldVersions, Pace, ResourceLimits, Resources, sandbox_available,
     },
-    ids::ProjectRef,
 };
 use rustix::{
     fs::FlockOperation,

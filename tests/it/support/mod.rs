@@ -14,26 +14,30 @@ use std::{collections::HashMap, net::IpAddr, ops::Deref, sync::Arc, time::Durati
 
 use chrono::{DateTime, Utc};
 use gantry::{
-    access::Role,
-    accounts, analytics,
+    api::{accounts, logs, oauth, organizations, tokens},
     app::{App, Background, Settings},
-    clock::{Clock, Entropy},
-    clusters::Provisioner,
-    db::Db,
-    domains::hostnames::{
-        Host,
-        check::Seen,
-        dns::{Dns, Looking, Told},
+    base::{
+        clock::{Clock, Entropy},
+        db::Db,
+        ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+        sealing::SealingKey,
     },
-    edge::upstreams::Upstreams,
-    http::{Api, Links, Transport},
-    ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
-    limits::{Memory, Options},
-    oauth, organizations,
-    projects::{Status, pool::Wanted},
-    router::Published,
-    sealing::SealingKey,
-    tokens,
+    data_plane::{
+        clusters::Provisioner,
+        domains::hostnames::{
+            Host,
+            check::Seen,
+            dns::{Dns, Looking, Told},
+        },
+        postgres_proxy::Published,
+        projects::{Status, warm_pool::Wanted},
+        service_proxy::upstreams::Upstreams,
+    },
+    platform::{
+        access::Role,
+        http::{Api, Links, Transport},
+        rate_limits::{Memory, Options},
+    },
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -415,14 +419,12 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         dns: Arc::new(Said::default()),
         authority: None,
         upstreams: Upstreams::default(),
-        edge: gantry::edge::Options::default(),
+        edge: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
-        oauth: oauth::Settings {
-            public_url: Some(ISSUER.to_owned()),
-            ..oauth::Settings::default()
-        },
+        public_url: Some(ISSUER.to_owned()),
+        oauth: oauth::Settings::default(),
         provider: None,
-        logs: analytics::Options::default(),
+        logs: logs::Options::default(),
     }
 }
 

@@ -6,9 +6,8 @@
 use std::{env, fs, path::PathBuf, sync::Arc};
 
 use gantry::{
-    clock::Entropy,
-    clusters::{Account, Control, Home},
-    db::Db,
+    base::{clock::Entropy, db::Db},
+    data_plane::clusters::{Account, Control, Home},
 };
 use sha2::{Digest, Sha256};
 use tokio::sync::OnceCell;

@@ -7,8 +7,8 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use gantry::{
-    accounts::{self, passwords},
-    http::Api,
+    api::{accounts, accounts::passwords},
+    platform::http::Api,
 };
 use http_body_util::BodyExt;
 use tower::ServiceExt;

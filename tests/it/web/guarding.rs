@@ -2,7 +2,7 @@
 
 use axum::{body::Body, http::Request};
 use gantry::{
-    http::{Access, Verb},
+    platform::{access::Access, http::Verb},
     web,
 };
 

@@ -19,9 +19,9 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use gantry::{
-    accounts::provider::{self, Options},
+    api::accounts::{provider, provider::Options},
     app::Settings,
-    http::Transport,
+    platform::http::Transport,
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -571,7 +571,7 @@ async fn the_log_is_shown_filtered_paged_and_exported() {
             .unwrap()
             .starts_with("attachment; filename=\"audit-")
     );
-    let verified = gantry::audit::verify::verify(exported.html.as_bytes()).unwrap();
+    let verified = gantry::platform::audit::verify::verify(exported.html.as_bytes()).unwrap();
     assert_eq!(verified.numbers, (1, 61));
 }
 

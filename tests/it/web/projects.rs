@@ -1,6 +1,6 @@
 //! Projects on the pages: made, watched, connected to, and taken care of.
 
-use gantry::ids::ProjectRef;
+use gantry::base::ids::ProjectRef;
 use serde_json::Value;
 
 use super::browser::{Browser, olga, signed_in};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chrono::TimeDelta;
-use gantry::http::Transport;
+use gantry::platform::http::Transport;
 
 use super::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::Machine};

@@ -1,6 +1,6 @@
 //! Access tokens on the pages: made step by step, shown once, and taken back.
 
-use gantry::ids::TokenId;
+use gantry::base::ids::TokenId;
 
 use super::browser::{Browser, PASSWORD, Seen, email, give_password, olga};
 use crate::support::{TestApp, machine::PATIENCE};

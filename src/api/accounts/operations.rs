@@ -1,0 +1,45 @@
+//! Operations on the caller's own account.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::{
+    api::{accounts, context::ApiContext},
+    base::error::Error,
+    platform::{
+        access::{Access, User},
+        http::{Endpoint, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&GET_PROFILE];
+
+static GET_PROFILE: Endpoint = Endpoint {
+    id: "v1-get-profile",
+    summary: "Get the caller's profile",
+    tag: Tag::Profile,
+    method: Verb::Get,
+    path: "/v1/profile",
+    aliases: &[],
+    access: Access::User,
+    limit: &STANDARD,
+    handler: || mount(get_profile),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Profile {
+    gotrue_id: String,
+    primary_email: String,
+    username: String,
+}
+
+async fn get_profile(user: User, context: ApiContext) -> Result<Json<Profile>, Error> {
+    let account = accounts::by_id(&context.db, user.id).await?;
+    Ok(Json(Profile {
+        gotrue_id: account.gotrue_id.to_string(),
+        primary_email: account.email,
+        username: account.username,
+    }))
+}

@@ -1,0 +1,198 @@
+//! Passwords: hashed slowly, a few at a time, and checked in the same time whether or not there is anybody to check.
+
+use std::time::Duration;
+
+use argon2::{Argon2, PasswordHasher, PasswordVerifier};
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::{sync::Semaphore, time::timeout};
+use zxcvbn::{Score, zxcvbn};
+
+use super::Account;
+use crate::base::{
+    clock::Entropy,
+    db::Db,
+    error::{Context, Error},
+    ids::UserId,
+};
+
+/// Hashes made at once. Each takes a core for some hundredths of a second, and 19 MiB.
+static TURNS: Semaphore = Semaphore::const_new(2);
+/// How long a hash waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bounds of a password, in characters: below, no password is good; above, nobody types it.
+const LENGTH: std::ops::RangeInclusive<usize> = 8..=256;
+/// Stands where nobody has a password: takes as long to check as a real one, and no password fits.
+const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+
+/// Runs slow work off the event loop when it is its turn.
+async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    let busy = |_| Error::Unavailable {
+        what: "Many people are signing in".into(),
+        retry: Duration::from_secs(2),
+    };
+    let _turn = timeout(PATIENCE, TURNS.acquire())
+        .await
+        .map_err(busy)?
+        .context("waiting to hash a password")?;
+    tokio::task::spawn_blocking(work)
+        .await
+        .context("hashing a password")
+}
+
+/// Whose password this is. Takes as long for an address that nobody has.
+pub async fn check(db: &Db, email: &str, password: SecretString) -> Result<Option<UserId>, Error> {
+    let sql = "select u.id, p.hash from users u join passwords p on p.user_id = u.id where lower(u.email) = lower($1)";
+    let rows = db
+        .query(sql, &[&email])
+        .await
+        .context("looking up a password")?;
+    let found = rows
+        .first()
+        .map(|row| (UserId(row.get(0)), row.get::<_, String>(1)));
+    let hash = found
+        .as_ref()
+        .map_or_else(|| NOBODYS.to_owned(), |(_, hash)| hash.clone());
+    let fits = in_turn(move || {
+        Argon2::default()
+            .verify_password(password.expose_secret().as_bytes(), hash.as_str())
+            .is_ok()
+    })
+    .await?;
+    Ok(found.filter(|_| fits).map(|(user, _)| user))
+}
+
+/// Gives a user a password, or another one.
+pub async fn set(
+    db: &Db,
+    entropy: &Entropy,
+    owner: &Account,
+    password: SecretString,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    let (known, salt) = (
+        [
+            owner.email.clone(),
+            owner.username.clone(),
+            "gantry".to_owned(),
+        ],
+        entropy.bytes::<16>(),
+    );
+    let hash = in_turn(move || {
+        let password = password.expose_secret();
+        strong(password, &known)?;
+        let hash = Argon2::default()
+            .hash_password_with_salt(password.as_bytes(), &salt)
+            .context("hashing a password")?;
+        Ok::<_, Error>(hash.to_string())
+    })
+    .await??;
+    let sql = "insert into passwords (user_id, hash, changed_at) values ($1, $2, $3) \
+               on conflict (user_id) do update set hash = excluded.hash, changed_at = excluded.changed_at";
+    db.query(sql, &[&owner.id.0, &hash, &now])
+        .await
+        .context("keeping a password")?;
+    Ok(())
+}
+
+/// When the user's password was last changed, if there is one.
+pub async fn changed_at(db: &Db, owner: UserId) -> Result<Option<DateTime<Utc>>, Error> {
+    let rows = db
+        .query(
+            "select changed_at from passwords where user_id = $1",
+            &[&owner.0],
+        )
+        .await
+        .context("looking up a password")?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
+/// Refuses what is guessed soon: by its length, or by what it is made of.
+fn strong(password: &str, known: &[String]) -> Result<(), Error> {
+    let length = password.chars().count();
+    if !LENGTH.contains(&length) {
+        return Err(Error::invalid(
+            "password",
+            format!("Use {} to {} characters.", LENGTH.start(), LENGTH.end()),
+        ));
+    }
+    let known: Vec<&str> = known
+        .iter()
+        .flat_map(|text| text.split(['@', '.']).chain([text.as_str()]))
+        .collect();
+    let judged = zxcvbn(password, &known);
+    if judged.score() >= Score::Three {
+        return Ok(());
+    }
+    let feedback = judged.feedback();
+    let warning = feedback
+        .and_then(zxcvbn::feedback::Feedback::warning)
+        .map(|warning| warning.to_string());
+    let advice = feedback
+        .and_then(|feedback| feedback.suggestions().first())
+        .map(ToString::to_string);
+    let said: Vec<_> = warning.into_iter().chain(advice).collect();
+    let said = if said.is_empty() {
+        "Add another word or two. Uncommon words are better.".to_owned()
+    } else {
+        said.join(" ")
+    };
+    Err(Error::invalid(
+        "password",
+        format!("This password is too easy to guess. {said}"),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_guessed_soon_is_refused_with_advice() {
+        let known = ["ada.lovelace@example.com".to_owned(), "ada".to_owned()];
+        for weak in [
+            "",
+            "short",
+            "password1",
+            "12345678",
+            "lovelace1815",
+            "aaaaaaaaaaaa",
+            "ada.lovelace@example.com",
+            &"x".repeat(257),
+        ] {
+            let refused = strong(weak, &known).unwrap_err();
+            assert_eq!(refused.code().status, 400, "{weak}");
+            assert!(
+                weak.is_empty() || !refused.to_string().contains(weak),
+                "{refused}"
+            );
+        }
+        for good in [
+            "correct horse battery staple",
+            "tr0ub4dor&3-violin-fjord",
+            "ünïcödé lämp öven 9",
+        ] {
+            strong(good, &known).unwrap();
+        }
+    }
+
+    #[test]
+    fn nobodys_password_is_one_that_takes_as_long() {
+        let real = Argon2::default()
+            .hash_password_with_salt(b"x", &[0; 16])
+            .unwrap()
+            .to_string();
+        let parameters = |hash: &str| hash.rsplitn(3, '$').last().map(str::to_owned);
+        assert_eq!(parameters(&real), parameters(NOBODYS));
+        assert_eq!(real.len(), NOBODYS.len());
+        assert!(
+            Argon2::default()
+                .verify_password(b"x", real.as_str())
+                .is_ok()
+        );
+        assert_eq!(
+            Argon2::default().verify_password(b"x", NOBODYS),
+            Err(argon2::password_hash::Error::PasswordInvalid)
+        );
+    }
+}

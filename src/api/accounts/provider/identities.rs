@@ -1,0 +1,93 @@
+//! Which account somebody at the provider has here.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Person, Provider};
+use crate::{
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::UserId,
+    },
+    platform::{access::User, audit::Recorder},
+};
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// This user.
+    As(UserId),
+    /// The provider did not make sure of the address.
+    Unverified,
+    /// Nobody here, or nobody whom the provider's word could name.
+    Nobody,
+}
+
+/// The account of somebody at the provider: the one that was linked, or, the first time, the one that has the address the
+/// provider vouches for. Who writes the entry about a new link is made by `recorder`.
+pub async fn find(
+    db: &Db,
+    provider: &Provider,
+    person: &Person,
+    now: DateTime<Utc>,
+    recorder: impl FnOnce(&User) -> Recorder + Send,
+) -> Result<Known, Error> {
+    // PostgreSQL holds no U+0000, so no account is linked to it.
+    if person.subject.contains('\0')
+        || person
+            .email
+            .as_ref()
+            .is_some_and(|email| email.contains('\0'))
+    {
+        return Ok(Known::Nobody);
+    }
+    let sql = "select user_id from identities where issuer = $1 and subject = $2";
+    let rows = db
+        .query(sql, &[&provider.issuer(), &person.subject])
+        .await
+        .context("looking up an identity")?;
+    if let Some(row) = rows.first() {
+        return Ok(Known::As(UserId(row.get(0))));
+    }
+    let Some(email) = person.email.as_deref() else {
+        return Ok(Known::Nobody);
+    };
+    if !person.verified {
+        return Ok(Known::Unverified);
+    }
+    if !provider.vouches_for(email) {
+        return Ok(Known::Nobody);
+    }
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("linking an identity")?;
+    // An account is linked once: an address that the provider gives to somebody else does not take the account along.
+    let sql = "insert into identities (issuer, subject, user_id, created_at) \
+               select $1, $2, id, $4 from users where lower(email) = lower($3) on conflict do nothing returning user_id";
+    let row = transaction
+        .query_opt(sql, &[&provider.issuer(), &person.subject, &email, &now])
+        .await
+        .context("linking an identity")?;
+    let Some(id) = row.map(|row| UserId(row.get(0))) else {
+        return Ok(Known::Nobody);
+    };
+    let row = transaction
+        .query_one("select gotrue_id from users where id = $1", &[&id.0])
+        .await
+        .context("linking an identity")?;
+    let user = User {
+        id,
+        gotrue_id: row.get::<_, Uuid>(0),
+        token: None,
+        grant: None,
+        approval: None,
+        lately: None,
+    };
+    let after = json!({"issuer": provider.issuer(), "subject": person.subject});
+    recorder(&user)
+        .write_in(&transaction, 303, (None, Some(after)), now)
+        .await?;
+    transaction.commit().await.context("linking an identity")?;
+    Ok(Known::As(id))
+}

@@ -1,0 +1,176 @@
+//! Trying passwords, and how often that may fail.
+
+use std::{net::IpAddr, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use secrecy::SecretString;
+
+use super::passwords;
+use crate::{
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::UserId,
+    },
+    platform::{access::credential::SecretDigest, rate_limits::Identifier},
+};
+
+/// Failures that an account may have before the next has to wait.
+const ACCOUNT_FREE: usize = 5;
+/// The same for an address, behind which a whole office may sit.
+const ADDRESS_FREE: usize = 30;
+/// Longest wait, in seconds.
+const HOLD_MAX: i32 = 15 * 60;
+/// Waits that differ; from there on it is the longest.
+const HOLDS: usize = 64;
+/// After this time without a failure everything begins anew.
+const FORGOTTEN: TimeDelta = TimeDelta::days(1);
+/// Longest address of an account that is looked up, in bytes.
+const EMAIL_MAX: usize = 320;
+
+/// How a try ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The password is this user's.
+    Right(UserId),
+    /// No account has this address and this password; which of the two is wrong is not told.
+    Wrong,
+    /// Too many tries, by this address or for this account, whether or not it exists.
+    Held(Duration),
+}
+
+/// Tries a password, from `address`, for the account with this address.
+///
+/// A try counts as a failure before it is known how it ends, so that many at once are not more than many in a row.
+pub async fn try_password(
+    db: &Db,
+    email: &str,
+    password: SecretString,
+    address: IpAddr,
+    now: DateTime<Utc>,
+) -> Result<Outcome, Error> {
+    let email = email.trim();
+    if email.len() > EMAIL_MAX {
+        return Ok(Outcome::Wrong);
+    }
+    let (address, account) = (of_address(address), of_account(email));
+    for (subject, free) in [(&address, ADDRESS_FREE), (&account, ACCOUNT_FREE)] {
+        if let Some(hold) = count(db, subject, free, now).await? {
+            return Ok(Outcome::Held(hold));
+        }
+    }
+    let Some(user) = passwords::check(db, email, password).await? else {
+        return Ok(Outcome::Wrong);
+    };
+    let sql = "with gone as (delete from sign_in_failures where subject = $1) \
+               update sign_in_failures set failures = failures - 1, held_until = last_at where subject = $2 and failures > 0";
+    db.query(sql, &[&account.as_bytes(), &address.as_bytes()])
+        .await
+        .context("counting tries")?;
+    Ok(Outcome::Right(user))
+}
+
+/// Counts a failure, or tells how long to wait.
+async fn count(
+    db: &Db,
+    subject: &SecretDigest,
+    free: usize,
+    now: DateTime<Utc>,
+) -> Result<Option<Duration>, Error> {
+    let holds: Vec<i32> = (1..=HOLDS)
+        .map(|failures| hold_secs(failures, free))
+        .collect();
+    let sql = "with old as (delete from sign_in_failures where subject in \
+                   (select subject from sign_in_failures where last_at < $4 and subject <> $1 order by last_at limit 100)) \
+               insert into sign_in_failures as f (subject, failures, last_at, held_until) values ($1, 1, $2::timestamptz, $2::timestamptz + make_interval(secs => ($3::int[])[1])) \
+               on conflict (subject) do update set last_at = $2, \
+                   failures = case when f.last_at < $4 then 1 else least(f.failures + 1, cardinality($3::int[])) end, \
+                   held_until = $2::timestamptz + make_interval(secs => ($3::int[])[case when f.last_at < $4 then 1 else least(f.failures + 1, cardinality($3::int[])) end]) \
+               where f.held_until <= $2 returning failures";
+    let counted = db
+        .query(
+            sql,
+            &[&subject.as_bytes(), &now, &holds, &(now - FORGOTTEN)],
+        )
+        .await
+        .context("counting tries")?;
+    if !counted.is_empty() {
+        return Ok(None);
+    }
+    let rows = db
+        .query(
+            "select held_until from sign_in_failures where subject = $1",
+            &[&subject.as_bytes()],
+        )
+        .await;
+    let until = rows
+        .context("counting tries")?
+        .first()
+        .map_or(now, |row| row.get(0));
+    // At least a second: it was held a moment ago.
+    Ok(Some(
+        (until - now)
+            .to_std()
+            .unwrap_or_default()
+            .max(Duration::from_secs(1)),
+    ))
+}
+
+/// Seconds to wait after so many failures: none at first, then twice as many each time.
+fn hold_secs(failures: usize, free: usize) -> i32 {
+    match failures.checked_sub(free) {
+        None | Some(0) => 0,
+        Some(over) => u32::try_from(over - 1)
+            .ok()
+            .and_then(|exponent| 2i32.checked_pow(exponent))
+            .map_or(HOLD_MAX, |secs| secs.min(HOLD_MAX)),
+    }
+}
+
+/// By the address that was typed, so that one nobody has is treated like any other.
+fn of_account(email: &str) -> SecretDigest {
+    SecretDigest::of(&format!("account {}", email.to_lowercase()))
+}
+
+/// As limits know an address: IPv6 by /64.
+fn of_address(address: IpAddr) -> SecretDigest {
+    SecretDigest::of(&format!("address {:?}", Identifier::address(address)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_begin_late_and_double_up_to_a_bound() {
+        let waits: Vec<_> = (1..=HOLDS)
+            .map(|failures| hold_secs(failures, ACCOUNT_FREE))
+            .collect();
+        assert_eq!(waits[..8], [0, 0, 0, 0, 0, 1, 2, 4]);
+        assert!(waits.is_sorted() && waits[HOLDS - 1] == HOLD_MAX);
+        assert_eq!(
+            (
+                hold_secs(ADDRESS_FREE, ADDRESS_FREE),
+                hold_secs(ADDRESS_FREE + 1, ADDRESS_FREE)
+            ),
+            (0, 1)
+        );
+        assert_eq!(
+            hold_secs(HOLDS, ADDRESS_FREE),
+            HOLD_MAX,
+            "the longest is reached for both"
+        );
+    }
+
+    #[test]
+    fn an_account_is_one_however_it_is_spelled() {
+        assert_eq!(of_account("Ada@Example.com"), of_account("ada@example.com"));
+        assert_ne!(
+            of_account("ada@example.com"),
+            of_address([127, 0, 0, 1].into())
+        );
+        let v6 = |text: &str| of_address(text.parse().unwrap());
+        assert_eq!(v6("2001:db8::1"), v6("2001:db8::2"));
+        assert_ne!(v6("2001:db8::1"), v6("2001:db8:0:1::1"));
+    }
+}

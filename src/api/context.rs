@@ -1,0 +1,111 @@
+//! State of the operations, above that of the data plane and the platform.
+
+use std::{ops::Deref, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::{
+    accounts::provider::Provider, logs, logs::Analytics, oauth, projects::listing::Listings,
+};
+use crate::{
+    base::{error::Error, ids::ProjectRef},
+    data_plane::context::{DataPlaneContext, ProjectRemovalHook},
+    platform::{
+        context::ChangeListener,
+        http::{Call, Described, Input},
+        tables::{Cache, Task},
+    },
+};
+
+/// Settings of the operator for single resources.
+#[derive(Debug, Clone)]
+pub struct ApiSettings {
+    /// OAuth tokens of applications.
+    pub oauth: oauth::Settings,
+    /// The identity provider with which people sign in, if there is one.
+    pub provider: Option<Arc<Provider>>,
+    /// Where log lines of projects are stored.
+    pub logs: logs::Options,
+}
+
+/// Handle to the state of the operations. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiContext(Arc<ApiState>);
+
+/// The parts of the operations' state.
+pub struct ApiState {
+    /// State of the data plane.
+    pub data_plane: DataPlaneContext,
+    /// Settings of the operator.
+    pub api_settings: ApiSettings,
+    /// Cached lists of projects.
+    pub listings: Listings,
+    /// Logs of projects and the usage counted from them.
+    pub analytics: Analytics,
+}
+
+impl Deref for ApiContext {
+    type Target = ApiState;
+
+    fn deref(&self) -> &ApiState {
+        &self.0
+    }
+}
+
+impl Deref for ApiState {
+    type Target = DataPlaneContext;
+
+    fn deref(&self) -> &DataPlaneContext {
+        &self.data_plane
+    }
+}
+
+impl ApiContext {
+    /// State of operations over this data plane.
+    pub fn new(data_plane: DataPlaneContext, settings: ApiSettings) -> Self {
+        let analytics = Analytics::new(
+            settings.logs.clone(),
+            data_plane.settings.node,
+            data_plane.clusters.home().clone(),
+            data_plane.clock.clone(),
+            data_plane.entropy.clone(),
+        );
+        let state = Arc::new(ApiState {
+            data_plane,
+            api_settings: settings,
+            listings: Listings::default(),
+            analytics,
+        });
+        let weak = Arc::downgrade(&state);
+        state.data_plane.add_listener(weak.clone());
+        state.data_plane.set_removal_hook(weak);
+        Self(state)
+    }
+}
+
+impl ChangeListener for ApiState {
+    fn invalidate(&self, cache: Cache) {
+        self.listings.invalidate(cache);
+    }
+
+    fn wake(&self, _: Task) {}
+
+    fn set_subscribed(&self, subscribed: bool) {
+        self.listings.believe(subscribed);
+    }
+}
+
+#[async_trait]
+impl ProjectRemovalHook for ApiState {
+    async fn project_removed(&self, project: &ProjectRef) -> Result<(), Error> {
+        self.analytics.forget(project).await
+    }
+}
+
+impl Input for ApiContext {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        call.state::<Self>().cloned()
+    }
+}

@@ -1,0 +1,174 @@
+//! Advice about a project's database.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Asked, Category, Finding, advise};
+use crate::{
+    api::context::ApiContext,
+    base::error::Error,
+    data_plane::{database_session::session::Limits, projects},
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs, pat_only},
+        http::{Endpoint, Json, Query, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&PERFORMANCE, &SECURITY, &RUN];
+
+static PERFORMANCE: Endpoint = Endpoint {
+    id: "v1-get-performance-advisors",
+    summary: "Get advice about performance",
+    tag: Tag::Advisors,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/advisors/performance",
+    aliases: &[],
+    access: needs(&[&[P::AdvisorsRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(performance),
+};
+
+static SECURITY: Endpoint = Endpoint {
+    id: "v1-get-security-advisors",
+    summary: "Get advice about security",
+    tag: Tag::Advisors,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/advisors/security",
+    aliases: &[],
+    access: needs(&[&[P::AdvisorsRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(security),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectAdvisorsResponse")]
+struct Advice {
+    /// What was found.
+    lints: Vec<Finding>,
+}
+
+async fn performance(project: Project, context: ApiContext) -> Result<Json<Advice>, Error> {
+    advice(&context, &project, Category::Performance).await
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum LintType {
+    /// Found by SQL; there are no others.
+    Sql,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Which {
+    /// Kind of lints.
+    #[serde(rename = "lint_type")]
+    _lint_type: Option<LintType>,
+}
+
+async fn security(
+    project: Project,
+    context: ApiContext,
+    Query(_): Query<Which>,
+) -> Result<Json<Advice>, Error> {
+    advice(&context, &project, Category::Security).await
+}
+
+async fn advice(
+    context: &ApiContext,
+    project: &Project,
+    category: Category,
+) -> Result<Json<Advice>, Error> {
+    let target = projects::target(context, project).await?;
+    Ok(Json(Advice {
+        lints: advise(&target, category, Limits::default()).await?,
+    }))
+}
+
+static RUN: Endpoint = Endpoint {
+    id: "v2-run-project-advisors",
+    summary: "Look for the faults named",
+    tag: Tag::Advisors,
+    method: Verb::Post,
+    path: "/v2/projects/{ref}/advisors/run",
+    aliases: &[],
+    access: pat_only(&[&[P::AdvisorsRead]]),
+    limit: &STANDARD,
+    handler: || {
+        mount(run).sample(r#"{"data": {"type": "project_advisors", "attributes": {"lints": [{"name": "no_primary_key"}]}}}"#)
+    },
+};
+
+/// Lints that can be asked for at once.
+const LINTS_MAX: usize = 15;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "RunProjectAdvisorsBody")]
+struct RunRequest {
+    data: Resource<Wanted>,
+}
+
+/// What v2 wraps things in.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Resource")]
+struct Resource<T> {
+    r#type: ResourceType,
+    attributes: T,
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum ResourceType {
+    ProjectAdvisors,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Wanted {
+    /// What to look for: 1 to 15.
+    #[schemars(length(min = 1, max = LINTS_MAX))]
+    lints: Vec<LintName>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct LintName {
+    name: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RunProjectAdvisorsResponse")]
+struct RunResponse {
+    data: Resource<Advice>,
+}
+
+async fn run(
+    project: Project,
+    context: ApiContext,
+    Json(request): Json<RunRequest>,
+) -> Result<Json<RunResponse>, Error> {
+    let names = request.data.attributes.lints;
+    if !(1..=LINTS_MAX).contains(&names.len()) {
+        return Err(Error::invalid(
+            "data.attributes.lints",
+            format!("Invalid input: expected 1 to {LINTS_MAX} lints"),
+        ));
+    }
+    let unknown = |name: &str| {
+        Error::invalid(
+            "data.attributes.lints",
+            format!("Invalid input: there is no lint {name}"),
+        )
+    };
+    let asked = names
+        .iter()
+        .map(|lint| Asked::named(&lint.name).ok_or_else(|| unknown(&lint.name)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let target = projects::target(&context, &project).await?;
+    let lints = super::run(&target, &asked, Limits::default()).await?;
+    Ok(Json(RunResponse {
+        data: Resource {
+            r#type: ResourceType::ProjectAdvisors,
+            attributes: Advice { lints },
+        },
+    }))
+}

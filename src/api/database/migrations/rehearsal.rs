@@ -1,0 +1,464 @@
+//! What a migration would do, found out by doing it in a transaction that is rolled back.
+//!
+//! Everything a transaction does can be undone but drawing from a sequence. So each sequence gets a new file first, which
+//! goes with the transaction; until then nobody else draws from it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::{Budget, NewMigration, turn::Turn};
+use crate::{
+    base::{clock::Clock, error::Error},
+    data_plane::database_session::{
+        session::{Session, Target},
+        statements::Script,
+    },
+};
+
+/// What a migration would do.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "GantryRehearsal")]
+pub struct Rehearsal {
+    /// The version it would be recorded as.
+    pub version: String,
+    /// Whether a request with the same key has applied it already: then it would do nothing more.
+    pub replayed: bool,
+    /// How long its statements took, in ms.
+    pub duration_ms: f64,
+    /// How long it may wait for one lock, in ms.
+    pub lock_timeout_ms: u64,
+    /// How long it may take in all, in ms.
+    pub time_limit_ms: u64,
+    /// Each statement.
+    pub statements: Vec<Ran>,
+    /// Locks on what existed before, the strongest and longest held first.
+    pub locks: Vec<Lock>,
+    /// What comes to be. What belongs to a new table is not listed beside it, but for indexes, triggers and policies.
+    pub created: Vec<Object>,
+    /// What changes. A table's columns, constraints, triggers and policies are objects of their own.
+    pub altered: Vec<Object>,
+    /// What goes.
+    pub dropped: Vec<Object>,
+    /// Tables and indexes whose every row is written anew.
+    pub rewritten: Vec<Object>,
+    /// Rows written, by table.
+    pub rows: Vec<Touched>,
+    /// Sequences of other owners that it drew from. They could not be held, and stay where the rehearsal left them.
+    pub sequences_left_advanced: Vec<String>,
+}
+
+/// A statement that ran.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Ran {
+    /// Line it begins on.
+    pub line: usize,
+    /// What the server called it, such as `ALTER TABLE` or `UPDATE 3`.
+    pub command: String,
+    /// How long it took, in ms.
+    pub duration_ms: f64,
+}
+
+/// A lock that others may have to wait for.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Lock {
+    /// Such as `AccessExclusiveLock`, which keeps readers out, too.
+    pub mode: String,
+    /// What is locked.
+    #[serde(flatten)]
+    pub object: Object,
+    /// From the beginning of the statement that took it to the end, in ms.
+    pub held_ms: f64,
+}
+
+/// A database object, as PostgreSQL names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+pub struct Object {
+    /// Such as `table`, `table column` or `function`.
+    pub kind: String,
+    /// With its schema, and quoted where it must be.
+    pub name: String,
+}
+
+/// Rows of a table that were written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Touched {
+    /// With its schema, and quoted where it must be.
+    pub table: String,
+    /// New rows.
+    pub inserted: u64,
+    /// Changed rows.
+    pub updated: u64,
+    /// Removed rows.
+    pub deleted: u64,
+}
+
+/// Does what [`super::apply`] does, rolls it back and answers what it was.
+///
+/// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
+pub async fn rehearse(
+    target: &Target,
+    clock: &Clock,
+    migration: &NewMigration,
+    budget: Budget,
+) -> Result<Rehearsal, Error> {
+    let script = Script::read("a migration", "query", &migration.query)?;
+    let mut turn = Turn::begin(target, budget).await?;
+    let request = migration.fingerprint("apply");
+    let mut rehearsal = Rehearsal::new(budget);
+    if let Some(version) = turn.done_before(migration, &request).await? {
+        return Ok(Rehearsal {
+            version,
+            replayed: true,
+            ..rehearsal
+        });
+    }
+    rehearsal.version = turn.record(clock, migration, &request).await?;
+    let held = hold_sequences(&mut turn.session).await;
+    held.map_err(|error| turn.with_hint(error))?;
+
+    let before = Scene::look(&mut turn.session).await?;
+    let mut taken = Vec::new();
+    let start = Instant::now();
+    for part in script.statements() {
+        let begun = start.elapsed();
+        let line = migration.query[..part.start].matches('\n').count() + 1;
+        let ran = turn.session.part(&migration.query, part).await;
+        let command = ran.map_err(|error| turn.with_hint(error))?;
+        rehearsal.statements.push(Ran {
+            line,
+            command,
+            duration_ms: millis(start.elapsed().saturating_sub(begun)),
+        });
+        let fresh = locks(&mut turn.session)
+            .await?
+            .into_iter()
+            .filter(|lock| !before.locks.contains(lock));
+        let fresh: Vec<_> = fresh
+            .filter(|lock| !taken.iter().any(|(known, _)| known == lock))
+            .collect();
+        taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
+    }
+    let took = start.elapsed();
+    turn.still_open().await?;
+    let after = Scene::look(&mut turn.session).await?;
+    turn.session.script("rollback").await?;
+
+    rehearsal.duration_ms = millis(took);
+    rehearsal.describe(&before, &after);
+    rehearsal.locks = taken
+        .into_iter()
+        .filter_map(|((relation, mode), begun)| {
+            before.lock(&relation, mode, took.saturating_sub(begun))
+        })
+        .collect();
+    rehearsal
+        .locks
+        .sort_by(|a, b| (strength(&b.mode), &a.object).cmp(&(strength(&a.mode), &b.object)));
+    Ok(rehearsal)
+}
+
+fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Lock modes, the weakest first (PostgreSQL's documentation, "Table-Level Locks").
+const MODES: [&str; 8] = [
+    "AccessShareLock",
+    "RowShareLock",
+    "RowExclusiveLock",
+    "ShareUpdateExclusiveLock",
+    "ShareLock",
+    "ShareRowExclusiveLock",
+    "ExclusiveLock",
+    "AccessExclusiveLock",
+];
+
+fn strength(mode: &str) -> Option<usize> {
+    MODES.iter().position(|known| *known == mode)
+}
+
+impl Rehearsal {
+    fn new(budget: Budget) -> Self {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            version: String::new(),
+            replayed: false,
+            duration_ms: 0.0,
+            lock_timeout_ms: millis(budget.lock_timeout),
+            time_limit_ms: millis(budget.limits.time),
+            statements: Vec::new(),
+            locks: Vec::new(),
+            created: Vec::new(),
+            altered: Vec::new(),
+            dropped: Vec::new(),
+            rewritten: Vec::new(),
+            rows: Vec::new(),
+            sequences_left_advanced: Vec::new(),
+        }
+    }
+
+    /// The difference of two scenes.
+    fn describe(&mut self, before: &Scene, after: &Scene) {
+        self.created = after.without(before);
+        self.dropped = before.without(after);
+        let both = || {
+            after
+                .things
+                .iter()
+                .filter_map(|(id, now)| Some((before.things.get(id)?, now)))
+        };
+        self.altered = both()
+            .filter(|(then, now)| then.hash != now.hash)
+            .map(|(_, now)| now.object.clone())
+            .collect();
+        self.rewritten = both()
+            .filter(|(then, now)| then.file != now.file)
+            .map(|(_, now)| now.object.clone())
+            .collect();
+        for list in [
+            &mut self.created,
+            &mut self.altered,
+            &mut self.dropped,
+            &mut self.rewritten,
+        ] {
+            list.sort();
+        }
+        let written = after.rows.iter().map(|(table, now)| {
+            let then = before.rows.get(table).copied().unwrap_or_default();
+            let [inserted, updated, deleted] =
+                std::array::from_fn(|n| now[n].saturating_sub(then[n]));
+            Touched {
+                table: table.clone(),
+                inserted,
+                updated,
+                deleted,
+            }
+        });
+        self.rows = written
+            .filter(|touched| touched.inserted + touched.updated + touched.deleted > 0)
+            .collect();
+        let advanced = before
+            .sequences
+            .iter()
+            .filter(|(name, then)| after.sequences.get(*name).is_some_and(|now| now != *then));
+        self.sequences_left_advanced = advanced.map(|(name, _)| name.clone()).collect();
+    }
+}
+
+/// A catalog row: its table, its identifier, and the number of a column.
+type Id = (String, String, String);
+/// What is locked, by its identifier, and how.
+type Held = (String, String);
+
+struct Thing {
+    object: Object,
+    /// The table it is part of, if it is listed only where that is not new.
+    part_of: Option<String>,
+    /// Changes with its definition.
+    hash: String,
+    /// Changes when its rows are written anew; nothing for what has none.
+    file: String,
+}
+
+/// The database at one moment of the transaction.
+struct Scene {
+    things: HashMap<Id, Thing>,
+    locks: Vec<Held>,
+    /// Rows inserted, updated and deleted since the transaction began.
+    rows: BTreeMap<String, [u64; 3]>,
+    /// Sequences that are not held, and how far they are.
+    sequences: BTreeMap<String, Option<String>>,
+}
+
+/// Everything of a customer's that has a name. What statistics and vacuum write, and what only follows from other
+/// objects, is not in the hash.
+const THINGS: &str = r"
+with relation as (
+    select c.* from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    where n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+), thing(class, id, sub, part_of, hash, file) as (
+    select 'pg_catalog.pg_class'::pg_catalog.regclass, c.oid, 0, null::oid,
+        (pg_catalog.to_jsonb(c) - array['relfilenode', 'relpages', 'reltuples', 'relallvisible', 'relallfrozen', 'relfrozenxid',
+            'relminmxid', 'relnatts', 'relchecks', 'relhasindex', 'relhasrules', 'relhastriggers', 'relhassubclass'])::text
+            || coalesce((select pg_catalog.string_agg(r.ev_action::text, '') from pg_catalog.pg_rewrite r
+                         where r.ev_class = c.oid and c.relkind in ('v', 'm')), '')
+            || coalesce((select s::text from pg_catalog.pg_sequence s where s.seqrelid = c.oid), ''),
+        case when c.relkind in ('r', 'm', 'i') then c.relfilenode end
+    from relation c
+    union all
+    select 'pg_catalog.pg_class'::pg_catalog.regclass, a.attrelid, a.attnum, a.attrelid,
+        a::text || coalesce((select pg_catalog.pg_get_expr(d.adbin, d.adrelid) from pg_catalog.pg_attrdef d
+                             where d.adrelid = a.attrelid and d.adnum = a.attnum), ''), null
+    from pg_catalog.pg_attribute a join relation c on c.oid = a.attrelid
+    where a.attnum > 0 and not a.attisdropped and c.relkind in ('r', 'p', 'f', 'c')
+    union all
+    select 'pg_catalog.pg_constraint'::pg_catalog.regclass, k.oid, 0, k.conrelid, k::text, null
+    from pg_catalog.pg_constraint k join relation c on c.oid = k.conrelid
+    union all
+    select 'pg_catalog.pg_trigger'::pg_catalog.regclass, t.oid, 0, null, t::text, null
+    from pg_catalog.pg_trigger t join relation c on c.oid = t.tgrelid where not t.tgisinternal
+    union all
+    select 'pg_catalog.pg_policy'::pg_catalog.regclass, p.oid, 0, null, p::text, null
+    from pg_catalog.pg_policy p join relation c on c.oid = p.polrelid
+    union all
+    select 'pg_catalog.pg_proc'::pg_catalog.regclass, p.oid, 0, null, p::text, null
+    from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+    where n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+    union all
+    select 'pg_catalog.pg_type'::pg_catalog.regclass, t.oid, 0, null,
+        t::text || coalesce((select pg_catalog.string_agg(e.enumlabel, ',' order by e.enumsortorder) from pg_catalog.pg_enum e
+                             where e.enumtypid = t.oid), '')
+            || coalesce((select pg_catalog.string_agg(k::text, '' order by k.oid) from pg_catalog.pg_constraint k
+                         where k.contypid = t.oid), ''), null
+    from pg_catalog.pg_type t join pg_catalog.pg_namespace n on n.oid = t.typnamespace
+    where n.nspname !~ '^pg_' and n.nspname <> 'information_schema' and (t.typtype in ('d', 'e', 'r') or t.typtype = 'b' and t.typelem = 0)
+    union all
+    select 'pg_catalog.pg_namespace'::pg_catalog.regclass, n.oid, 0, null, n::text, null
+    from pg_catalog.pg_namespace n where n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+    union all
+    select 'pg_catalog.pg_extension'::pg_catalog.regclass, e.oid, 0, null, e::text, null from pg_catalog.pg_extension e
+    union all
+    select 'pg_catalog.pg_authid'::pg_catalog.regclass, r.oid, 0, null, r::text, null from pg_catalog.pg_roles r
+)
+select t.class::oid, t.id, t.sub, o.type, o.identity, t.part_of, pg_catalog.md5(t.hash), t.file
+from thing t, pg_catalog.pg_identify_object(t.class, t.id, t.sub) o where o.identity is not null";
+
+const ROWS: &str = "
+    select pg_catalog.format('%I.%I', schemaname, relname), n_tup_ins, n_tup_upd, n_tup_del
+    from pg_catalog.pg_stat_xact_user_tables where n_tup_ins + n_tup_upd + n_tup_del > 0 and schemaname !~ '^pg_'";
+
+const OTHERS_SEQUENCES: &str = "
+    select pg_catalog.format('%I.%I', s.schemaname, s.sequencename), s.last_value
+    from pg_catalog.pg_sequences s where not pg_catalog.pg_has_role(s.sequenceowner, 'USAGE')";
+
+impl Scene {
+    async fn look(session: &mut Session) -> Result<Self, Error> {
+        let locks = locks(session).await?;
+        let things = session
+            .simple(THINGS)
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .filter_map(thing)
+            .collect();
+        let rows = session
+            .simple(ROWS)
+            .await?
+            .rows
+            .texts()
+            .into_iter()
+            .filter_map(counts)
+            .collect();
+        let sequences = session.simple(OTHERS_SEQUENCES).await?.rows.texts();
+        let sequences = sequences
+            .into_iter()
+            .filter_map(|row| <[_; 2]>::try_from(row).ok());
+        Ok(Self {
+            things,
+            locks,
+            rows,
+            sequences: sequences
+                .filter_map(|[name, at]| Some((name?, at)))
+                .collect(),
+        })
+    }
+
+    /// What is here and not in `other`, without the parts of what is listed itself.
+    fn without(&self, other: &Self) -> Vec<Object> {
+        let listed = |id: &Id| !other.things.contains_key(id);
+        let beside = |thing: &Thing| {
+            thing
+                .part_of
+                .as_deref()
+                .is_none_or(|table| !listed(&relation(table)))
+        };
+        self.things
+            .iter()
+            .filter(|(id, thing)| listed(id) && beside(thing))
+            .map(|(_, thing)| thing.object.clone())
+            .collect()
+    }
+
+    fn lock(&self, id: &str, mode: String, held: Duration) -> Option<Lock> {
+        let thing = self.things.get(&relation(id))?;
+        Some(Lock {
+            mode,
+            object: thing.object.clone(),
+            held_ms: millis(held),
+        })
+    }
+}
+
+/// A table, index, view or sequence. 1259 is `pg_class` in every PostgreSQL.
+fn relation(id: &str) -> Id {
+    ("1259".to_owned(), id.to_owned(), "0".to_owned())
+}
+
+fn thing(row: Vec<Option<String>>) -> Option<(Id, Thing)> {
+    let [class, id, sub, kind, name, part_of, hash, file] = row.try_into().ok()?;
+    let object = Object {
+        kind: kind?,
+        name: name?,
+    };
+    Some((
+        (class?, id?, sub?),
+        Thing {
+            object,
+            part_of,
+            hash: hash?,
+            file: file.unwrap_or_default(),
+        },
+    ))
+}
+
+fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
+    let [table, inserted, updated, deleted] = row.try_into().ok()?;
+    Some((
+        table?,
+        [
+            inserted?.parse().ok()?,
+            updated?.parse().ok()?,
+            deleted?.parse().ok()?,
+        ],
+    ))
+}
+
+async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
+    let sql = "select relation, mode from pg_catalog.pg_locks
+               where locktype = 'relation' and granted and pid = pg_catalog.pg_backend_pid()";
+    let rows = session
+        .simple(sql)
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .filter_map(|row| <[_; 2]>::try_from(row).ok());
+    Ok(rows
+        .filter_map(|[relation, mode]| Some((relation?, mode?)))
+        .collect())
+}
+
+/// Gives each sequence that is ours to change a new file, with its value and everything else as it is.
+async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
+    let sql = "select pg_catalog.format('alter sequence %I.%I cache %s', n.nspname, c.relname, s.seqcache)
+               from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
+               join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+               where pg_catalog.pg_has_role(c.relowner, 'USAGE') order by c.oid";
+    let changes: Vec<_> = session
+        .simple(sql)
+        .await?
+        .rows
+        .texts()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
+    session.script(&changes.join(";")).await.map(drop)
+}

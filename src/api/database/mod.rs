@@ -1,0 +1,11 @@
+//! Operations in a project's PostgreSQL: queries, migrations, types, advisors and the list of schemas.
+
+pub mod advisors;
+pub mod catalog;
+pub mod context;
+pub mod migrations;
+pub mod openapi;
+pub mod operations;
+pub mod query;
+pub mod typescript;
+pub mod webhooks;

@@ -1,0 +1,271 @@
+//! SQL in a project's PostgreSQL, and the list of its schemas.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{
+    catalog::Catalog, context, context::Context, openapi, query, query::Query, typescript, webhooks,
+};
+use crate::{
+    api::context::ApiContext,
+    base::error::Error,
+    data_plane::{database_session::session::Limits, projects},
+    platform::{
+        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
+        rate_limits::{CONTEXT, STANDARD},
+    },
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &GET_CONTEXT,
+    &RUN_QUERY,
+    &READ_ONLY_QUERY,
+    &TYPESCRIPT,
+    &OPENAPI,
+    &ENABLE_WEBHOOKS,
+];
+
+static GET_CONTEXT: Endpoint = Endpoint {
+    id: "v1-get-database-metadata",
+    summary: "List databases and their schemas",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/context",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::ProjectsRead),
+    limit: &CONTEXT,
+    handler: || mount(get_context),
+};
+
+async fn get_context(project: Project, context: ApiContext) -> Result<Json<Context>, Error> {
+    let target = projects::target(&context, &project).await?;
+    Ok(Json(context::context(&target, Limits::default()).await?))
+}
+
+static RUN_QUERY: Endpoint = Endpoint {
+    id: "v1-run-a-query",
+    summary: "Run SQL",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/query",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead], &[P::DatabaseWrite]], S::DatabaseWrite).by_case(&[
+        Case {
+            when: "`read_only` is true",
+            applies: asks_to_read_only,
+            permissions: AnyOf(&[&[P::DatabaseRead]]),
+        },
+        Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
+    ]),
+    limit: &STANDARD,
+    handler: || mount(run_query).that_changes_elsewhere().sample(SAMPLE),
+};
+
+fn asks_to_read_only(asked: &Asked<'_>) -> bool {
+    #[derive(Deserialize)]
+    struct Flag {
+        read_only: bool,
+    }
+    asked.body().is_some_and(|Flag { read_only }| read_only)
+}
+
+/// A body that works.
+const SAMPLE: &str = r#"{"query": "select $1::int + 1 as answer", "parameters": [41]}"#;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "V1RunQueryBody")]
+struct QueryRequest {
+    /// SQL; several statements unless there are parameters.
+    #[schemars(length(min = 1))]
+    query: String,
+    /// Values of `$1`, `$2`, …
+    #[serde(default)]
+    parameters: Vec<Value>,
+    /// Whether it may read only.
+    #[serde(default)]
+    read_only: bool,
+}
+
+async fn run_query(
+    project: Project,
+    context: ApiContext,
+    Json(request): Json<QueryRequest>,
+) -> Result<Rows, Error> {
+    run(
+        &context,
+        &project,
+        Query {
+            text: request.query,
+            parameters: request.parameters,
+            read_only: request.read_only,
+        },
+    )
+    .await
+}
+
+static READ_ONLY_QUERY: Endpoint = Endpoint {
+    id: "v1-read-only-query",
+    summary: "Run SQL that may read only",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/query/read-only",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(read_only_query).sample(SAMPLE),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "V1ReadOnlyQueryBody")]
+struct ReadOnlyRequest {
+    /// SQL; several statements unless there are parameters.
+    #[schemars(length(min = 1))]
+    query: String,
+    /// Values of `$1`, `$2`, …
+    #[serde(default)]
+    parameters: Vec<Value>,
+}
+
+async fn read_only_query(
+    project: Project,
+    context: ApiContext,
+    Json(request): Json<ReadOnlyRequest>,
+) -> Result<Rows, Error> {
+    run(
+        &context,
+        &project,
+        Query {
+            text: request.query,
+            parameters: request.parameters,
+            read_only: true,
+        },
+    )
+    .await
+}
+
+async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<Rows, Error> {
+    required("query", &query.text)?;
+    let target = projects::target(context, project).await?;
+    Ok(Rows(
+        query::run_query(&target, &query, Limits::default()).await?,
+    ))
+}
+
+static TYPESCRIPT: Endpoint = Endpoint {
+    id: "v1-generate-typescript-types",
+    summary: "Generate TypeScript types",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/types/typescript",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(generate_typescript),
+};
+
+/// Schemas whose types are generated at once.
+const SCHEMAS_MAX: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Included {
+    /// Names of schemas, separated by commas.
+    #[serde(default = "Included::default_schemas")]
+    included_schemas: String,
+}
+
+impl Included {
+    fn default_schemas() -> String {
+        "public".to_owned()
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "TypescriptResponse")]
+struct Types {
+    /// The file.
+    types: String,
+}
+
+async fn generate_typescript(
+    project: Project,
+    context: ApiContext,
+    Parameters(included): Parameters<Included>,
+) -> Result<Json<Types>, Error> {
+    let names = included
+        .included_schemas
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let schemas: Vec<_> = names.map(str::to_owned).take(SCHEMAS_MAX + 1).collect();
+    if schemas.len() > SCHEMAS_MAX {
+        return Err(Error::invalid(
+            "included_schemas",
+            format!("Invalid input: expected at most {SCHEMAS_MAX} schemas"),
+        ));
+    }
+    let target = projects::target(&context, &project).await?;
+    let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
+    Ok(Json(Types {
+        types: typescript::generate(&catalog),
+    }))
+}
+
+static OPENAPI: Endpoint = Endpoint {
+    id: "v1-get-database-openapi",
+    summary: "Describe the data API of a schema",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/database/openapi",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(describe_data_api),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct OfSchema {
+    /// Name of the schema.
+    #[serde(default = "Included::default_schemas")]
+    schema: String,
+}
+
+async fn describe_data_api(
+    project: Project,
+    context: ApiContext,
+    Parameters(OfSchema { schema }): Parameters<OfSchema>,
+) -> Result<Json<Map<String, Value>>, Error> {
+    let target = projects::target(&context, &project).await?;
+    let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
+    Ok(Json(openapi::generate(&catalog, &schema)))
+}
+
+static ENABLE_WEBHOOKS: Endpoint = Endpoint {
+    id: "v1-enable-database-webhook",
+    summary: "Enable database webhooks",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/database/webhooks/enable",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(enable_webhooks).that_changes_elsewhere(),
+};
+
+async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun, Error> {
+    let target = projects::target(&context, &project).await?;
+    webhooks::enable(&target, Limits::default())
+        .await
+        .map(|()| Begun)
+}
+
+/// Refuses a text with nothing in it.
+pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
+    if text.trim().is_empty() {
+        Err(Error::invalid(field, "Required"))
+    } else {
+        Ok(())
+    }
+}

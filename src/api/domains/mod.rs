@@ -1,0 +1,4 @@
+//! Operations on a project's vanity subdomain and custom hostname.
+
+pub mod hostnames;
+pub mod operations;

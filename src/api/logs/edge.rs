@@ -1,0 +1,161 @@
+//! Requests to the projects' services: `edge_logs`, and those to functions `function_edge_logs`.
+
+use gantry_logs::event::{Attributes, Event, Source};
+
+use super::{
+    Ending, queue,
+    requests::{Request, number, text},
+};
+use crate::{
+    api::context::ApiContext,
+    data_plane::service_proxy::{log, log::Row, upstreams::Service},
+};
+
+/// Takes rows until the edge has ended and none is left. There is one of it.
+pub(super) async fn run(context: ApiContext, mut ending: Ending) {
+    let mut batch = Vec::new();
+    while queue::next(&context.edge.log, &mut batch, &mut ending).await {
+        for row in &batch {
+            log::tell(row);
+        }
+        // What reached no project is nobody's line.
+        let rows = batch
+            .drain(..)
+            .filter_map(|row| Some((row.project.clone()?, row)));
+        context
+            .analytics
+            .keep_all(&queue::by_project(rows), event, &ending)
+            .await;
+    }
+}
+
+/// The line of a request.
+fn event(row: &Row) -> Event {
+    let request = Request {
+        method: &row.method,
+        scheme: "https",
+        host: &row.host,
+        path: &row.path,
+        search: row.search.as_deref(),
+        version: Some(row.version),
+        client: row.client,
+        user_agent: row.user_agent.as_deref(),
+        status: row.status,
+        took_millis: row.took_millis,
+    };
+    let mut all = Attributes::default();
+    let identifier = row
+        .project
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    text(&mut all, "identifier", identifier.clone());
+    let line = request.describe(&mut all);
+    for (key, value) in [
+        ("request.headers.referer", &row.referer),
+        ("request.headers.x_client_info", &row.client_info),
+    ] {
+        if let Some(value) = value {
+            text(&mut all, key, value);
+        }
+    }
+    let source = if row.service == Some(Service::Functions) {
+        text(&mut all, "function_id", function(&row.path));
+        text(&mut all, "project_ref", identifier);
+        text(&mut all, "request.pathname", &row.path);
+        number(
+            &mut all,
+            "execution_time_ms",
+            i64::try_from(row.took_millis).unwrap_or(i64::MAX),
+        );
+        Source::FunctionEdge
+    } else {
+        Source::Edge
+    };
+    Event::new(
+        row.id.to_string(),
+        row.at.timestamp_micros(),
+        source,
+        line,
+        all,
+    )
+}
+
+/// The name of a function: `hello` of `/functions/v1/hello/there`.
+fn function(path: &str) -> &str {
+    path.strip_prefix("/functions/v1/")
+        .and_then(|rest| rest.split('/').next())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::{Method, StatusCode, Version};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_request_becomes_a_line_with_the_contracts_keys() {
+        let row = Row {
+            id: Uuid::nil(),
+            at: "2026-11-21T09:15:03Z".parse().unwrap(),
+            project: Some("abcdefghijklmnopqrst".parse().unwrap()),
+            service: Some(Service::Rest),
+            method: Method::GET,
+            host: "abc.example.test".into(),
+            path: "/rest/v1/pets".to_owned(),
+            search: Some("select=*".to_owned()),
+            version: Version::HTTP_2,
+            client: "192.0.2.1".parse().unwrap(),
+            user_agent: Some("curl/8".to_owned()),
+            referer: None,
+            client_info: Some("js/2".to_owned()),
+            status: StatusCode::NOT_FOUND,
+            took_millis: 12,
+        };
+        let line = event(&row);
+        assert_eq!(
+            (line.source, line.timestamp),
+            (Source::Edge, 1_795_252_503_000_000)
+        );
+        assert_eq!(
+            line.message,
+            "GET | 404 | 192.0.2.1 | https://abc.example.test/rest/v1/pets?select=* | curl/8"
+        );
+        let all: Vec<_> = line
+            .attributes
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let expected = [
+            "identifier=abcdefghijklmnopqrst",
+            "request.cf.httpProtocol=HTTP/2.0",
+            "request.headers.cf_connecting_ip=192.0.2.1",
+            "request.headers.host=abc.example.test",
+            "request.headers.user_agent=curl/8",
+            "request.headers.x_client_info=js/2",
+            "request.headers.x_forwarded_proto=https",
+            "request.headers.x_real_ip=192.0.2.1",
+            "request.host=abc.example.test",
+            "request.method=GET",
+            "request.path=/rest/v1/pets",
+            "request.protocol=https:",
+            "request.search=?select=*",
+            "request.url=https://abc.example.test/rest/v1/pets?select=*",
+            "response.origin_time=12",
+            "response.status_code=404",
+        ];
+        assert_eq!(all, expected);
+        let row = Row {
+            service: Some(Service::Functions),
+            path: "/functions/v1/hello/there".to_owned(),
+            ..row
+        };
+        let line = event(&row);
+        assert_eq!(
+            (line.source, line.attributes.text("function_id")),
+            (Source::FunctionEdge, Some("hello"))
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! Where stacks and collectors send lines. Who sends them shows an ingest key: it says whose lines they are.
+
+use axum::http::{HeaderMap, StatusCode, header};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{BYTES_MAX, logflare, otlp, source, unpacked};
+use crate::{
+    api::{context::ApiContext, logs::keys},
+    base::{
+        error::{Credential, Error},
+        ids::ProjectRef,
+    },
+    platform::{
+        access::Access,
+        http::{
+            Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
+            output::with_type,
+        },
+        rate_limits::{Limit, LimitKey, per},
+    },
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&LOGFLARE, &OTLP];
+
+/// Several senders of a stack, each with a batch a second, behind one address.
+static LIMIT: Limit = Limit {
+    key: LimitKey::Path,
+    windows: &[per(1_200, 60)],
+};
+
+static LOGFLARE: Endpoint = Endpoint {
+    id: "gantry-ingest-logs",
+    summary: "Add log lines, as Logflare takes them",
+    tag: Tag::Gantry,
+    method: Verb::Post,
+    path: "/api/logs",
+    aliases: &[
+        "/logs",
+        "/api/events",
+        "/api/logs/vector",
+        "/api/logs/json",
+        "/api/logs/syslog",
+        "/api/logs/cloudflare",
+        "/logs/vector",
+        "/logs/json",
+        "/logs/syslog",
+        "/logs/cloudflare",
+    ],
+    access: Access::Public,
+    limit: &LIMIT,
+    handler: || mount(logflare).sample(r#"{"event_message": "hello"}"#),
+};
+
+static OTLP: Endpoint = Endpoint {
+    id: "gantry-ingest-otlp-logs",
+    summary: "Add log lines, as OpenTelemetry sends them",
+    tag: Tag::Gantry,
+    method: Verb::Post,
+    path: "/v1/logs",
+    aliases: &[],
+    access: Access::Public,
+    limit: &LIMIT,
+    handler: || mount(otlp).sample(r#"{"resourceLogs": []}"#),
+};
+
+/// One object, or several: what is in them is the sender's matter.
+#[derive(JsonSchema)]
+#[schemars(rename = "LogLines", untagged)]
+#[expect(
+    dead_code,
+    reason = "says what a body looks like; bodies are read as their type says"
+)]
+enum Lines {
+    One(Map<String, Value>),
+    Several(Vec<Map<String, Value>>),
+}
+
+/// What was sent, and whose it is.
+struct Sent {
+    project: ProjectRef,
+    /// The source that the request names.
+    source: Option<String>,
+    content_type: String,
+    body: bytes::Bytes,
+}
+
+impl Input for Sent {
+    fn describe(described: &mut Described) {
+        described.body_schema::<Lines>();
+    }
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let context = ApiContext::take(call).await?;
+        let [source, key, content_type, encoding] = said(call);
+        let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
+        // Nobody's body is not worth reading.
+        let project = keys::project(&context.db, &key, context.clock.now())
+            .await?
+            .ok_or(Error::Unauthenticated(Credential::Unknown))?;
+        let body = call.body_within(BYTES_MAX).await?;
+        Ok(Self {
+            project,
+            source,
+            content_type: content_type.unwrap_or_default(),
+            body: unpacked(body, encoding.as_deref())?,
+        })
+    }
+}
+
+/// The source, the key, the content's type and how it is packed, as far as they are said.
+fn said(call: &Call<'_>) -> [Option<String>; 4] {
+    let mut asked = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
+    let named = asked
+        .find(|(name, _)| name == "source_name" || name == "source")
+        .map(|(_, value)| value.into_owned());
+    let [source, key, content_type, encoding] =
+        ["x-source", "x-api-key", "content-type", "content-encoding"]
+            .map(|name| text(call.headers(), name));
+    [named.or(source), key, content_type, encoding]
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(str::to_owned)
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LogsIngested")]
+struct Ingested {
+    message: &'static str,
+}
+
+async fn logflare(context: ApiContext, sent: Sent) -> Result<Json<Ingested>, Error> {
+    let source = source(
+        sent.source
+            .as_deref()
+            .ok_or_else(|| Error::invalid("source_name", "Required"))?,
+    )?;
+    let events = logflare::events(&sent.body, source, context.clock.now(), || {
+        context.entropy.uuid().to_string()
+    })?;
+    if !events.is_empty() {
+        context.analytics.keep(&sent.project, events, None).await?;
+    }
+    Ok(Json(Ingested { message: "Logged!" }))
+}
+
+/// An empty `ExportLogsServiceResponse`, written as the request was.
+struct Exported(otlp::Encoding);
+
+/// All lines were taken.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LogsExported")]
+struct AllTaken {}
+
+impl Output for Exported {
+    fn describe(described: &mut Described) {
+        <Json<AllTaken> as Output>::describe(described);
+    }
+
+    fn respond(self) -> Response {
+        match self.0 {
+            otlp::Encoding::Protobuf => {
+                with_type(StatusCode::OK, "application/x-protobuf", Body::empty())
+            }
+            otlp::Encoding::Json => Json(AllTaken {}).respond(),
+        }
+    }
+}
+
+async fn otlp(context: ApiContext, sent: Sent) -> Result<Exported, Error> {
+    let encoding = match sent.content_type.split(';').next().map(str::trim) {
+        Some("application/x-protobuf" | "application/protobuf") => otlp::Encoding::Protobuf,
+        Some("application/json") => otlp::Encoding::Json,
+        _ => {
+            return Err(Error::invalid(
+                header::CONTENT_TYPE.as_str().to_owned(),
+                "expected application/x-protobuf or application/json",
+            ));
+        }
+    };
+    let named = sent.source.as_deref().map(source).transpose()?;
+    let events = otlp::events(&sent.body, encoding, named, context.clock.now(), || {
+        context.entropy.uuid().to_string()
+    })?;
+    if !events.is_empty() {
+        context.analytics.keep(&sent.project, events, None).await?;
+    }
+    Ok(Exported(encoding))
+}

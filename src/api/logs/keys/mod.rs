@@ -1,0 +1,186 @@
+//! Keys that let others add log lines of one project.
+
+pub mod operations;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::Row;
+
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+        names,
+    },
+    platform::{
+        access::{Project, credential::SecretDigest},
+        audit::Recorder,
+    },
+};
+
+/// Keys of one project.
+const KEYS_MAX: i64 = 10;
+/// When a key was last used is not written more often.
+const USED_EVERY: TimeDelta = TimeDelta::minutes(1);
+const PREFIX: &str = "gik_";
+
+/// A key, as it is told about.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "IngestKey")]
+pub struct Key {
+    /// Row of `ingest_keys`.
+    pub id: i64,
+    /// What it is for.
+    pub name: String,
+    /// Its end.
+    pub hint: String,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// When it was last used, to the minute.
+    pub last_used_at: Option<DateTime<Utc>>,
+}
+
+fn read(row: &Row) -> Key {
+    Key {
+        id: row.get(0),
+        name: row.get(1),
+        hint: row.get(2),
+        created_at: row.get(3),
+        last_used_at: row.get(4),
+    }
+}
+
+/// A project's keys, newest first.
+pub async fn list(db: &Db, project: ProjectId) -> Result<Vec<Key>, Error> {
+    let sql = "select id, name, hint, created_at, last_used_at from ingest_keys where project_id = $1 order by id desc limit $2";
+    let rows = db
+        .query(sql, &[&project.0, &KEYS_MAX])
+        .await
+        .context("listing ingest keys")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Makes a key. It is in the answer, and nowhere else.
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    project: &Project,
+    name: &str,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<(Key, SecretString), Error> {
+    let doing = "making an ingest key";
+    names::check("name", name, 100)?;
+    let secret = SecretString::from(format!("{PREFIX}{}", hex::encode(entropy.bytes::<20>())));
+    let hint = format!(
+        "…{}",
+        &secret.expose_secret()[secret.expose_secret().len() - 4..]
+    );
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Two at once are counted one after the other, and none is made of a project that is being removed.
+    let sql = "select 1 from projects where id = $1 and desired <> 'removed' for update";
+    transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let held = transaction
+        .query_one(
+            "select count(*) from ingest_keys where project_id = $1",
+            &[&project.id.0],
+        )
+        .await
+        .context(doing)?;
+    if held.get::<_, i64>(0) >= KEYS_MAX {
+        return Err(Error::Rejected(
+            format!("A project can have {KEYS_MAX} ingest keys; delete one first").into(),
+        ));
+    }
+    let sql = "insert into ingest_keys (project_id, name, digest, hint, created_at) values ($1, $2, $3, $4, $5) \
+               returning id, name, hint, created_at, last_used_at";
+    let digest = SecretDigest::of(secret.expose_secret());
+    let row = transaction
+        .query_one(
+            sql,
+            &[&project.id.0, &name, &digest.as_bytes(), &hint, &now],
+        )
+        .await
+        .context(doing)?;
+    let key = read(&row);
+    audit
+        .write_in(
+            &transaction,
+            201,
+            (
+                None,
+                Some(json!({"id": key.id, "name": name, "hint": hint})),
+            ),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok((key, secret))
+}
+
+/// Deletes a key: who has only it is refused from now on.
+pub async fn delete(
+    db: &Db,
+    project: &Project,
+    id: i64,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "deleting an ingest key";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "delete from ingest_keys where id = $1 and project_id = $2 returning name, hint";
+    let row = transaction
+        .query_opt(sql, &[&id, &project.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let before = json!({"id": id, "name": row.get::<_, &str>(0), "hint": row.get::<_, &str>(1)});
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
+    transaction.commit().await.context(doing)
+}
+
+/// The project whose lines this key lets add, if it is one.
+pub(super) async fn project(
+    db: &Db,
+    key: &str,
+    now: DateTime<Utc>,
+) -> Result<Option<ProjectRef>, Error> {
+    if !key.starts_with(PREFIX) || key.len() != PREFIX.len() + 40 {
+        return Ok(None);
+    }
+    let sql = "select k.id, p.ref, k.last_used_at from ingest_keys k join projects p on p.id = k.project_id \
+               where k.digest = $1 and p.desired <> 'removed'";
+    let rows = db
+        .query(sql, &[&SecretDigest::of(key).as_bytes()])
+        .await
+        .context("looking up an ingest key")?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    if row
+        .get::<_, Option<DateTime<Utc>>>(2)
+        .is_none_or(|used| now - used >= USED_EVERY)
+    {
+        let sql = "update ingest_keys set last_used_at = $2 where id = $1";
+        db.query(sql, &[&row.get::<_, i64>(0), &now])
+            .await
+            .context("noting the use of an ingest key")?;
+    }
+    row.get::<_, &str>(1)
+        .parse()
+        .map(Some)
+        .context("reading a project's ref")
+}

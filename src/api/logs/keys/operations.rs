@@ -1,0 +1,127 @@
+//! Operations on a project's ingest keys: Gantry's own.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+
+use super::Key;
+use crate::{
+    api::{context::ApiContext, logs::keys},
+    base::error::Error,
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs},
+        audit::Recorder,
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+const KEYS: &str = "/v1/projects/{ref}/analytics/ingest-keys";
+
+pub(in crate::api::logs) static LIST: Endpoint = Endpoint {
+    id: "gantry-list-ingest-keys",
+    summary: "List the keys that let others add log lines",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: KEYS,
+    aliases: &[],
+    access: needs(&[&[P::AnalyticsConfigRead]], S::AnalyticsConfigRead),
+    limit: &STANDARD,
+    handler: || mount(list),
+};
+
+async fn list(project: Project, context: ApiContext) -> Result<Json<Vec<Key>>, Error> {
+    keys::list(&context.db, project.id).await.map(Json)
+}
+
+pub(in crate::api::logs) static CREATE: Endpoint = Endpoint {
+    id: "gantry-create-ingest-key",
+    summary: "Make a key that lets others add log lines, shown once",
+    tag: Tag::Gantry,
+    method: Verb::Post,
+    path: KEYS,
+    aliases: &[],
+    access: needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite),
+    limit: &STANDARD,
+    handler: || mount(create).sample(r#"{"name": "Vector"}"#),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "CreateIngestKey")]
+#[serde(deny_unknown_fields)]
+struct CreateRequest {
+    /// What it is for.
+    #[schemars(length(min = 1, max = 100))]
+    name: String,
+}
+
+/// A key that was made just now.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "CreatedIngestKey")]
+pub struct CreatedKey {
+    /// What is told about it afterwards.
+    #[serde(flatten)]
+    pub about: Key,
+    /// The key itself. It is not shown again.
+    pub key: String,
+}
+
+async fn create(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+    Json(request): Json<CreateRequest>,
+) -> Result<Unkept<Created<CreatedKey>>, Error> {
+    let (about, secret) = keys::create(
+        &context.db,
+        &context.entropy,
+        &project,
+        &request.name,
+        context.clock.now(),
+        &audit,
+    )
+    .await?;
+    Ok(Unkept(Created(CreatedKey {
+        about,
+        key: secret.expose_secret().to_owned(),
+    })))
+}
+
+pub(in crate::api::logs) static DELETE: Endpoint = Endpoint {
+    id: "gantry-delete-ingest-key",
+    summary: "Delete an ingest key",
+    tag: Tag::Gantry,
+    method: Verb::Delete,
+    path: "/v1/projects/{ref}/analytics/ingest-keys/{key_id}",
+    aliases: &[],
+    access: needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite),
+    limit: &STANDARD,
+    handler: || mount(delete),
+};
+
+/// The key that the path names. Whether it is the project's is looked up with it.
+struct KeyId(i64);
+
+impl Input for KeyId {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        call.placeholder("key_id")
+            .and_then(|id| id.parse().ok())
+            .map(Self)
+            .ok_or(Error::NotFound)
+    }
+}
+
+async fn delete(
+    project: Project,
+    KeyId(id): KeyId,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<Done, Error> {
+    keys::delete(&context.db, &project, id, context.clock.now(), &audit)
+        .await
+        .map(|()| Done)
+}

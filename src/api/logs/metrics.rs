@@ -1,0 +1,98 @@
+//! What a project's server counts, in Prometheus' form. A server that is stopped is not started for it.
+
+use std::fmt::Write;
+
+use tokio_postgres::Row;
+
+use crate::{
+    api::context::ApiContext,
+    base::{
+        error::{Context, Error},
+        ids::ProjectRef,
+    },
+};
+
+/// Names, kinds and meanings, in the order of the columns.
+const METRICS: [(&str, &str, &str); 10] = [
+    ("pg_database_size_bytes", "gauge", "Size of all databases."),
+    ("pg_stat_activity_count", "gauge", "Connections of clients."),
+    (
+        "pg_settings_max_connections",
+        "gauge",
+        "Connections of clients at most.",
+    ),
+    (
+        "pg_stat_database_xact_commit_total",
+        "counter",
+        "Transactions that were committed.",
+    ),
+    (
+        "pg_stat_database_xact_rollback_total",
+        "counter",
+        "Transactions that were rolled back.",
+    ),
+    (
+        "pg_stat_database_blks_read_total",
+        "counter",
+        "Blocks that were read from disk.",
+    ),
+    (
+        "pg_stat_database_blks_hit_total",
+        "counter",
+        "Blocks that were in memory.",
+    ),
+    ("pg_stat_database_deadlocks_total", "counter", "Deadlocks."),
+    (
+        "pg_stat_database_temp_bytes_total",
+        "counter",
+        "Bytes of temporary files.",
+    ),
+    ("pg_wal_size_bytes", "gauge", "Size of the write-ahead log."),
+];
+
+const SQL: &str = "select (select sum(pg_database_size(oid)) from pg_database where datallowconn)::float8, \
+    (select count(*) from pg_stat_activity where backend_type = 'client backend')::float8, \
+    current_setting('max_connections')::float8, \
+    sum(xact_commit)::float8, sum(xact_rollback)::float8, sum(blks_read)::float8, sum(blks_hit)::float8, sum(deadlocks)::float8, \
+    sum(temp_bytes)::float8, (select sum(size) from pg_ls_waldir())::float8 from pg_stat_database";
+
+/// The page Prometheus scrapes.
+pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
+    let runs = context
+        .clusters
+        .running(project)
+        .await
+        .context("looking for a project's server")?
+        .is_some();
+    let mut page = String::new();
+    let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
+    let mut put = |(name, kind, help): (&str, &str, &str), value: f64| {
+        // Writing into a text cannot fail.
+        let _ = write!(
+            page,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}\n"
+        );
+    };
+    put(
+        ("pg_up", "gauge", "Whether the server runs."),
+        if runs { 1.0 } else { 0.0 },
+    );
+    if runs {
+        let admin = context
+            .clusters
+            .admin(project)
+            .await
+            .map_err(|_| Error::DatabaseUnreachable)?;
+        let row: Row = admin
+            .query_one(SQL, &[])
+            .await
+            .context("reading what a project's server counts")?;
+        for (column, metric) in METRICS.into_iter().enumerate() {
+            put(
+                metric,
+                row.get::<_, Option<f64>>(column).unwrap_or_default(),
+            );
+        }
+    }
+    Ok(page)
+}

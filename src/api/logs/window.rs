@@ -1,0 +1,137 @@
+//! Which time a request asks for. Pure.
+
+use chrono::{DateTime, DurationRound, NaiveDateTime, TimeDelta, Utc};
+
+use crate::base::error::Error;
+
+/// Longest range of a query.
+const RANGE_MAX: TimeDelta = TimeDelta::hours(24);
+/// Range of a query that names none.
+const RANGE: TimeDelta = TimeDelta::minutes(1);
+const MINUTE: TimeDelta = TimeDelta::minutes(1);
+
+/// From when to when, whole minutes: behind the first, and up to the second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Lines are later than this.
+    pub start: DateTime<Utc>,
+    /// And not later than this.
+    pub end: DateTime<Utc>,
+}
+
+impl Window {
+    /// What `iso_timestamp_start` and `iso_timestamp_end` say. An empty one is as good as none.
+    pub fn asked(
+        start: Option<&str>,
+        end: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Result<Self, Error> {
+        let start = read("iso_timestamp_start", start)?;
+        let end = read("iso_timestamp_end", end)?;
+        let (start, end) = match (start, end) {
+            (None, end) => {
+                let end = end.unwrap_or(now);
+                (end - RANGE, end)
+            }
+            (Some(start), end) => (start, end.unwrap_or(now)),
+        };
+        if end < start {
+            return Err(Error::invalid(
+                "iso_timestamp_end",
+                "must not be before iso_timestamp_start",
+            ));
+        }
+        if end - start > RANGE_MAX {
+            return Err(Error::invalid(
+                "iso_timestamp_start",
+                "must not be more than 24 hours before iso_timestamp_end",
+            ));
+        }
+        Ok(Self::around(start, end))
+    }
+
+    /// The whole minutes that hold a range: what happened a moment ago is in it.
+    pub fn around(start: DateTime<Utc>, end: DateTime<Utc>) -> Self {
+        // Only times that no calendar holds cannot be rounded.
+        let start = start.duration_trunc(MINUTE).unwrap_or(start);
+        let end = end.duration_trunc(MINUTE).map_or(end, |whole| {
+            if whole < end { whole + MINUTE } else { whole }
+        });
+        Self { start, end }
+    }
+}
+
+fn read(field: &'static str, text: Option<&str>) -> Result<Option<DateTime<Utc>>, Error> {
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    // A plus sign that was not encoded arrives as a space.
+    let zoned = DateTime::parse_from_rfc3339(text)
+        .or_else(|_| DateTime::parse_from_rfc3339(&text.replacen(' ', "+", 1)));
+    let at = zoned.map(|at| at.to_utc()).or_else(|_| {
+        NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S%.f").map(|at| at.and_utc())
+    });
+    // No calendar of anybody's lines goes further, and arithmetic stays within its bounds.
+    let within = |at: &DateTime<Utc>| (1970..=9000).contains(&chrono::Datelike::year(at));
+    at.ok()
+        .filter(within)
+        .map(Some)
+        .ok_or_else(|| Error::invalid(field, "Invalid ISO datetime"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(start: &str, end: &str) -> Result<(String, String), String> {
+        let now = "2026-11-21T09:15:03.5Z".parse().unwrap();
+        let window = Window::asked(Some(start), Some(end), now)
+            .map_err(|error| error.message().into_owned())?;
+        let text = |at: DateTime<Utc>| at.format("%d %H:%M:%S").to_string();
+        Ok((text(window.start), text(window.end)))
+    }
+
+    #[test]
+    fn a_window_is_whole_minutes_and_a_day_at_most() {
+        let is = |start: &str, end: &str, from: &str, to: &str| {
+            assert_eq!(asked(start, end), Ok((from.to_owned(), to.to_owned())))
+        };
+        is("", "", "21 09:14:00", "21 09:16:00");
+        is(" ", "2026-11-21T08:00:00Z", "21 07:59:00", "21 08:00:00");
+        is("2026-11-21T08:00:30Z", "", "21 08:00:00", "21 09:16:00");
+        is("2026-11-20T09:15:03.5Z", "", "20 09:15:00", "21 09:16:00");
+        is(
+            "2026-11-21T08:00:00.001+02:00",
+            "2026-11-21T06:00:00.001",
+            "21 06:00:00",
+            "21 06:01:00",
+        );
+        is(
+            "2026-11-21T08:00:00 02:00",
+            "2026-11-21T06:00:00Z",
+            "21 06:00:00",
+            "21 06:00:00",
+        );
+        let refused = |start: &str, end: &str, problem: &str| {
+            assert_eq!(asked(start, end), Err(problem.to_owned()))
+        };
+        refused(
+            "2026-11-20T09:15:03Z",
+            "",
+            "iso_timestamp_start: must not be more than 24 hours before iso_timestamp_end",
+        );
+        refused(
+            "2026-11-21T09:15:03Z",
+            "2026-11-21T09:15:02Z",
+            "iso_timestamp_end: must not be before iso_timestamp_start",
+        );
+        for text in [
+            "yesterday",
+            "2026-13-01T00:00:00Z",
+            "9999-12-31T23:59:59Z",
+            "-200000-01-01T00:00:00Z",
+        ] {
+            refused(text, "", "iso_timestamp_start: Invalid ISO datetime");
+        }
+    }
+}

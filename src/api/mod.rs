@@ -1,0 +1,21 @@
+//! The operations, one folder for each resource.
+
+pub mod accounts;
+pub mod audit_log;
+pub mod context;
+pub mod database;
+pub mod database_access;
+pub mod domains;
+pub mod endpoints;
+pub mod keys;
+pub mod logs;
+pub mod oauth;
+pub mod organizations;
+pub mod planned;
+pub mod pooler;
+pub mod projects;
+pub mod rate_limits;
+pub mod reference;
+pub mod snippets;
+pub mod temporary_access;
+pub mod tokens;

@@ -1,0 +1,583 @@
+//! Applications that are registered, and their secrets.
+
+pub mod operations;
+pub mod secrets;
+pub mod verify;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
+
+use super::{grants, redirect};
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::{ApplicationId, OrganizationId, UserId},
+        names,
+    },
+    platform::{
+        access::{OauthScope, Scopes},
+        audit::Recorder,
+    },
+};
+
+/// Applications of one organization.
+const APPLICATIONS_MAX: i64 = 200;
+/// Longest name.
+const NAME_CHARS_MAX: usize = 100;
+/// Addresses of one application. The check of the table says the same.
+const REDIRECTS_MAX: usize = 20;
+
+/// What a member chooses among when they approve.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "OauthProjectSelection")]
+pub enum Selection {
+    /// The whole organization.
+    #[default]
+    Off,
+    /// The organization, or some of its projects.
+    Optional,
+    /// Some of its projects.
+    Required,
+}
+
+impl Selection {
+    /// Name in the database and on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Optional => "optional",
+            Self::Required => "required",
+        }
+    }
+
+    fn read(name: &str) -> Self {
+        match name {
+            "off" => Self::Off,
+            "optional" => Self::Optional,
+            // What this version does not know restricts.
+            _ => Self::Required,
+        }
+    }
+}
+
+/// An application that is registered and not deleted.
+#[derive(Debug, Clone)]
+pub struct Application {
+    /// Row of `oauth_applications`.
+    pub id: ApplicationId,
+    /// By which it is known outside.
+    pub client_id: Uuid,
+    /// Whose it is. None: it registered itself.
+    pub organization: Option<OrganizationId>,
+    /// What it is to be called.
+    pub name: String,
+    /// Its own page.
+    pub website: String,
+    /// A picture.
+    pub icon: Option<String>,
+    /// Where it can be answered.
+    pub redirect_uris: Vec<String>,
+    /// What it may ask for.
+    pub scopes: Scopes,
+    /// It can keep no secret.
+    pub public: bool,
+    /// It may do no more than who approved it may at the time.
+    pub bound: bool,
+    /// Whether projects are chosen.
+    pub selection: Selection,
+    /// The operator vouches for it.
+    pub verified: bool,
+    /// When it was registered.
+    pub created_at: DateTime<Utc>,
+}
+
+impl Application {
+    /// Whether it has to prove itself by PKCE: what keeps no secret, and what nobody looked at.
+    pub fn needs_challenge(&self) -> bool {
+        self.public || self.organization.is_none()
+    }
+}
+
+macro_rules! applications {
+    ($rest:literal) => {
+        concat!(
+            "select a.id, a.client_id, a.organization_id, a.name, a.website, a.icon, a.redirect_uris, a.scopes, a.public, \
+             a.bind_to_authorizing_user, a.project_selection, a.verified, a.created_at from oauth_applications a where a.deleted_at is null and ",
+            $rest
+        )
+    };
+}
+
+fn read(row: &Row) -> Application {
+    Application {
+        id: ApplicationId(row.get(0)),
+        client_id: row.get(1),
+        organization: row.get::<_, Option<i64>>(2).map(OrganizationId),
+        name: row.get(3),
+        website: row.get(4),
+        icon: row.get(5),
+        redirect_uris: row.get(6),
+        scopes: Scopes::named(row.get::<_, Vec<&str>>(7)),
+        public: row.get(8),
+        bound: row.get(9),
+        selection: Selection::read(row.get(10)),
+        verified: row.get(11),
+        created_at: row.get(12),
+    }
+}
+
+/// The application with this client id.
+pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application>, Error> {
+    let rows = db
+        .query(applications!("a.client_id = $1"), &[&client_id])
+        .await
+        .context("looking up an application")?;
+    Ok(rows.first().map(read))
+}
+
+/// The application with this row.
+pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Error> {
+    let rows = db
+        .query(applications!("a.id = $1"), &[&id.0])
+        .await
+        .context("looking up an application")?;
+    Ok(rows.first().map(read))
+}
+
+/// Whether any application is registered.
+pub async fn any(db: &Db) -> Result<bool, Error> {
+    let rows = db
+        .query(applications!("true limit 1"), &[])
+        .await
+        .context("looking for applications")?;
+    Ok(!rows.is_empty())
+}
+
+/// The applications of an organization, by name.
+pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
+    let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
+    let rows = db
+        .query(sql, &[&organization.0, &APPLICATIONS_MAX])
+        .await
+        .context("listing applications")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// One of them.
+pub async fn of_organization(
+    db: &Db,
+    organization: OrganizationId,
+    client_id: Uuid,
+) -> Result<Application, Error> {
+    by_client_id(db, client_id)
+        .await?
+        .filter(|found| found.organization == Some(organization))
+        .ok_or(Error::NotFound)
+}
+
+/// What somebody wants an application to be.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[schemars(rename = "CreateOauthApplication")]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    /// What it is to be called.
+    #[schemars(length(min = 1, max = 100))]
+    pub name: String,
+    /// Its own page: https, or nothing.
+    #[serde(default)]
+    pub website: String,
+    /// A picture: https, or nothing.
+    pub icon: Option<String>,
+    /// Where it can be answered: https, or this computer itself. Matched letter by letter.
+    pub redirect_uris: Vec<String>,
+    /// Names of what it may ask for.
+    pub scopes: Vec<String>,
+    /// It can keep no secret, and proves itself by PKCE alone.
+    #[serde(default)]
+    pub public: bool,
+    /// It may do no more than who approves it may at the time. Cannot be switched off again.
+    #[serde(default, rename = "bind_to_authorizing_user")]
+    pub bound: bool,
+    /// Whether projects are chosen. Cannot be loosened again.
+    #[serde(default, rename = "project_selection")]
+    pub selection: Selection,
+}
+
+impl Draft {
+    /// The draft of what an application is.
+    pub fn of(application: &Application) -> Self {
+        Self {
+            name: application.name.clone(),
+            website: application.website.clone(),
+            icon: application.icon.clone(),
+            redirect_uris: application.redirect_uris.clone(),
+            scopes: application
+                .scopes
+                .names()
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
+            public: application.public,
+            bound: application.bound,
+            selection: application.selection,
+        }
+    }
+
+    /// Whether the application stays verified with this draft: it looks the same, and asks for no scope that the operator did
+    /// not see.
+    fn stays_verified(&self, application: &Application, scopes: Scopes) -> bool {
+        scopes.within(application.scopes)
+            && (&self.name, &self.website, &self.icon, &self.redirect_uris)
+                == (
+                    &application.name,
+                    &application.website,
+                    &application.icon,
+                    &application.redirect_uris,
+                )
+    }
+
+    /// What is wrong with it, if anything; what it may ask for, if not.
+    pub fn check(&self) -> Result<Scopes, Error> {
+        check_name(&self.name)?;
+        for (field, address) in [
+            ("website", self.website.as_str()),
+            ("icon", self.icon.as_deref().unwrap_or_default()),
+        ] {
+            if !address.is_empty() && !is_page(address) {
+                return Err(Error::invalid(field, "expected an https address"));
+            }
+        }
+        check_redirects(&self.redirect_uris)?;
+        let scope = |name: &String| {
+            OauthScope::from_name(name).ok_or_else(|| {
+                Error::invalid(
+                    "scopes",
+                    format!("{name} is not in the catalogue of scopes"),
+                )
+            })
+        };
+        if self.scopes.is_empty() {
+            return Err(Error::invalid("scopes", "expected at least one"));
+        }
+        self.scopes.iter().map(scope).collect()
+    }
+
+    fn described(&self) -> Value {
+        json!({
+            "name": self.name, "website": self.website, "icon": self.icon, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
+            "public": self.public, "bind_to_authorizing_user": self.bound, "project_selection": self.selection.name(),
+        })
+    }
+}
+
+/// Checks the name of an application: it is all that people see of one, so it also has no space around it.
+pub fn check_name(name: &str) -> Result<(), Error> {
+    if name.trim() != name {
+        return Err(Error::invalid(
+            "name",
+            format!(
+                "expected 1 to {NAME_CHARS_MAX} visible characters, without spaces around them"
+            ),
+        ));
+    }
+    names::check("name", name, NAME_CHARS_MAX)
+}
+
+/// Refuses addresses that cannot be registered.
+pub fn check_redirects(list: &[String]) -> Result<(), Error> {
+    if !(1..=REDIRECTS_MAX).contains(&list.len()) {
+        return Err(Error::invalid(
+            "redirect_uris",
+            format!("expected 1 to {REDIRECTS_MAX}"),
+        ));
+    }
+    match list.iter().find_map(|address| redirect::problem(address)) {
+        Some(problem) => Err(Error::invalid(
+            "redirect_uris",
+            format!("one of them {problem}"),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Whether it can stand in a link of ours.
+pub fn is_page(address: &str) -> bool {
+    address.starts_with("https://") && redirect::problem(address).is_none()
+}
+
+/// Registers an application.
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    (organization, creator): (OrganizationId, UserId),
+    draft: &Draft,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Application, Error> {
+    let doing = "registering an application";
+    let scopes = draft.check()?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Two at once are counted one after the other.
+    transaction
+        .execute(
+            "select 1 from organizations where id = $1 for update",
+            &[&organization.0],
+        )
+        .await
+        .context(doing)?;
+    let sql =
+        "select count(*) from oauth_applications where organization_id = $1 and deleted_at is null";
+    if transaction
+        .query_one(sql, &[&organization.0])
+        .await
+        .context(doing)?
+        .get::<_, i64>(0)
+        >= APPLICATIONS_MAX
+    {
+        return Err(Error::Rejected(
+            format!("An organization can have {APPLICATIONS_MAX} applications; delete one first")
+                .into(),
+        ));
+    }
+    let client_id = entropy.uuid();
+    insert(
+        &transaction,
+        client_id,
+        Some((organization, creator)),
+        draft,
+        scopes,
+        now,
+    )
+    .await?;
+    audit
+        .write_in(
+            &transaction,
+            201,
+            (None, Some(with_id(client_id, draft.described()))),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    by_client_id(db, client_id)
+        .await?
+        .ok_or_else(|| Error::internal(doing, "it is not there"))
+}
+
+/// Writes the row of an application that was checked. Without an owner, it registered itself.
+pub async fn insert(
+    transaction: &Transaction<'_>,
+    client_id: Uuid,
+    owner: Option<(OrganizationId, UserId)>,
+    draft: &Draft,
+    scopes: Scopes,
+    now: DateTime<Utc>,
+) -> Result<ApplicationId, Error> {
+    let sql = "insert into oauth_applications (client_id, organization_id, created_by, name, website, icon, redirect_uris, scopes, public, \
+               bind_to_authorizing_user, project_selection, source, created_at) \
+               values ($1, $2, $3, $4, $5, nullif($6, ''), $7, $8, $9, $10, $11, $12, $13) returning id";
+    let (organization, creator) = owner.unzip();
+    let row = transaction
+        .query_one(
+            sql,
+            &[
+                &client_id,
+                &organization.map(|id| id.0),
+                &creator.map(|id| id.0),
+                &draft.name,
+                &draft.website,
+                &draft.icon,
+                &draft.redirect_uris,
+                &scopes.names(),
+                &draft.public,
+                &draft.bound,
+                &draft.selection.name(),
+                &if owner.is_some() { "manual" } else { "dcr" },
+                &now,
+            ],
+        )
+        .await
+        .context("registering an application")?;
+    Ok(ApplicationId(row.get(0)))
+}
+
+/// What is to be different about an application; the rest stays.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "UpdateOauthApplication")]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the fields of a draft")]
+pub struct Change {
+    #[schemars(length(min = 1, max = 100))]
+    pub name: Option<String>,
+    pub website: Option<String>,
+    /// An empty one takes it away.
+    pub icon: Option<String>,
+    pub redirect_uris: Option<Vec<String>>,
+    pub scopes: Option<Vec<String>>,
+    #[serde(rename = "bind_to_authorizing_user")]
+    pub bound: Option<bool>,
+    #[serde(rename = "project_selection")]
+    pub selection: Option<Selection>,
+}
+
+impl Change {
+    /// What an application would be. What restricts it stays: members approved it as that.
+    fn applied_to(self, application: &Application) -> Result<Draft, Error> {
+        let is = Draft::of(application);
+        let draft = Draft {
+            name: self.name.unwrap_or(is.name),
+            website: self.website.unwrap_or(is.website),
+            icon: self.icon.or(is.icon).filter(|icon| !icon.is_empty()),
+            redirect_uris: self.redirect_uris.unwrap_or(is.redirect_uris),
+            scopes: self.scopes.unwrap_or(is.scopes),
+            public: is.public,
+            bound: self.bound.unwrap_or(is.bound),
+            selection: self.selection.unwrap_or(is.selection),
+        };
+        if application.bound && !draft.bound {
+            return Err(Error::invalid(
+                "bind_to_authorizing_user",
+                "cannot be switched off again",
+            ));
+        }
+        if draft.selection < application.selection {
+            return Err(Error::invalid(
+                "project_selection",
+                "cannot be loosened again",
+            ));
+        }
+        Ok(draft)
+    }
+}
+
+/// Makes an application something else, and says what it is then.
+pub async fn change(
+    db: &Db,
+    id: ApplicationId,
+    change: Change,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Application, Error> {
+    let doing = "changing an application";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Of two changes at once the second begins with what the first left: neither brings back what the other took away.
+    let row = transaction
+        .query_opt(applications!("a.id = $1 for update of a"), &[&id.0])
+        .await
+        .context(doing)?;
+    let application = read(&row.ok_or(Error::NotFound)?);
+    let draft = change.applied_to(&application)?;
+    let scopes = draft.check()?;
+    let verified = application.verified && draft.stays_verified(&application, scopes);
+    let sql = "update oauth_applications set name = $2, website = $3, icon = $4, redirect_uris = $5, scopes = $6, \
+               bind_to_authorizing_user = $7, project_selection = $8, verified = $9 where id = $1";
+    let values: [crate::base::db::Param<'_>; 9] = [
+        &id.0,
+        &draft.name,
+        &draft.website,
+        &draft.icon,
+        &draft.redirect_uris,
+        &scopes.names(),
+        &draft.bound,
+        &draft.selection.name(),
+        &verified,
+    ];
+    transaction.execute(sql, &values).await.context(doing)?;
+    let (mut before, mut after) = (Draft::of(&application).described(), draft.described());
+    (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
+    let told = (
+        Some(with_id(application.client_id, before)),
+        Some(with_id(application.client_id, after)),
+    );
+    audit.write_in(&transaction, 200, told, now).await?;
+    transaction.commit().await.context(doing)?;
+    let Draft {
+        name,
+        website,
+        icon,
+        redirect_uris,
+        bound,
+        selection,
+        ..
+    } = draft;
+    Ok(Application {
+        name,
+        website,
+        icon,
+        redirect_uris,
+        scopes,
+        bound,
+        selection,
+        verified,
+        ..application
+    })
+}
+
+/// Deletes an application, and ends everything that was approved for it. How many that were.
+pub async fn delete(
+    db: &Db,
+    application: &Application,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<u64, Error> {
+    let doing = "deleting an application";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "update oauth_applications set deleted_at = $2 where id = $1 and deleted_at is null returning id";
+    transaction
+        .query_opt(sql, &[&application.id.0, &now])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let ended = grants::end_all_of(&transaction, application.id, now).await?;
+    let before = with_id(application.client_id, Draft::of(application).described());
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(before), Some(json!({"authorizations_revoked": ended}))),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok(ended)
+}
+
+fn with_id(client_id: Uuid, mut value: Value) -> Value {
+    value["id"] = client_id.to_string().into();
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_they_look_like() {
+        for fine in ["Acme", "Açme 2.0", "日本", "<b>"] {
+            assert!(check_name(fine).is_ok(), "{fine}");
+        }
+        for wrong in [
+            "",
+            " Acme",
+            "Acme ",
+            "A\u{202e}cme",
+            "A\u{200b}cme",
+            "A\ncme",
+            "\u{feff}Acme",
+            &"x".repeat(101),
+        ] {
+            assert!(check_name(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Secrets of an application: several at a time, so that one can be replaced before it ends.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::Transaction;
+
+use super::Application;
+use crate::{
+    api::oauth::Minted,
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::ApplicationId,
+    },
+    platform::audit::Recorder,
+};
+
+/// Live secrets of one application.
+const SECRETS_MAX: i64 = 5;
+
+/// A live secret, as its owners see it afterwards.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthSecret")]
+pub struct Secret {
+    /// Row of `oauth_secrets`.
+    pub id: i64,
+    /// Its end.
+    pub hint: String,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// When it was last used.
+    pub last_used_at: Option<DateTime<Utc>>,
+}
+
+/// The live secrets of an application, newest first.
+pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Secret>, Error> {
+    let sql = "select id, hint, created_at, last_used_at from oauth_secrets where application_id = $1 and revoked_at is null \
+               order by id desc limit $2";
+    let rows = db
+        .query(sql, &[&application.0, &SECRETS_MAX])
+        .await
+        .context("listing secrets of an application")?;
+    let secret = |row: &tokio_postgres::Row| Secret {
+        id: row.get(0),
+        hint: row.get(1),
+        created_at: row.get(2),
+        last_used_at: row.get(3),
+    };
+    Ok(rows.iter().map(secret).collect())
+}
+
+/// Keeps a new secret.
+pub async fn add(
+    db: &Db,
+    application: &Application,
+    secret: &Minted,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Secret, Error> {
+    let doing = "making a secret of an application";
+    if application.public {
+        return Err(Error::Rejected(
+            "A public application has no secrets".into(),
+        ));
+    }
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Two at once are counted one after the other.
+    let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for update";
+    transaction
+        .query_opt(sql, &[&application.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let sql = "select count(*) from oauth_secrets where application_id = $1 and revoked_at is null";
+    if transaction
+        .query_one(sql, &[&application.id.0])
+        .await
+        .context(doing)?
+        .get::<_, i64>(0)
+        >= SECRETS_MAX
+    {
+        return Err(Error::Rejected(
+            format!("An application can have {SECRETS_MAX} secrets; revoke one first").into(),
+        ));
+    }
+    let made = insert(&transaction, application.id, secret, now).await?;
+    let after = json!({"id": application.client_id, "number": made.id, "hint": made.hint});
+    audit
+        .write_in(&transaction, 201, (None, Some(after)), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok(made)
+}
+
+/// Writes the row of a secret.
+pub async fn insert(
+    transaction: &Transaction<'_>,
+    application: ApplicationId,
+    secret: &Minted,
+    now: DateTime<Utc>,
+) -> Result<Secret, Error> {
+    let sql = "insert into oauth_secrets (application_id, digest, hint, created_at) values ($1, $2, $3, $4) returning id";
+    let text = secret.expose();
+    let hint = format!("…{}", &text[text.len().saturating_sub(4)..]);
+    let row = transaction
+        .query_one(
+            sql,
+            &[&application.0, &secret.digest().as_bytes(), &hint, &now],
+        )
+        .await;
+    Ok(Secret {
+        id: row.context("making a secret of an application")?.get(0),
+        hint,
+        created_at: now,
+        last_used_at: None,
+    })
+}
+
+/// Revokes a secret: who has only it is refused from now on. What was issued before goes on.
+pub async fn revoke(
+    db: &Db,
+    application: &Application,
+    secret: i64,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "revoking a secret of an application";
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "update oauth_secrets set revoked_at = $3 where id = $1 and application_id = $2 and revoked_at is null returning hint";
+    let row = transaction
+        .query_opt(sql, &[&secret, &application.id.0, &now])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let before =
+        json!({"id": application.client_id, "number": secret, "hint": row.get::<_, &str>(0)});
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
+    transaction.commit().await.context(doing)
+}

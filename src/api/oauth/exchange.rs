@@ -1,0 +1,430 @@
+//! The token endpoint: a code or a refresh token becomes a pair of tokens.
+//!
+//! One transaction, under the lock of what was approved: whatever arrives at the same time is decided one after the other.
+
+use std::net::IpAddr;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use super::{
+    Minted,
+    applications::Application,
+    code,
+    code::{Attempt, Code},
+    fields::Fields,
+    grants,
+    grants::{Locked, Reason},
+    pkce::Challenge,
+    refresh,
+    refresh::Refresh,
+};
+use crate::{
+    api::context::ApiContext,
+    base::{
+        error::{Context, Error, oauth_fault},
+        ids::ApprovalId,
+    },
+    platform::{
+        access::{Scopes, credential::SecretDigest},
+        audit::Recorder,
+    },
+};
+
+/// Where a request of the protocol comes from, for the audit log.
+#[derive(Debug, Clone)]
+pub struct Origin {
+    /// The client's address.
+    pub address: IpAddr,
+    /// Ties it to the log.
+    pub request_id: String,
+    /// Id of the operation.
+    pub operation: &'static str,
+}
+
+impl Origin {
+    /// Writes the log of what a member approved.
+    pub fn recorder(&self, grant: &Locked) -> Recorder {
+        Recorder::of_approval(
+            (grant.id, grant.actor),
+            grant.organization,
+            (self.address, &self.request_id, self.operation),
+        )
+    }
+
+    /// Writes that an application registered itself.
+    pub fn registration(&self, client_id: Uuid) -> Recorder {
+        Recorder::of_application(client_id, (self.address, &self.request_id, self.operation))
+    }
+}
+
+/// A pair of tokens.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OAuthTokenResponse")]
+pub struct Pair {
+    /// For requests.
+    pub access_token: String,
+    /// For the next pair.
+    pub refresh_token: String,
+    /// Seconds that the access token lives.
+    pub expires_in: i64,
+    /// `Bearer`.
+    pub token_type: String,
+}
+
+/// The same with everything there is to know.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OAuthTokenResponseInFull")]
+pub struct Full {
+    /// The tokens.
+    #[serde(flatten)]
+    pub pair: Pair,
+    /// What the access token may do: names between spaces.
+    pub scope: String,
+    /// Refs of the projects it is for; all of the organization's, if null.
+    pub project_refs: Option<Vec<String>>,
+}
+
+/// Exchanges what the fields hold for a pair of tokens.
+pub async fn exchange(
+    context: &ApiContext,
+    application: &Application,
+    fields: &Fields,
+    origin: &Origin,
+) -> Result<Full, Error> {
+    let exchange = Exchange {
+        context,
+        application,
+        fields,
+        origin,
+        now: context.clock.now(),
+    };
+    match fields.required("grant_type")? {
+        "authorization_code" => exchange.code().await,
+        "refresh_token" => exchange.refresh().await,
+        _ => Err(oauth_fault(
+            "unsupported_grant_type",
+            "The grant_type must be authorization_code or refresh_token.",
+        )),
+    }
+}
+
+/// One request to the token endpoint.
+struct Exchange<'a> {
+    context: &'a ApiContext,
+    application: &'a Application,
+    fields: &'a Fields,
+    origin: &'a Origin,
+    now: DateTime<Utc>,
+}
+
+/// What was found to be wrong, under the lock.
+enum Refused {
+    /// What was approved is as it was.
+    Kept(Error),
+    /// Somebody else has a part of it, so it ended.
+    Ended,
+}
+
+const NO_CODE: &str = "The code is not one of this application's, was used, or is expired.";
+const NO_REFRESH: &str =
+    "The refresh token is not one of this application's, was used, or is expired.";
+
+impl Exchange<'_> {
+    async fn code(&self) -> Result<Full, Error> {
+        let digest = SecretDigest::of(self.fields.required("code")?);
+        let doing = "exchanging a code";
+        let mut client = self.context.db.client().await?;
+        let transaction = client.transaction().await.context(doing)?;
+        let sql = "select grant_id from oauth_codes where digest = $1";
+        let found = transaction
+            .query_opt(sql, &[&digest.as_bytes()])
+            .await
+            .context(doing)?;
+        let Some(grant) = self.locked(&transaction, found).await? else {
+            return Err(oauth_fault("invalid_grant", NO_CODE));
+        };
+        let sql = "select redirect_uri, challenge, created_at, used_at is not null from oauth_codes where digest = $1";
+        let row = transaction
+            .query_opt(sql, &[&digest.as_bytes()])
+            .await
+            .context(doing)?;
+        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_CODE))?;
+        let challenge = row
+            .get::<_, Option<&[u8]>>(1)
+            .map(|bytes| Challenge::read(bytes).ok_or("not a SHA-256").context(doing))
+            .transpose()?;
+        let code = Code {
+            application: grant.application,
+            redirect_uri: row.get(0),
+            challenge,
+            created_at: row.get(2),
+            used: row.get(3),
+            live: grant.live,
+        };
+        let attempt = Attempt {
+            application: self.application.id,
+            redirect_uri: self.fields.get("redirect_uri"),
+            verifier: self.fields.get("code_verifier"),
+        };
+        let verdict = code::judge(&code, attempt, self.now);
+        if verdict != code::Verdict::Foreign {
+            let sql = "update oauth_codes set used_at = coalesce(used_at, $2) where digest = $1";
+            transaction
+                .execute(sql, &[&digest.as_bytes(), &self.now])
+                .await
+                .context(doing)?;
+        }
+        let outcome = match verdict {
+            code::Verdict::Foreign => Err(Refused::Kept(oauth_fault("invalid_grant", NO_CODE))),
+            code::Verdict::Replayed => Err(Refused::Ended),
+            code::Verdict::Burnt(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
+            code::Verdict::Issue => match self.check(&grant) {
+                Ok(scopes) => Ok(self.issue(&transaction, &grant, scopes).await?.0),
+                Err(error) => Err(Refused::Kept(error)),
+            },
+        };
+        self.write_down(&transaction, &grant, &outcome).await?;
+        transaction.commit().await.context(doing)?;
+        self.told(outcome).await
+    }
+
+    async fn refresh(&self) -> Result<Full, Error> {
+        let digest = SecretDigest::of(self.fields.required("refresh_token")?);
+        let doing = "exchanging a refresh token";
+        let mut client = self.context.db.client().await?;
+        let transaction = client.transaction().await.context(doing)?;
+        let sql = "select grant_id from oauth_refresh_tokens where digest = $1";
+        let found = transaction
+            .query_opt(sql, &[&digest.as_bytes()])
+            .await
+            .context(doing)?;
+        let Some(grant) = self.locked(&transaction, found).await? else {
+            return Err(oauth_fault("invalid_grant", NO_REFRESH));
+        };
+        let sql = "select r.id, r.expires_at, r.consumed_at, r.revoked_at is not null, r.next_access, r.next_refresh, \
+                   coalesce(a.first_used_at is null and a.revoked_at is null and n.consumed_at is null and n.revoked_at is null, false) \
+                   from oauth_refresh_tokens r left join oauth_access_tokens a on a.id = r.next_access \
+                   left join oauth_refresh_tokens n on n.id = r.next_refresh where r.digest = $1";
+        let row = transaction
+            .query_opt(sql, &[&digest.as_bytes()])
+            .await
+            .context(doing)?;
+        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_REFRESH))?;
+        let refresh = Refresh {
+            application: grant.application,
+            expires_at: row.get(1),
+            consumed_at: row.get(2),
+            replaced: row.get(3),
+            next_unused: row.get(6),
+            live: grant.live,
+        };
+        let outcome = match refresh::judge(&refresh, self.application.id, self.now) {
+            refresh::Verdict::Foreign => {
+                Err(Refused::Kept(oauth_fault("invalid_grant", NO_REFRESH)))
+            }
+            refresh::Verdict::Dead(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
+            refresh::Verdict::Reused => Err(Refused::Ended),
+            verdict @ (refresh::Verdict::Rotate | refresh::Verdict::Reissue) => match self
+                .check(&grant)
+            {
+                // Nothing was given for it, so it is as good as before.
+                Err(error) => Err(Refused::Kept(error)),
+                Ok(scopes) => {
+                    let lost = (row.get(4), row.get(5));
+                    if verdict == refresh::Verdict::Rotate
+                        || self.replace(&transaction, lost).await?
+                    {
+                        let (pair, access, next) = self.issue(&transaction, &grant, scopes).await?;
+                        let sql = "update oauth_refresh_tokens set consumed_at = coalesce(consumed_at, $2), next_access = $3, \
+                                   next_refresh = $4 where id = $1";
+                        transaction
+                            .execute(sql, &[&row.get::<_, i64>(0), &self.now, &access, &next])
+                            .await
+                            .context(doing)?;
+                        Ok(pair)
+                    } else {
+                        Err(Refused::Ended)
+                    }
+                }
+            },
+        };
+        self.write_down(&transaction, &grant, &outcome).await?;
+        transaction.commit().await.context(doing)?;
+        self.told(outcome).await
+    }
+
+    async fn locked(
+        &self,
+        transaction: &Transaction<'_>,
+        row: Option<tokio_postgres::Row>,
+    ) -> Result<Option<Locked>, Error> {
+        match row {
+            Some(row) => grants::lock(transaction, ApprovalId(row.get(0))).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Ends a pair that got lost on its way. Not if its access token is used at this very moment: then it did not get lost.
+    async fn replace(
+        &self,
+        transaction: &Transaction<'_>,
+        (access, next): (Option<i64>, Option<i64>),
+    ) -> Result<bool, Error> {
+        let doing = "replacing a lost pair of tokens";
+        let sql = "update oauth_access_tokens set revoked_at = $2 where id = $1 and first_used_at is null and revoked_at is null";
+        if transaction
+            .execute(sql, &[&access, &self.now])
+            .await
+            .context(doing)?
+            == 0
+        {
+            return Ok(false);
+        }
+        let sql = "update oauth_refresh_tokens set revoked_at = $2 where id = $1 and consumed_at is null and revoked_at is null";
+        Ok(transaction
+            .execute(sql, &[&next, &self.now])
+            .await
+            .context(doing)?
+            == 1)
+    }
+
+    /// What the access token is to do: less than was approved if the application says so, never more.
+    fn check(&self, grant: &Locked) -> Result<Scopes, Error> {
+        if let Some(resource) = self.fields.get("resource")
+            && grant.resource.as_deref() != Some(resource)
+        {
+            return Err(oauth_fault(
+                "invalid_target",
+                "This resource was not asked for when the user approved.",
+            ));
+        }
+        if grant.scopes.is_empty() {
+            return Err(oauth_fault(
+                "invalid_scope",
+                "The application has none of the approved scopes any more; ask the user again.",
+            ));
+        }
+        let Some(text) = self.fields.get("scope").filter(|text| *text != "all") else {
+            return Ok(grant.scopes);
+        };
+        let wanted = Scopes::named(text.split(' '));
+        let all_known = text.split(' ').count() == wanted.iter().count();
+        if !all_known || !wanted.within(grant.scopes) || wanted.is_empty() {
+            return Err(oauth_fault(
+                "invalid_scope",
+                "The user did not approve all of these scopes.",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// Issues a pair of tokens; with the rows of both.
+    async fn issue(
+        &self,
+        transaction: &Transaction<'_>,
+        grant: &Locked,
+        scopes: Scopes,
+    ) -> Result<(Full, i64, i64), Error> {
+        let doing = "issuing tokens";
+        let (access, next) = (
+            Minted::access(&self.context.entropy),
+            Minted::refresh(&self.context.entropy),
+        );
+        let (access_digest, next_digest, life) = (
+            access.digest(),
+            next.digest(),
+            self.context.api_settings.oauth.access_life,
+        );
+        let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
+        let (names, access_expiry) = (scopes.names(), self.now + life);
+        let values: [crate::base::db::Param<'_>; 5] = [
+            &access_digest.as_bytes(),
+            &grant.id.0,
+            &names,
+            &self.now,
+            &access_expiry,
+        ];
+        let access_row = transaction
+            .query_one(sql, &values)
+            .await
+            .context(doing)?
+            .get(0);
+        let sql = "insert into oauth_refresh_tokens (digest, grant_id, created_at, expires_at) values ($1, $2, $3, $4) returning id";
+        let expiry = refresh::expiry(grant.created_at, self.now);
+        let values: [crate::base::db::Param<'_>; 4] =
+            [&next_digest.as_bytes(), &grant.id.0, &self.now, &expiry];
+        let next_row = transaction
+            .query_one(sql, &values)
+            .await
+            .context(doing)?
+            .get(0);
+        let pair = Pair {
+            access_token: access.expose().to_owned(),
+            refresh_token: next.expose().to_owned(),
+            expires_in: life.num_seconds(),
+            token_type: "Bearer".to_owned(),
+        };
+        Ok((
+            Full {
+                pair,
+                scope: scopes.to_string(),
+                project_refs: grant.project_refs.clone(),
+            },
+            access_row,
+            next_row,
+        ))
+    }
+
+    /// Writes the outcome down, whatever it is: a replay ends what was approved.
+    async fn write_down(
+        &self,
+        transaction: &Transaction<'_>,
+        grant: &Locked,
+        outcome: &Result<Full, Refused>,
+    ) -> Result<(), Error> {
+        let (audit, about) = (
+            self.origin.recorder(grant),
+            json!({"application": self.application.client_id, "approval": grant.id.0}),
+        );
+        match outcome {
+            Ok(_) => {
+                audit
+                    .write_in(transaction, 201, (None, Some(about)), self.now)
+                    .await
+            }
+            Err(Refused::Ended)
+                if grants::end(transaction, grant.id, Reason::Replay, self.now).await? =>
+            {
+                audit
+                    .write_in(
+                        transaction,
+                        400,
+                        (Some(about), Some(json!({"ended": "replay"}))),
+                        self.now,
+                    )
+                    .await
+            }
+            Err(Refused::Kept(_) | Refused::Ended) => Ok(()),
+        }
+    }
+
+    /// What the application is told, once it is true on every node.
+    async fn told(&self, outcome: Result<Full, Refused>) -> Result<Full, Error> {
+        match outcome {
+            Ok(issued) => Ok(issued),
+            Err(Refused::Kept(error)) => Err(error),
+            Err(Refused::Ended) => {
+                grants::settle(self.context).await?;
+                Err(oauth_fault(
+                    "invalid_grant",
+                    "This was used before, so somebody else may have it: everything it led to is revoked.",
+                ))
+            }
+        }
+    }
+}

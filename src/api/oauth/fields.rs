@@ -1,0 +1,122 @@
+//! Fields of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
+
+use crate::base::error::{Error, oauth_fault};
+
+/// Fields of one request.
+const FIELDS_MAX: usize = 64;
+/// Longest value.
+const LENGTH_MAX: usize = 4_096;
+
+/// The fields of a query or a form.
+#[derive(Debug, Default)]
+pub struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// Reads them. A field that is there twice, even with one value, means different things to different readers.
+    pub fn parse(text: &[u8]) -> Result<Self, Error> {
+        let mut fields: Vec<(String, String)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(text) {
+            if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
+                return Err(oauth_fault(
+                    "invalid_request",
+                    "There are too many fields, or one is too long.",
+                ));
+            }
+            // A text that is no UTF-8 was read with U+FFFD in its place, and could not be returned as it came.
+            if value.contains(['\0', '\u{fffd}']) || name.contains(['\0', '\u{fffd}']) {
+                let name = if name.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    &*name
+                } else {
+                    "A field"
+                };
+                return Err(oauth_fault(
+                    "invalid_request",
+                    format!("{name} must be UTF-8, without U+0000 and U+FFFD."),
+                ));
+            }
+            if fields.iter().any(|(known, _)| *known == name) {
+                return Err(oauth_fault(
+                    "invalid_request",
+                    "A field is there more than once.",
+                ));
+            }
+            fields.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(Self(fields))
+    }
+
+    /// A field that says something: an empty one is as good as none.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
+    }
+
+    /// Whether the field is there at all.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
+    /// A field that must be there.
+    pub fn required(&self, name: &'static str) -> Result<&str, Error> {
+        self.get(name)
+            .ok_or_else(|| oauth_fault("invalid_request", format!("Required parameter: {name}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_could_not_be_returned_as_it_came_is_refused() {
+        for odd in [
+            "state=%FF",
+            "state=a%C3",
+            "state=%ED%A0%80",
+            "state=%00",
+            "state=x%00y",
+            "state=%EF%BF%BD",
+            "%00=1",
+            "%FF=1",
+        ] {
+            let Err(Error::Oauth(fault)) = Fields::parse(odd.as_bytes()) else {
+                panic!("{odd}")
+            };
+            assert_eq!(fault.error, "invalid_request", "{odd}");
+            assert!(
+                fault.description.starts_with("state") || fault.description.starts_with("A field"),
+                "{odd}"
+            );
+        }
+        assert_eq!(
+            Fields::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes())
+                .unwrap()
+                .get("state"),
+            Some("é\r\n\u{7f}  ")
+        );
+    }
+
+    #[test]
+    fn a_field_is_there_once() {
+        let fields = Fields::parse(b"a=1&b=&c=x%20y+z").unwrap();
+        assert_eq!(
+            (
+                fields.get("a"),
+                fields.get("b"),
+                fields.get("c"),
+                fields.get("d")
+            ),
+            (Some("1"), None, Some("x y z"), None)
+        );
+        assert!(fields.has("b") && !fields.has("d"));
+        for twice in ["a=1&a=2", "a=1&a=1", "a=&a=1", "a=1&%61=1"] {
+            assert!(Fields::parse(twice.as_bytes()).is_err(), "{twice}");
+        }
+        assert!(Fields::parse(format!("a={}", "x".repeat(LENGTH_MAX + 1)).as_bytes()).is_err());
+        let many: Vec<_> = (0..=FIELDS_MAX).map(|n| format!("f{n}=1")).collect();
+        assert!(Fields::parse(many.join("&").as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,396 @@
+//! What members approved, and how it ends: at once, on every node.
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
+
+use crate::{
+    api::context::ApiContext,
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::{ApplicationId, ApprovalId, OrganizationId, UserId},
+    },
+    platform::{
+        access::{Role, Scopes},
+        audit::Recorder,
+        notifications,
+        tables::Table,
+    },
+};
+
+/// What one member has approved for one application at a time: one for each of their computers, say. The least used end.
+const EACH_MAX: i64 = 20;
+/// Approvals a list shows at most.
+pub const LIST_MAX: i64 = 1_000;
+
+/// Why something that was approved ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The member took it back.
+    User,
+    /// The application gave it back.
+    Application,
+    /// Somebody else had a code or a token of it.
+    Replay,
+    /// The application was deleted.
+    Deleted,
+    /// Who manages the organization took it back.
+    Organization,
+}
+
+impl Reason {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Application => "application",
+            Self::Replay => "replay",
+            Self::Deleted => "deleted",
+            Self::Organization => "organization",
+        }
+    }
+}
+
+/// What is approved just now.
+#[derive(Debug)]
+pub struct New {
+    /// For whom.
+    pub application: ApplicationId,
+    /// By whom.
+    pub user: UserId,
+    /// Where.
+    pub organization: OrganizationId,
+    /// Rows of projects there. None: all.
+    pub projects: Option<Vec<i64>>,
+    /// What.
+    pub scopes: Scopes,
+    /// The audience that was asked for.
+    pub resource: Option<String>,
+    /// The role of who approves.
+    pub acts_as: Role,
+}
+
+/// Writes it down.
+pub async fn insert(
+    transaction: &Transaction<'_>,
+    new: &New,
+    now: DateTime<Utc>,
+) -> Result<ApprovalId, Error> {
+    let doing = "keeping what was approved";
+    let sql = "insert into oauth_grants (application_id, user_id, organization_id, projects, scopes, resource, acts_as, created_at) \
+               values ($1, $2, $3, $4, $5, $6, $7, $8) returning id";
+    let values: [crate::base::db::Param<'_>; 8] = [
+        &new.application.0,
+        &new.user.0,
+        &new.organization.0,
+        &new.projects,
+        &new.scopes.names(),
+        &new.resource,
+        &new.acts_as.name(),
+        &now,
+    ];
+    let id: i64 = transaction
+        .query_one(sql, &values)
+        .await
+        .context(doing)?
+        .get(0);
+    let sql = "update oauth_grants set revoked_at = $3, reason = 'superseded' where application_id = $1 and user_id = $2 and revoked_at is null \
+               and id not in (select id from oauth_grants where application_id = $1 and user_id = $2 and revoked_at is null \
+                              order by coalesce(last_used_at, created_at) desc, id desc limit $4)";
+    transaction
+        .execute(sql, &[&new.application.0, &new.user.0, &now, &EACH_MAX])
+        .await
+        .context(doing)?;
+    Ok(ApprovalId(id))
+}
+
+/// Something that was approved, under the lock of its row.
+#[derive(Debug)]
+pub struct Locked {
+    /// Its row.
+    pub id: ApprovalId,
+    /// For whom.
+    pub application: ApplicationId,
+    /// Where.
+    pub organization: OrganizationId,
+    /// By whom, as other services know them.
+    pub actor: Uuid,
+    /// What.
+    pub scopes: Scopes,
+    /// Refs of the projects it is for. None: all.
+    pub project_refs: Option<Vec<String>>,
+    /// The audience that was asked for.
+    pub resource: Option<String>,
+    /// When.
+    pub created_at: DateTime<Utc>,
+    /// Whether it still holds.
+    pub live: bool,
+}
+
+/// Locks it: of all that happens to one approval and what was issued for it, one thing happens at a time.
+pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Option<Locked>, Error> {
+    let sql = "select g.application_id, g.organization_id, u.gotrue_id, g.scopes, \
+               case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
+               g.resource, g.created_at, g.revoked_at is null, a.scopes \
+               from oauth_grants g join users u on u.id = g.user_id join oauth_applications a on a.id = g.application_id \
+               where g.id = $1 for update of g";
+    let row = transaction
+        .query_opt(sql, &[&id.0])
+        .await
+        .context("locking what was approved")?;
+    Ok(row.map(|row| Locked {
+        id,
+        application: ApplicationId(row.get(0)),
+        organization: OrganizationId(row.get(1)),
+        actor: row.get(2),
+        scopes: Scopes::named(row.get::<_, Vec<&str>>(3))
+            .and(Scopes::named(row.get::<_, Vec<&str>>(8))),
+        project_refs: row.get(4),
+        resource: row.get(5),
+        created_at: row.get(6),
+        live: row.get(7),
+    }))
+}
+
+/// Ends it, in the transaction of what ends it. Whether it held until now.
+pub async fn end(
+    transaction: &Transaction<'_>,
+    id: ApprovalId,
+    reason: Reason,
+    now: DateTime<Utc>,
+) -> Result<bool, Error> {
+    let sql =
+        "update oauth_grants set revoked_at = $2, reason = $3 where id = $1 and revoked_at is null";
+    Ok(transaction
+        .execute(sql, &[&id.0, &now, &reason.name()])
+        .await
+        .context("ending what was approved")?
+        > 0)
+}
+
+/// Ends everything that was approved for an application. How many that were.
+pub async fn end_all_of(
+    transaction: &Transaction<'_>,
+    application: ApplicationId,
+    now: DateTime<Utc>,
+) -> Result<u64, Error> {
+    let sql = "update oauth_grants set revoked_at = $2, reason = $3 where application_id = $1 and revoked_at is null";
+    transaction
+        .execute(sql, &[&application.0, &now, &Reason::Deleted.name()])
+        .await
+        .context("ending what was approved")
+}
+
+/// After something ended: from now on no node believes otherwise.
+pub async fn settle(context: &ApiContext) -> Result<(), Error> {
+    context.table_changed(Table::OauthGrants);
+    notifications::settle(&context.db).await
+}
+
+/// Something that a member approved, as they see it.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthAuthorization")]
+pub struct Authorization {
+    /// Row of `oauth_grants`.
+    pub id: i64,
+    /// Client id of the application.
+    pub client_id: Uuid,
+    /// What the application is called.
+    pub name: String,
+    /// The application's own page.
+    pub website: String,
+    /// Whether the operator vouches for it.
+    pub verified: bool,
+    /// Slug of the organization it is for.
+    pub organization_slug: String,
+    /// Refs of the projects it is for; all of the organization's, if null.
+    pub project_refs: Option<Vec<String>>,
+    /// What it may do.
+    pub scopes: Vec<String>,
+    /// When it was approved.
+    pub created_at: DateTime<Utc>,
+    /// When it was last used, to the minute.
+    pub last_used_at: Option<DateTime<Utc>>,
+}
+
+/// The same as who manages its organization sees it.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthMemberAuthorization")]
+pub struct MemberAuthorization {
+    /// What was approved.
+    #[serde(flatten)]
+    pub authorization: Authorization,
+    /// Who approved it.
+    pub approved_by: Approver,
+}
+
+/// A member who approved something.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "OauthApprover")]
+pub struct Approver {
+    /// As in the list of members.
+    pub id: Uuid,
+    /// What other members call them.
+    pub username: String,
+    /// Their address.
+    pub primary_email: String,
+}
+
+macro_rules! authorizations {
+    ($of:literal) => {
+        concat!(
+            "select g.id, a.client_id, a.name, a.website, a.verified, o.slug, \
+             case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
+             (select coalesce(array_agg(scope), '{}') from unnest(g.scopes) scope where scope = any(a.scopes)), \
+             g.created_at, g.last_used_at, u.gotrue_id, u.username, u.email \
+             from oauth_grants g join oauth_applications a on a.id = g.application_id join organizations o on o.id = g.organization_id \
+             join users u on u.id = g.user_id where g.revoked_at is null and ",
+            $of,
+            " order by g.created_at desc, g.id desc limit $2"
+        )
+    };
+}
+
+fn read(row: &Row) -> Authorization {
+    Authorization {
+        id: row.get(0),
+        client_id: row.get(1),
+        name: row.get(2),
+        website: row.get(3),
+        verified: row.get(4),
+        organization_slug: row.get(5),
+        project_refs: row.get(6),
+        scopes: row.get(7),
+        created_at: row.get(8),
+        last_used_at: row.get(9),
+    }
+}
+
+/// What a member approved and can still be used, newest first.
+pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
+    let rows = db
+        .query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX])
+        .await
+        .context("listing what was approved")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// What members of an organization approved there and can still be used, newest first.
+pub async fn of_organization(
+    db: &Db,
+    organization: OrganizationId,
+) -> Result<Vec<MemberAuthorization>, Error> {
+    let rows = db
+        .query(
+            authorizations!("g.organization_id = $1"),
+            &[&organization.0, &LIST_MAX],
+        )
+        .await;
+    let seen = |row: &Row| MemberAuthorization {
+        authorization: read(row),
+        approved_by: Approver {
+            id: row.get(10),
+            username: row.get(11),
+            primary_email: row.get(12),
+        },
+    };
+    Ok(rows
+        .context("listing what was approved")?
+        .iter()
+        .map(seen)
+        .collect())
+}
+
+/// How many members' approvals an application has.
+pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
+    let sql = "select count(*) from oauth_grants where application_id = $1 and revoked_at is null";
+    let rows = db
+        .query(sql, &[&application.0])
+        .await
+        .context("counting what was approved")?;
+    Ok(rows.first().map_or(0, |row| row.get(0)))
+}
+
+/// Who takes something back.
+#[derive(Debug, Clone, Copy)]
+pub enum By {
+    /// Who approved it.
+    Member(UserId),
+    /// Who manages the organization it is for.
+    Organization(OrganizationId),
+}
+
+/// Takes back what was approved: the next request with any token of it is refused, on every node.
+pub async fn take_back(
+    context: &ApiContext,
+    by: By,
+    id: ApprovalId,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "taking back what was approved";
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let (user, organization, reason) = match by {
+        By::Member(user) => (Some(user.0), None, Reason::User),
+        By::Organization(organization) => (None, Some(organization.0), Reason::Organization),
+    };
+    let sql = "select a.client_id, a.name, u.gotrue_id from oauth_grants g join oauth_applications a on a.id = g.application_id \
+               join users u on u.id = g.user_id where g.id = $1 and g.user_id = coalesce($2, g.user_id) \
+               and g.organization_id = coalesce($3, g.organization_id) and g.revoked_at is null for update of g";
+    let row = transaction
+        .query_opt(sql, &[&id.0, &user, &organization])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let before = json!({
+        "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
+    });
+    end(&transaction, id, reason, now).await?;
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    settle(context).await
+}
+
+/// Takes back everything that members of an organization approved there for an application. How many that were.
+pub async fn take_back_all(
+    context: &ApiContext,
+    organization: OrganizationId,
+    client_id: Uuid,
+    audit: &Recorder,
+) -> Result<u64, Error> {
+    let doing = "taking back what was approved";
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
+    let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
+    let row = transaction
+        .query_opt(sql, &[&client_id])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    let sql = "update oauth_grants set revoked_at = $3, reason = $4 where application_id = $1 and organization_id = $2 and revoked_at is null";
+    let values: [crate::base::db::Param<'_>; 4] = [
+        &row.get::<_, i64>(0),
+        &organization.0,
+        &now,
+        &Reason::Organization.name(),
+    ];
+    let ended = transaction.execute(sql, &values).await.context(doing)?;
+    if ended == 0 {
+        return Err(Error::NotFound);
+    }
+    let before = json!({"application": client_id, "name": row.get::<_, &str>(1), "authorizations_revoked": ended});
+    audit
+        .write_in(&transaction, 200, (Some(before), None), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    settle(context).await?;
+    Ok(ended)
+}

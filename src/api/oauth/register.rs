@@ -1,0 +1,374 @@
+//! Applications that register themselves (RFC 7591): nobody vouches for them, so they may do no more than who approves them, in
+//! projects that are chosen, and are gone if nobody ever does.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use super::{
+    Minted, applications,
+    applications::{Draft, Selection, secrets},
+    exchange::Origin,
+};
+use crate::{
+    api::context::ApiContext,
+    base::{
+        error::{Context, Error, oauth_fault},
+        names,
+    },
+    platform::access::Scopes,
+};
+
+/// Largest number of self-registered applications without an approval.
+const UNUSED_MAX: i64 = 10_000;
+/// From this number on, an application without an approval expires after [`SHORT_LIFE`].
+const UNUSED_MANY: i64 = 8_000;
+/// Long enough for a person to sign in and approve what they just began.
+const SHORT_LIFE: TimeDelta = TimeDelta::minutes(30);
+/// Of them, those from one address (one /64 of IPv6). The oldest make room for the next.
+const UNUSED_OF_ADDRESS_MAX: i64 = 50;
+/// Applications of one address that make room in one registration: each time every node forgets the tokens it knows, so not
+/// for each registration.
+const EXPIRED_OF_ADDRESS_MAX: i64 = 10;
+/// Applications that make room in one registration.
+const EXPIRED_MAX: i64 = 500;
+
+/// Parts of names that would be taken for somebody else.
+const RESERVED: [&str; 4] = ["gantry", "supabase", "administrator", "official"];
+
+/// What an application says about itself.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "RegisterOauthApplication")]
+pub struct Registration {
+    /// What it is to be called.
+    #[schemars(length(min = 1, max = 100))]
+    pub client_name: Option<String>,
+    /// Where it can be answered.
+    #[serde(default)]
+    pub redirect_uris: Vec<String>,
+    /// `authorization_code`, and with it `refresh_token`.
+    pub grant_types: Option<Vec<String>>,
+    /// `code`.
+    pub response_types: Option<Vec<String>>,
+    /// `client_secret_basic`, `client_secret_post`, or `none` for what can keep no secret.
+    pub token_endpoint_auth_method: Option<String>,
+    /// What it may ask for: names between spaces. All there are, if it names none.
+    pub scope: Option<String>,
+    /// Its own page.
+    pub client_uri: Option<String>,
+    /// A picture.
+    pub logo_uri: Option<String>,
+}
+
+/// What it is from now on.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "RegisteredOauthApplication")]
+#[expect(missing_docs, reason = "the fields of RFC 7591")]
+pub struct Registered {
+    pub client_id: Uuid,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_secret_expires_at: Option<i64>,
+    pub client_id_issued_at: i64,
+    pub client_name: String,
+    pub redirect_uris: Vec<String>,
+    pub grant_types: Vec<String>,
+    pub response_types: Vec<String>,
+    pub token_endpoint_auth_method: String,
+    pub scope: String,
+}
+
+/// Registers an application.
+pub async fn register(
+    context: &ApiContext,
+    registration: Registration,
+    origin: &Origin,
+) -> Result<Registered, Error> {
+    let doing = "registering an application that asked for it";
+    let (draft, method) = registration.draft()?;
+    let scopes = draft.check().map_err(unsuitable)?;
+    let now = context.clock.now();
+    let client_id = context.entropy.uuid();
+    let secret = (!draft.public).then(|| Minted::secret(&context.entropy));
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    make_room(&transaction, origin.address, now).await?;
+    let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
+    let sql = "update oauth_applications set registered_from = $2 where id = $1";
+    transaction
+        .execute(sql, &[&id.0, &network(origin.address)])
+        .await
+        .context(doing)?;
+    if let Some(secret) = &secret {
+        secrets::insert(&transaction, id, secret, now).await?;
+    }
+    let told = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
+    origin
+        .registration(client_id)
+        .write_in(&transaction, 201, (None, Some(told)), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok(Registered {
+        client_id,
+        client_secret_expires_at: secret.as_ref().map(|_| 0),
+        client_secret: secret.map(|secret| secret.expose().to_owned()),
+        client_id_issued_at: now.timestamp(),
+        client_name: draft.name,
+        redirect_uris: draft.redirect_uris,
+        grant_types: vec!["authorization_code".to_owned(), "refresh_token".to_owned()],
+        response_types: vec!["code".to_owned()],
+        token_endpoint_auth_method: method.to_owned(),
+        scope: scopes.to_string(),
+    })
+}
+
+/// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
+/// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
+async fn make_room(
+    transaction: &Transaction<'_>,
+    address: IpAddr,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    let doing = "making room for an application that registers itself";
+    let sql = "select count(*), count(*) filter (where registered_from = $1) from oauth_applications a \
+               where source = 'dcr' and deleted_at is null and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
+    let network = network(address);
+    let row = transaction
+        .query_one(sql, &[&network])
+        .await
+        .context(doing)?;
+    let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
+    if of_address >= UNUSED_OF_ADDRESS_MAX {
+        unused -= expire(
+            transaction,
+            Some(&network),
+            now,
+            of_address - UNUSED_OF_ADDRESS_MAX + EXPIRED_OF_ADDRESS_MAX,
+        )
+        .await?;
+    }
+    if unused >= UNUSED_MANY {
+        unused -= expire(transaction, None, now - SHORT_LIFE, EXPIRED_MAX).await?;
+    }
+    if unused >= UNUSED_MAX {
+        return Err(Error::Unavailable {
+            what: "Too many applications registered and were never used".into(),
+            retry: std::time::Duration::from_mins(5),
+        });
+    }
+    Ok(())
+}
+
+/// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
+/// network or from all. How many that were.
+pub(super) async fn expire(
+    transaction: &Transaction<'_>,
+    network: Option<&str>,
+    before: DateTime<Utc>,
+    most: i64,
+) -> Result<i64, Error> {
+    let doing = "expiring applications without an approval";
+    // An application that is being approved at this moment is locked, and passed by.
+    let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
+               and not exists (select 1 from oauth_grants g where g.application_id = a.id) \
+               order by created_at, id limit $3 for update skip locked";
+    let rows = transaction
+        .query(sql, &[&before, &network, &most])
+        .await
+        .context(doing)?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    // Read again under the lock: it may have been approved between that statement's snapshot and its lock.
+    let sql = "delete from oauth_applications a where id = any($1) \
+               and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
+    let gone = transaction.execute(sql, &[&ids]).await.context(doing)?;
+    Ok(i64::try_from(gone).unwrap_or(most))
+}
+
+/// Everything that one subscriber may have: an IPv4 address, or a /64 of IPv6.
+fn network(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!(
+            "{}/64",
+            Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))
+        ),
+    }
+}
+
+impl Registration {
+    fn draft(self) -> Result<(Draft, &'static str), Error> {
+        let unsuitable = |problem: &'static str| oauth_fault("invalid_client_metadata", problem);
+        let known = |given: &Option<Vec<String>>, known: &[&str]| {
+            given.as_ref().is_none_or(|given| {
+                given.iter().all(|it| known.contains(&it.as_str()))
+                    && given.iter().any(|it| it == known[0])
+            })
+        };
+        if !known(&self.grant_types, &["authorization_code", "refresh_token"]) {
+            return Err(unsuitable(
+                "grant_types can be authorization_code and refresh_token.",
+            ));
+        }
+        if !known(&self.response_types, &["code"]) {
+            return Err(unsuitable("response_types can be code."));
+        }
+        let method = match self.token_endpoint_auth_method.as_deref() {
+            None | Some("client_secret_basic") => "client_secret_basic",
+            Some("client_secret_post") => "client_secret_post",
+            Some("none") => "none",
+            Some(_) => {
+                return Err(unsuitable(
+                    "token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.",
+                ));
+            }
+        };
+        let name = self
+            .client_name
+            .unwrap_or_else(|| "Unnamed application".to_owned());
+        if names::imitates(&name, &RESERVED) {
+            return Err(unsuitable("client_name would be taken for somebody else."));
+        }
+        let scopes = match self
+            .scope
+            .as_deref()
+            .map(str::trim)
+            .filter(|text| !text.is_empty() && *text != "all")
+        {
+            Some(text) => Scopes::named(text.split(' ')),
+            None => Scopes::all(),
+        };
+        if scopes.is_empty() {
+            return Err(unsuitable("scope names nothing that there is."));
+        }
+        let page =
+            |address: Option<String>| address.filter(|address| applications::is_page(address));
+        let draft = Draft {
+            name,
+            website: page(self.client_uri).unwrap_or_default(),
+            icon: page(self.logo_uri),
+            redirect_uris: self.redirect_uris,
+            scopes: scopes.names().into_iter().map(str::to_owned).collect(),
+            public: method == "none",
+            bound: true,
+            selection: Selection::Required,
+        };
+        Ok((draft, method))
+    }
+}
+
+/// The same problem, in the words of RFC 7591.
+fn unsuitable(error: Error) -> Error {
+    match error {
+        Error::Invalid { field, problem } if field == "redirect_uris" => {
+            oauth_fault("invalid_redirect_uri", problem)
+        }
+        Error::Invalid { field, problem } => {
+            oauth_fault("invalid_client_metadata", format!("{field}: {problem}"))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration() -> Registration {
+        Registration {
+            client_name: Some("Acme".to_owned()),
+            redirect_uris: vec!["https://acme.example/cb".to_owned()],
+            grant_types: None,
+            response_types: None,
+            token_endpoint_auth_method: None,
+            scope: None,
+            client_uri: None,
+            logo_uri: Some("javascript:alert(1)".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_registers_itself_is_bound_and_asks_for_projects() {
+        let (draft, method) = registration().draft().unwrap();
+        assert!(
+            draft.bound
+                && draft.selection == Selection::Required
+                && !draft.public
+                && method == "client_secret_basic"
+        );
+        assert_eq!((draft.scopes.len(), draft.icon), (24, None));
+        let none = Registration {
+            token_endpoint_auth_method: Some("none".to_owned()),
+            ..registration()
+        };
+        assert!(none.draft().unwrap().0.public);
+    }
+
+    #[test]
+    fn a_subscriber_has_one_network() {
+        for (address, expected) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ] {
+            assert_eq!(network(address.parse().unwrap()), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_offered_is_not_registered() {
+        let list = |text: &str| Some(vec![text.to_owned()]);
+        for wrong in [
+            Registration {
+                grant_types: list("implicit"),
+                ..registration()
+            },
+            Registration {
+                grant_types: list("client_credentials"),
+                ..registration()
+            },
+            Registration {
+                grant_types: list("refresh_token"),
+                ..registration()
+            },
+            Registration {
+                response_types: list("token"),
+                ..registration()
+            },
+            Registration {
+                token_endpoint_auth_method: Some("private_key_jwt".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("Supabase CLI".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("The GANTRY console".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()),
+                ..registration()
+            },
+            Registration {
+                client_name: Some("G\u{430}ntry".to_owned()),
+                ..registration()
+            },
+            Registration {
+                scope: Some("everything".to_owned()),
+                ..registration()
+            },
+        ] {
+            assert!(
+                matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata")
+            );
+        }
+    }
+}

@@ -1,0 +1,539 @@
+//! Requests of applications to act for somebody: what waits for an answer, and the answer.
+//!
+//! An error is only ever sent to an address that is registered: until then it is told where it happened.
+
+pub mod operations;
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    Minted, REQUEST_LIFE, applications,
+    applications::{Application, Selection},
+    fields::Fields,
+    grants,
+    pkce::Challenge,
+    redirect,
+};
+use crate::{
+    api::{context::ApiContext, projects},
+    base::{
+        db::Db,
+        error::{Context, Error, oauth_fault, unknown_client},
+        ids::{ApplicationId, OrgSlug, ProjectRef, UserId},
+    },
+    platform::{
+        access::{Held, Organization, Role, Scopes, audience, credential::SecretDigest},
+        audit::Recorder,
+        tables::Table,
+    },
+};
+
+/// Longest `state`.
+const STATE_MAX: usize = 2_048;
+
+/// What came of a request.
+#[derive(Debug)]
+pub enum Begun {
+    /// It waits for an answer, under this number.
+    Waits(Uuid),
+    /// It cannot be answered, which the application is told at this address.
+    Refused(String),
+}
+
+/// Takes a request. An error is for the person who is here: nothing is known yet about where they came from.
+pub async fn begin(
+    context: &ApiContext,
+    fields: Result<Fields, Error>,
+    issuer: &str,
+    project: Option<&ProjectRef>,
+) -> Result<Begun, Error> {
+    let fields = fields?;
+    let unknown = || unknown_client("Unrecognized client_id");
+    let client_id = fields
+        .get("client_id")
+        .ok_or_else(|| unknown_client("Required parameter: client_id"))?;
+    let client_id = Uuid::try_parse(client_id).map_err(|_| unknown())?;
+    let application = applications::by_client_id(&context.db, client_id)
+        .await?
+        .ok_or_else(unknown)?;
+    let address = fields.required("redirect_uri")?;
+    if !redirect::registered(&application.redirect_uris, address, application.public) {
+        return Err(oauth_fault(
+            "invalid_request",
+            "redirect_uri is none that is registered for this application.",
+        ));
+    }
+    let state = fields.get("state");
+    let outcome = match Wanted::read(&fields, &application, issuer) {
+        Ok(wanted) => Ok(keep(
+            context,
+            &application,
+            address,
+            state,
+            &wanted,
+            issuer,
+            project,
+        )
+        .await?),
+        Err(error) => Err(error),
+    };
+    match outcome {
+        Ok(id) => Ok(Begun::Waits(id)),
+        Err(Error::Oauth(fault)) => {
+            let mut answer = vec![
+                ("error", fault.error),
+                ("error_description", &fault.description),
+                ("iss", issuer),
+            ];
+            // One that is too long is not worth repeating.
+            answer.extend(
+                state
+                    .filter(|state| state.len() <= STATE_MAX)
+                    .map(|state| ("state", state)),
+            );
+            Ok(Begun::Refused(redirect::with(address, &answer)))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// What an application wants, once it is known where to tell it that it cannot have it.
+struct Wanted {
+    scopes: Scopes,
+    challenge: Option<Challenge>,
+    resource: Option<String>,
+    organization: Option<String>,
+}
+
+impl Wanted {
+    fn read(fields: &Fields, application: &Application, issuer: &str) -> Result<Self, Error> {
+        for (field, error) in [
+            ("request", "request_not_supported"),
+            ("request_uri", "request_uri_not_supported"),
+        ] {
+            if fields.has(field) {
+                return Err(oauth_fault(error, "Request objects are not read."));
+            }
+        }
+        if fields
+            .get("state")
+            .is_some_and(|state| state.len() > STATE_MAX)
+        {
+            return Err(oauth_fault("invalid_request", "state is too long."));
+        }
+        match fields.get("response_type") {
+            Some("code") => {}
+            None => {
+                return Err(oauth_fault(
+                    "invalid_request",
+                    "Required parameter: response_type",
+                ));
+            }
+            Some(_) => {
+                return Err(oauth_fault(
+                    "unsupported_response_type",
+                    "The response_type must be code.",
+                ));
+            }
+        }
+        if !matches!(fields.get("response_mode"), None | Some("query")) {
+            return Err(oauth_fault(
+                "invalid_request",
+                "The response_mode must be query.",
+            ));
+        }
+        let challenge = Challenge::parse(
+            fields.get("code_challenge"),
+            fields.get("code_challenge_method"),
+        )?;
+        if challenge.is_none() && application.needs_challenge() {
+            return Err(oauth_fault(
+                "invalid_request",
+                "This application has to send a code_challenge.",
+            ));
+        }
+        let organization = fields
+            .get("organization_slug")
+            .filter(|slug| slug.parse::<OrgSlug>().is_ok())
+            .map(str::to_owned);
+        let resource = fields
+            .get("resource")
+            .map(|resource| audience::check(resource, issuer))
+            .transpose()?;
+        Ok(Self {
+            scopes: asked(fields.get("scope"), application.scopes)?,
+            challenge,
+            resource,
+            organization,
+        })
+    }
+}
+
+/// The scopes, unless there are none: an approval of nothing would look like one of something.
+fn some(scopes: Scopes) -> Result<Scopes, Error> {
+    if scopes.is_empty() {
+        return Err(oauth_fault(
+            "invalid_scope",
+            "None of these scopes is registered for this application.",
+        ));
+    }
+    Ok(scopes)
+}
+
+/// The scopes that an application asks for: all of its own, unless it names some.
+fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
+    let Some(text) = scope.filter(|text| *text != "all") else {
+        return some(registered);
+    };
+    some(Scopes::named(text.split(' ')).and(registered))
+}
+
+async fn keep(
+    context: &ApiContext,
+    application: &Application,
+    address: &str,
+    state: Option<&str>,
+    wanted: &Wanted,
+    issuer: &str,
+    project: Option<&ProjectRef>,
+) -> Result<Uuid, Error> {
+    let id = context.entropy.uuid();
+    let sql = "insert into oauth_requests (id, application_id, redirect_uri, state, scopes, challenge, resource, organization_slug, \
+               project_ref, issuer, created_at) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let row: [crate::base::db::Param<'_>; 11] = [
+        &id,
+        &application.id.0,
+        &address,
+        &state,
+        &wanted.scopes.names(),
+        &wanted.challenge.as_ref().map(Challenge::as_bytes),
+        &wanted.resource,
+        &wanted.organization,
+        &project.map(ProjectRef::as_str),
+        &issuer,
+        &context.clock.now(),
+    ];
+    context
+        .db
+        .query(sql, &row)
+        .await
+        .context("keeping a request of an application")?;
+    Ok(id)
+}
+
+/// A request that waits for an answer.
+#[derive(Debug)]
+pub struct Request {
+    /// By which pages name it.
+    pub id: Uuid,
+    /// Who asks.
+    pub application: Application,
+    /// Where the answer goes.
+    pub redirect_uri: String,
+    /// What it asks for, and still may.
+    pub scopes: Scopes,
+    /// What it would like to be chosen.
+    pub organization: Option<String>,
+    /// The same.
+    pub project: Option<String>,
+    /// When it is over.
+    pub expires_at: DateTime<Utc>,
+    /// When it was approved. None: it waits, or was refused.
+    pub approved_at: Option<DateTime<Utc>>,
+    /// Whether it was answered.
+    pub done: bool,
+    state: Option<String>,
+    challenge: Option<Vec<u8>>,
+    resource: Option<String>,
+    issuer: String,
+    /// The browser session that opened it.
+    session: Option<Vec<u8>>,
+}
+
+async fn read(db: &Db, row: &Row) -> Result<Request, Error> {
+    let application = applications::by_id(db, ApplicationId(row.get(1)))
+        .await?
+        .ok_or(Error::NotFound)?;
+    Ok(Request {
+        id: row.get(0),
+        redirect_uri: row.get(2),
+        scopes: Scopes::named(row.get::<_, Vec<&str>>(3)).and(application.scopes),
+        organization: row.get(4),
+        project: row.get(5),
+        expires_at: row.get::<_, DateTime<Utc>>(6) + REQUEST_LIFE,
+        approved_at: row.get(7),
+        done: row.get(8),
+        state: row.get(9),
+        challenge: row.get(10),
+        resource: row.get(11),
+        issuer: row.get(12),
+        session: row.get(13),
+        application,
+    })
+}
+
+/// A request that is not over, answered or not.
+pub async fn look(db: &Db, id: Uuid, now: DateTime<Utc>) -> Result<Request, Error> {
+    let sql = "select id, application_id, redirect_uri, scopes, organization_slug, project_ref, created_at, approved_at, done_at is not null, \
+               state, challenge, resource, issuer, session from oauth_requests where id = $1 and created_at > $2";
+    let rows = db
+        .query(sql, &[&id, &(now - REQUEST_LIFE)])
+        .await
+        .context("reading a request of an application")?;
+    read(db, rows.first().ok_or(Error::NotFound)?).await
+}
+
+/// The same for a browser session: the first one that opens it is the only one that can answer it. What another has opened
+/// looks as if it did not exist.
+pub async fn open(
+    db: &Db,
+    id: Uuid,
+    session: &SecretDigest,
+    now: DateTime<Utc>,
+) -> Result<Request, Error> {
+    let sql = "update oauth_requests set session = $2 where id = $1 and created_at > $3 and (session is null or session = $2) returning id";
+    let rows = db
+        .query(sql, &[&id, &session.as_bytes(), &(now - REQUEST_LIFE)])
+        .await
+        .context("opening a request of an application")?;
+    if rows.is_empty() {
+        return Err(Error::NotFound);
+    }
+    look(db, id, now).await
+}
+
+/// Lets go of a request that this browser session holds, so that whoever signs in next can answer it.
+pub async fn release(db: &Db, id: Uuid, session: &SecretDigest) -> Result<(), Error> {
+    let sql = "update oauth_requests set session = null where id = $1 and session = $2 and done_at is null";
+    db.query(sql, &[&id, &session.as_bytes()])
+        .await
+        .context("letting go of a request of an application")
+        .map(drop)
+}
+
+/// The answer to an approval of a request whose scopes the application has lost since it asked.
+pub const NOTHING_LEFT: &str = "The application no longer has any of the scopes that it asked for, so there is nothing to allow. \
+                                Go back to it and begin again";
+
+/// What a member chose.
+#[derive(Debug)]
+pub struct Choice<'a> {
+    /// The organization.
+    pub organization: &'a Organization,
+    /// The member's roles there.
+    pub held: Held,
+    /// Projects of it. None: all there are and will be.
+    pub projects: Option<Vec<ProjectRef>>,
+}
+
+/// Who answers. Pages know which browser session asks, and open the request with it first; a token has none, so it cannot answer
+/// what a browser opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Answering {
+    /// The member.
+    pub user: UserId,
+    /// Whether a page asks.
+    pub on_pages: bool,
+}
+
+impl Request {
+    fn answerable(&self, answering: Answering) -> Result<(), Error> {
+        if self.done || self.session.is_some() != answering.on_pages {
+            return Err(Error::Rejected(
+                "The request was answered already, or is somebody else's to answer".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn answer(&self, parameters: &[(&str, &str)]) -> String {
+        let mut all = parameters.to_vec();
+        all.extend(self.state.as_deref().map(|state| ("state", state)));
+        all.push(("iss", &self.issuer));
+        redirect::with(&self.redirect_uri, &all)
+    }
+}
+
+/// Approves a request: where to tell the application, with its code.
+pub async fn approve(
+    context: &ApiContext,
+    request: &Request,
+    answering: Answering,
+    choice: Choice<'_>,
+    audit: &Recorder,
+) -> Result<String, Error> {
+    let doing = "approving a request of an application";
+    request.answerable(answering)?;
+    check_role(&request.application, choice.held)?;
+    if request.scopes.is_empty() {
+        return Err(Error::Rejected(NOTHING_LEFT.into()));
+    }
+    let projects = chosen(context, request, answering.user, &choice).await?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Of two answers one takes it.
+    let sql = "update oauth_requests set done_at = $2, approved_at = $2 where id = $1 and done_at is null and created_at > $3 returning id";
+    let taken = transaction
+        .query_opt(sql, &[&request.id, &now, &(now - REQUEST_LIFE)])
+        .await
+        .context(doing)?;
+    taken.ok_or_else(|| Error::Rejected("The request was answered already, or is over".into()))?;
+    // Held, so that an application that is deleted at this moment is, with this.
+    let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for share";
+    transaction
+        .query_opt(sql, &[&request.application.id.0])
+        .await
+        .context(doing)?
+        .ok_or(Error::NotFound)?;
+    // The same for a member who leaves: whoever is none any more approves nothing.
+    let sql = "select 1 from members where organization_id = $1 and user_id = $2 for share";
+    let member = transaction
+        .query_opt(sql, &[&choice.organization.id.0, &answering.user.0])
+        .await
+        .context(doing)?;
+    member.ok_or(Error::NotFound)?;
+    let grant = grants::New {
+        application: request.application.id,
+        user: answering.user,
+        organization: choice.organization.id,
+        projects: projects
+            .as_ref()
+            .map(|projects| projects.iter().map(|id| id.0).collect()),
+        scopes: request.scopes,
+        resource: request.resource.clone(),
+        acts_as: choice.held.organization,
+    };
+    let id = grants::insert(&transaction, &grant, now).await?;
+    let code = Minted::code(&context.entropy);
+    let sql = "insert into oauth_codes (digest, grant_id, redirect_uri, challenge, created_at) values ($1, $2, $3, $4, $5)";
+    transaction
+        .execute(
+            sql,
+            &[
+                &code.digest().as_bytes(),
+                &id.0,
+                &request.redirect_uri,
+                &request.challenge,
+                &now,
+            ],
+        )
+        .await
+        .context(doing)?;
+    let after = json!({
+        "approval": id.0, "application": request.application.client_id, "name": request.application.name,
+        "organization": choice.organization.slug, "projects": choice.projects, "scopes": request.scopes.names(),
+    });
+    audit
+        .write_in(&transaction, 201, (None, Some(after)), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    context.table_changed(Table::OauthGrants);
+    Ok(request.answer(&[("code", code.expose())]))
+}
+
+/// What is not bound to a member acts as whoever approved it, for the whole organization and for good: that is not everybody's
+/// to give.
+fn check_role(application: &Application, held: Held) -> Result<(), Error> {
+    let lacks = !application.bound && held.organization < Role::Administrator;
+    if lacks {
+        Err(Error::Forbidden(crate::base::error::Denial::Role))
+    } else {
+        Ok(())
+    }
+}
+
+/// The rows of what was chosen, if the application leaves that choice.
+async fn chosen(
+    context: &ApiContext,
+    request: &Request,
+    user: UserId,
+    choice: &Choice<'_>,
+) -> Result<Option<Vec<crate::base::ids::ProjectId>>, Error> {
+    let Some(wanted) = &choice.projects else {
+        return match request.application.selection {
+            Selection::Required => Err(Error::invalid(
+                "project_refs",
+                "choose at least one project",
+            )),
+            Selection::Off | Selection::Optional => Ok(None),
+        };
+    };
+    if request.application.selection == Selection::Off {
+        return Err(Error::invalid(
+            "project_refs",
+            "this application takes the whole organization",
+        ));
+    }
+    if !(1..=100).contains(&wanted.len()) {
+        return Err(Error::invalid("project_refs", "expected 1 to 100"));
+    }
+    let found = projects::of_member(&context.db, user, &wanted.iter().cloned().collect()).await?;
+    let here = |reference: &ProjectRef| {
+        found
+            .iter()
+            .find(|it| it.reference == *reference && it.organization == choice.organization.id)
+    };
+    let ids = wanted.iter().map(|reference| {
+        here(reference)
+            .map(|project| project.id)
+            .ok_or_else(|| Error::invalid("project_refs", "one is not of this organization"))
+    });
+    ids.collect::<Result<_, _>>().map(Some)
+}
+
+/// Refuses a request: where to tell the application.
+pub async fn deny(
+    context: &ApiContext,
+    request: &Request,
+    answering: Answering,
+) -> Result<String, Error> {
+    request.answerable(answering)?;
+    let sql =
+        "update oauth_requests set done_at = $2 where id = $1 and done_at is null returning id";
+    let rows = context
+        .db
+        .query(sql, &[&request.id, &context.clock.now()])
+        .await
+        .context("refusing a request of an application")?;
+    if rows.is_empty() {
+        return Err(Error::Rejected(
+            "The request was answered already, or is over".into(),
+        ));
+    }
+    Ok(request.answer(&[
+        ("error", "access_denied"),
+        ("error_description", "The user refused the request."),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_are_narrowed_and_never_widened() {
+        let registered = Scopes::named(["projects:read", "database:read"]);
+        for (scope, expected) in [
+            (None, "database:read projects:read"),
+            (Some("all"), "database:read projects:read"),
+            (Some("projects:read"), "projects:read"),
+            (
+                Some("projects:read database:write nonsense"),
+                "projects:read",
+            ),
+        ] {
+            assert_eq!(
+                asked(scope, registered).unwrap().to_string(),
+                expected,
+                "{scope:?}"
+            );
+        }
+        for none in ["database:write", "nonsense", " ", "PROJECTS:READ"] {
+            assert!(asked(Some(none), registered).is_err(), "{none}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Invitations: a secret that makes the person with one address a member, once, within a day.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tokio_postgres::Row;
+
+use super::{members, members::NamedProject};
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::{OrgSlug, OrganizationId, ProjectRef, UserId},
+    },
+    platform::{
+        access::{Role, credential::SecretDigest},
+        audit::{Chain, Recorder},
+    },
+};
+
+/// How long an invitation can be accepted.
+const LIFE: TimeDelta = TimeDelta::hours(24);
+/// Invitations an organization can have open.
+const OPEN_MAX: i64 = 1_000;
+
+/// Whom to invite, and as what.
+#[derive(Debug)]
+pub struct Invite {
+    /// Only an account with this address can accept.
+    pub email: String,
+    /// The role, in the organization or on the projects.
+    pub role: Role,
+    /// Projects on which the role is given; in the whole organization, if empty.
+    pub projects: BTreeSet<ProjectRef>,
+}
+
+/// An invitation that was made just now.
+#[derive(Debug)]
+pub struct Invited {
+    /// Whom it is for.
+    pub email: String,
+    /// What the person shows. It is kept nowhere.
+    pub secret: SecretString,
+    /// When it is over.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// An invitation that can be accepted.
+#[derive(Debug)]
+pub struct Open {
+    /// Whom it is for.
+    pub email: String,
+    /// The role, in the organization or on the projects.
+    pub role: Role,
+    /// Projects on which the role is given; in the whole organization, if empty.
+    pub projects: Vec<NamedProject>,
+    /// Address of the member who invited.
+    pub invited_by: String,
+    /// When that was.
+    pub created_at: DateTime<Utc>,
+    /// When it is over.
+    pub expires_at: DateTime<Utc>,
+    /// The organization.
+    pub slug: OrgSlug,
+    /// What people call it.
+    pub organization: String,
+}
+
+macro_rules! open {
+    ($rest:literal) => {
+        concat!(
+            "select i.email, i.role, \
+             array(select p.ref from projects p where p.id = any(i.projects) and p.desired <> 'removed' order by p.id), \
+             array(select p.name from projects p where p.id = any(i.projects) and p.desired <> 'removed' order by p.id), \
+             b.email, i.created_at, i.expires_at, o.name, o.slug \
+             from invitations i join users b on b.id = i.invited_by join organizations o on o.id = i.organization_id ",
+            $rest
+        )
+    };
+}
+
+/// The open invitations of an organization, the newest first.
+pub async fn open(
+    db: &Db,
+    organization: OrganizationId,
+    now: DateTime<Utc>,
+) -> Result<Vec<Open>, Error> {
+    let sql = open!(
+        "where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3"
+    );
+    let rows = db
+        .query(sql, &[&organization.0, &now, &OPEN_MAX])
+        .await
+        .context("listing invitations")?;
+    rows.iter().map(read).collect()
+}
+
+/// What an invitation offers to the one person it is for. To anybody else it does not exist.
+pub async fn look(
+    db: &Db,
+    user: UserId,
+    secret: &SecretString,
+    now: DateTime<Utc>,
+) -> Result<Open, Error> {
+    let sql = open!(
+        "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
+    );
+    let digest = SecretDigest::of(secret.expose_secret());
+    let rows = db
+        .query(sql, &[&digest.as_bytes(), &now, &user.0])
+        .await
+        .context("looking at an invitation")?;
+    read(rows.first().ok_or(Error::NotFound)?)
+}
+
+fn read(row: &Row) -> Result<Open, Error> {
+    let (references, names): (Vec<String>, Vec<String>) = (row.get(2), row.get(3));
+    let projects = references
+        .into_iter()
+        .zip(names)
+        .map(|(reference, name)| NamedProject { reference, name });
+    Ok(Open {
+        email: row.get(0),
+        role: row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading an invitation")?,
+        projects: projects.collect(),
+        invited_by: row.get(4),
+        created_at: row.get(5),
+        expires_at: row.get(6),
+        organization: row.get(7),
+        slug: super::slug(row, 8)?,
+    })
+}
+
+/// Invites all of these, or none. An invitation that was open for one of them is replaced.
+pub async fn invite(
+    db: &Db,
+    entropy: &Entropy,
+    organization: OrganizationId,
+    by: UserId,
+    invites: Vec<Invite>,
+    (now, audit): (DateTime<Utc>, &Recorder),
+) -> Result<Vec<Invited>, Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("inviting")?;
+    members::lock(&transaction, organization).await?;
+    transaction
+        .execute(
+            "delete from invitations where organization_id = $1 and expires_at <= $2",
+            &[&organization.0, &now],
+        )
+        .await
+        .context("inviting")?;
+    let expires_at = now + LIFE;
+    let (mut made, mut told) = (Vec::new(), Vec::new());
+    for Invite {
+        email,
+        role,
+        projects,
+    } in invites
+    {
+        let sql = "select from members m join users u on u.id = m.user_id where m.organization_id = $1 and lower(u.email) = lower($2)";
+        if projects.is_empty()
+            && transaction
+                .query_opt(sql, &[&organization.0, &email])
+                .await
+                .context("inviting")?
+                .is_some()
+        {
+            return Err(Error::invalid(
+                "email",
+                format!("{email} is a member already"),
+            ));
+        }
+        told.push(json!({"email": email, "role": role.name(), "projects": projects}));
+        let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
+        let secret = format!("gantry_invite_{}", hex::encode(entropy.bytes::<20>()));
+        let sql = "insert into invitations (organization_id, email, role, projects, digest, invited_by, created_at, expires_at) \
+                   values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (organization_id, lower(email)) do update set \
+                   role = excluded.role, projects = excluded.projects, digest = excluded.digest, invited_by = excluded.invited_by, \
+                   created_at = excluded.created_at, expires_at = excluded.expires_at";
+        let digest = SecretDigest::of(&secret);
+        transaction
+            .execute(
+                sql,
+                &[
+                    &organization.0,
+                    &email,
+                    &role.name(),
+                    &projects,
+                    &digest.as_bytes(),
+                    &by.0,
+                    &now,
+                    &expires_at,
+                ],
+            )
+            .await
+            .context("inviting")?;
+        made.push(Invited {
+            email,
+            secret: SecretString::from(secret),
+            expires_at,
+        });
+    }
+    let open = transaction
+        .query_one(
+            "select count(*) from invitations where organization_id = $1",
+            &[&organization.0],
+        )
+        .await;
+    if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
+        return Err(Error::Rejected(
+            format!("An organization can have {OPEN_MAX} open invitations").into(),
+        ));
+    }
+    audit
+        .write_in(&transaction, 201, (None, Some(told.into())), now)
+        .await?;
+    transaction.commit().await.context("inviting")?;
+    Ok(made)
+}
+
+/// Takes back the invitations of these addresses, and returns those that had one.
+pub async fn revoke(
+    db: &Db,
+    organization: OrganizationId,
+    emails: &[String],
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<Vec<String>, Error> {
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("taking back invitations")?;
+    let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
+    let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
+               select email from gone where expires_at > $3 order by email";
+    let rows = transaction
+        .query(sql, &[&organization.0, &emails, &now])
+        .await
+        .context("taking back invitations")?;
+    let gone: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(json!({"emails": gone})), None),
+            now,
+        )
+        .await?;
+    transaction
+        .commit()
+        .await
+        .context("taking back invitations")?;
+    Ok(gone)
+}
+
+/// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another
+/// person's does not exist. Whoever is a member already keeps a higher role.
+pub async fn accept(
+    db: &Db,
+    user: UserId,
+    secret: &SecretString,
+    now: DateTime<Utc>,
+    audit: &Recorder,
+) -> Result<OrgSlug, Error> {
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("accepting an invitation")?;
+    let digest = SecretDigest::of(secret.expose_secret());
+    // The organization is locked before its invitation, as by whoever invites: in the other order the two could wait for each other.
+    let sql = "select organization_id from invitations where digest = $1";
+    let organization = transaction
+        .query_opt(sql, &[&digest.as_bytes()])
+        .await
+        .context("accepting an invitation")?;
+    let organization = OrganizationId(organization.ok_or(Error::NotFound)?.get(0));
+    members::lock(&transaction, organization).await?;
+    let sql = "delete from invitations i using users u, organizations o \
+               where i.digest = $1 and i.expires_at > $2 and u.id = $3 and lower(u.email) = lower(i.email) and o.id = i.organization_id \
+               returning i.role, i.projects, o.slug";
+    let row = transaction
+        .query_opt(sql, &[&digest.as_bytes(), &now, &user.0])
+        .await
+        .context("accepting an invitation")?;
+    let row = row.ok_or(Error::NotFound)?;
+    let projects = row.get::<_, Vec<i64>>(1);
+    let role: Role = row
+        .get::<_, &str>(0)
+        .parse()
+        .context("reading an invitation")?;
+    let sql = "select role from members where organization_id = $1 and user_id = $2";
+    let before = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("accepting an invitation")?;
+    let before = before
+        .map(|row| {
+            row.get::<_, &str>(0)
+                .parse::<Role>()
+                .context("reading a member's role")
+        })
+        .transpose()?;
+    let in_organization = if projects.is_empty() {
+        role
+    } else {
+        Role::Member
+    };
+    members::set_in(
+        &transaction,
+        organization,
+        user,
+        before.unwrap_or(in_organization).max(in_organization),
+        now,
+    )
+    .await?;
+    if !projects.is_empty() {
+        members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
+    }
+    let joined = members::described(&transaction, organization, user)
+        .await?
+        .unwrap_or_default();
+    audit
+        .write_elsewhere(&transaction, Chain::Organization(organization), joined, now)
+        .await?;
+    transaction
+        .commit()
+        .await
+        .context("accepting an invitation")?;
+    super::slug(&row, 2)
+}

@@ -1,0 +1,386 @@
+//! Members and their roles, in the organization and on single projects.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
+
+use crate::{
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::{OrganizationId, ProjectRef, UserId},
+    },
+    platform::{access::Role, audit::Recorder},
+};
+
+/// A member with every role, by the names people use.
+#[derive(Debug)]
+pub struct Membership {
+    /// The identifier other services know the user by.
+    pub user: Uuid,
+    /// Shown to others.
+    pub username: String,
+    /// The user's address.
+    pub email: String,
+    /// The role in the whole organization.
+    pub role: Role,
+    /// Roles on single projects, by role.
+    pub on_projects: Vec<(Role, Vec<NamedProject>)>,
+}
+
+/// A project, as somebody's role names it.
+#[derive(Debug, Clone)]
+pub struct NamedProject {
+    /// Its reference.
+    pub reference: String,
+    /// What people call it.
+    pub name: String,
+}
+
+/// Which members to list. Members are listed by their ids.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// At most so many.
+    pub size: i64,
+    /// After this one.
+    pub after: Option<Uuid>,
+    /// Before this one.
+    pub before: Option<Uuid>,
+    /// With this name.
+    pub username: Option<String>,
+    /// With this address.
+    pub email: Option<String>,
+}
+
+/// A page of members, and whether there are more on either side.
+pub async fn page(
+    db: &Db,
+    organization: OrganizationId,
+    page: &Page,
+) -> Result<(Vec<Membership>, bool, bool), Error> {
+    // One more than asked for says whether there is more. Backwards is read backwards.
+    macro_rules! members {
+        ($order:literal) => {
+            concat!(
+                "select u.gotrue_id, u.username, u.email, m.role, \
+                 array(select r.role from project_roles r where r.user_id = m.user_id and r.organization_id = m.organization_id order by r.project_id), \
+                 array(select p.ref from project_roles r join projects p on p.id = r.project_id \
+                       where r.user_id = m.user_id and r.organization_id = m.organization_id order by r.project_id), \
+                 array(select p.name from project_roles r join projects p on p.id = r.project_id \
+                       where r.user_id = m.user_id and r.organization_id = m.organization_id order by r.project_id) \
+                 from members m join users u on u.id = m.user_id where m.organization_id = $1 \
+                 and ($2::uuid is null or u.gotrue_id > $2) and ($3::uuid is null or u.gotrue_id < $3) \
+                 and ($4::text is null or u.username = $4) and ($5::text is null or lower(u.email) = lower($5)) \
+                 order by u.gotrue_id ",
+                $order,
+                " limit $6"
+            )
+        };
+    }
+    let backwards = page.before.is_some() && page.after.is_none();
+    let sql = if backwards {
+        members!("desc")
+    } else {
+        members!("asc")
+    };
+    let limit = page.size + 1;
+    let rows = db
+        .query(
+            sql,
+            &[
+                &organization.0,
+                &page.after,
+                &page.before,
+                &page.username,
+                &page.email,
+                &limit,
+            ],
+        )
+        .await
+        .context("listing members")?;
+    let more = i64::try_from(rows.len()).is_ok_and(|found| found > page.size);
+    let shown = rows
+        .iter()
+        .take(usize::try_from(page.size).unwrap_or_default());
+    let mut members = shown.map(read).collect::<Result<Vec<_>, _>>()?;
+    if backwards {
+        members.reverse();
+        return Ok((members, more, true));
+    }
+    Ok((members, page.after.is_some(), more))
+}
+
+fn read(row: &Row) -> Result<Membership, Error> {
+    let role = |name: &str| name.parse::<Role>().context("reading a member's role");
+    let (roles, references, names): (Vec<&str>, Vec<String>, Vec<String>) =
+        (row.get(4), row.get(5), row.get(6));
+    let mut on_projects: Vec<(Role, Vec<NamedProject>)> = Vec::new();
+    for (name, project) in roles.into_iter().zip(references.into_iter().zip(names)) {
+        let (given, project) = (
+            role(name)?,
+            NamedProject {
+                reference: project.0,
+                name: project.1,
+            },
+        );
+        match on_projects.iter_mut().find(|(known, _)| *known == given) {
+            Some((_, projects)) => projects.push(project),
+            None => on_projects.push((given, vec![project])),
+        }
+    }
+    Ok(Membership {
+        user: row.get(0),
+        username: row.get(1),
+        email: row.get(2),
+        role: role(row.get(3))?,
+        on_projects,
+    })
+}
+
+/// The row of the member with this id.
+pub async fn by_id(db: &Db, organization: OrganizationId, user: Uuid) -> Result<UserId, Error> {
+    let sql = "select u.id from members m join users u on u.id = m.user_id where m.organization_id = $1 and u.gotrue_id = $2";
+    let rows = db
+        .query(sql, &[&organization.0, &user])
+        .await
+        .context("looking up a member")?;
+    rows.first()
+        .map(|row| UserId(row.get(0)))
+        .ok_or(Error::NotFound)
+}
+
+/// Gives a user a role in an organization, or another one than before. The last owner stays one.
+pub async fn set(
+    db: &Db,
+    organization: OrganizationId,
+    user: UserId,
+    role: Role,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("setting a member's role")?;
+    lock(&transaction, organization).await?;
+    let before = described(&transaction, organization, user).await?;
+    set_in(&transaction, organization, user, role, now).await?;
+    if let Some(audit) = audit {
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (before, described(&transaction, organization, user).await?),
+                now,
+            )
+            .await?;
+    }
+    transaction
+        .commit()
+        .await
+        .context("setting a member's role")
+}
+
+/// The same, in a transaction that holds the lock.
+pub(super) async fn set_in(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+    role: Role,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    if role != Role::Owner {
+        keep_an_owner(transaction, organization, user).await?;
+    }
+    let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
+               on conflict (organization_id, user_id) do update set role = excluded.role";
+    transaction
+        .execute(sql, &[&organization.0, &user.0, &role.name(), &now])
+        .await
+        .context("setting a member's role")?;
+    Ok(())
+}
+
+/// Gives a member a role on these projects of the organization, or takes it away with [`Role::Member`].
+pub async fn set_on_projects(
+    db: &Db,
+    organization: OrganizationId,
+    user: UserId,
+    role: Role,
+    references: &BTreeSet<ProjectRef>,
+    (now, audit): (DateTime<Utc>, Option<&Recorder>),
+) -> Result<Vec<NamedProject>, Error> {
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("setting roles on projects")?;
+    lock(&transaction, organization).await?;
+    let before = described(&transaction, organization, user).await?;
+    let (ids, projects) = projects_in(&transaction, organization, references).await?;
+    set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
+    if let Some(audit) = audit {
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (before, described(&transaction, organization, user).await?),
+                now,
+            )
+            .await?;
+    }
+    transaction
+        .commit()
+        .await
+        .context("setting roles on projects")?;
+    Ok(projects)
+}
+
+/// The same by rows, in a transaction that holds the lock.
+pub(super) async fn set_on_projects_in(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+    role: Role,
+    projects: &[i64],
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    if role == Role::Member {
+        let sql = "delete from project_roles where organization_id = $1 and user_id = $2 and project_id = any($3)";
+        transaction
+            .execute(sql, &[&organization.0, &user.0, &projects])
+            .await
+            .context("taking roles on projects")?;
+        return Ok(());
+    }
+    // A project that went away since it was named is passed by.
+    let sql = "insert into project_roles (organization_id, user_id, project_id, role, created_at) \
+               select $1, $2, p.id, $4, $5 from projects p where p.id = any($3) and p.organization_id = $1 and p.desired <> 'removed' \
+               on conflict (user_id, project_id) do update set role = excluded.role";
+    transaction
+        .execute(
+            sql,
+            &[&organization.0, &user.0, &projects, &role.name(), &now],
+        )
+        .await
+        .context("giving roles on projects")?;
+    Ok(())
+}
+
+/// The projects of the organization with these refs, all of them.
+pub(super) async fn projects_in(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    references: &BTreeSet<ProjectRef>,
+) -> Result<(Vec<i64>, Vec<NamedProject>), Error> {
+    let texts: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
+    let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired <> 'removed' order by ref";
+    let rows = transaction
+        .query(sql, &[&organization.0, &texts])
+        .await
+        .context("looking up projects")?;
+    let projects: Vec<_> = rows
+        .iter()
+        .map(|row| NamedProject {
+            reference: row.get(1),
+            name: row.get(2),
+        })
+        .collect();
+    match texts
+        .iter()
+        .find(|text| !projects.iter().any(|project| project.reference == **text))
+    {
+        Some(unknown) => Err(Error::invalid(
+            "projects",
+            format!("there is no project {unknown} in this organization"),
+        )),
+        None => Ok((rows.iter().map(|row| row.get(0)).collect(), projects)),
+    }
+}
+
+/// Takes a user out of an organization, with every role on its projects. The last owner stays.
+pub async fn remove(
+    db: &Db,
+    organization: OrganizationId,
+    user: UserId,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("removing a member")?;
+    lock(&transaction, organization).await?;
+    keep_an_owner(&transaction, organization, user).await?;
+    let before = described(&transaction, organization, user)
+        .await?
+        .ok_or(Error::NotFound)?;
+    if let Some(audit) = audit {
+        audit
+            .write_in(&transaction, 200, (Some(before), None), now)
+            .await?;
+    }
+    let sql = "delete from members where organization_id = $1 and user_id = $2";
+    transaction
+        .execute(sql, &[&organization.0, &user.0])
+        .await
+        .context("removing a member")?;
+    transaction.commit().await.context("removing a member")
+}
+
+/// A member with all roles, for the audit log. `None` if the user is no member.
+pub(super) async fn described(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+) -> Result<Option<Value>, Error> {
+    let sql = "select u.gotrue_id::text, m.role, \
+               array(select p.ref || ' ' || r.role from project_roles r join projects p on p.id = r.project_id \
+                     where r.user_id = m.user_id and r.organization_id = m.organization_id order by p.ref) \
+               from members m join users u on u.id = m.user_id where m.organization_id = $1 and m.user_id = $2";
+    let row = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("describing a member")?;
+    let described = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
+    Ok(row.map(described))
+}
+
+/// Who holds this lock changes the organization's members alone, so that two cannot each be sure of the other.
+pub(super) async fn lock(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+) -> Result<(), Error> {
+    let locked = transaction
+        .query_opt(
+            "select from organizations where id = $1 for update",
+            &[&organization.0],
+        )
+        .await;
+    locked
+        .context("locking an organization")?
+        .map(drop)
+        .ok_or(Error::NotFound)
+}
+
+/// Refuses to go on if `user` is the only owner.
+async fn keep_an_owner(
+    transaction: &Transaction<'_>,
+    organization: OrganizationId,
+    user: UserId,
+) -> Result<(), Error> {
+    let sql = "select from members where organization_id = $1 and role = 'owner' having count(*) = 1 and min(user_id) = $2";
+    let last = transaction
+        .query_opt(sql, &[&organization.0, &user.0])
+        .await
+        .context("counting owners")?;
+    if last.is_some() {
+        Err(Error::Rejected(
+            "An organization must have at least one owner".into(),
+        ))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,198 @@
+//! Organizations and their members.
+
+pub mod invitations;
+pub mod invited;
+pub mod members;
+pub mod operations;
+pub mod v2;
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::Row;
+
+use crate::{
+    base::{
+        clock::Entropy,
+        db,
+        db::Db,
+        error::{Context, Error},
+        ids::{OrgSlug, OrganizationId, UserId},
+        names,
+    },
+    platform::{
+        access::{Reach, Role},
+        audit::{Chain, Recorder},
+    },
+};
+
+/// An organization, as lists show it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OrganizationResponseV1")]
+pub struct Summary {
+    /// Older spelling of `slug`.
+    #[schemars(extend("deprecated" = true))]
+    id: OrgSlug,
+    /// Its identifier in paths.
+    slug: OrgSlug,
+    /// What people call it.
+    name: String,
+}
+
+/// A member, as others see them.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1OrganizationMemberResponse")]
+pub struct Member {
+    user_id: String,
+    user_name: String,
+    email: String,
+    role_name: &'static str,
+    mfa_enabled: bool,
+    avatar_url: Option<String>,
+}
+
+/// Longest list of organizations or members: more than any caller belongs to in practice.
+const LIST_MAX: i64 = 10_000;
+
+/// The organizations a user belongs to, by name; of these, what the token reaches.
+pub async fn list(db: &Db, user: UserId, reach: Option<&Reach>) -> Result<Vec<Summary>, Error> {
+    let only = reach.and_then(Reach::listed_organizations);
+    let rows = db
+        .query(
+            "select o.slug, o.name from organizations o join members m on m.organization_id = o.id \
+             where m.user_id = $1 and ($2::bigint[] is null or o.id = any($2)) order by lower(o.name), o.id limit $3",
+            &[&user.0, &only, &LIST_MAX],
+        )
+        .await
+        .context("listing organizations")?;
+    rows.iter()
+        .map(|row| Ok(summary(slug(row, 0)?, row.get(1))))
+        .collect()
+}
+
+/// Of the organizations with these slugs, those a user belongs to.
+pub async fn of_member(
+    db: &Db,
+    user: UserId,
+    slugs: &BTreeSet<OrgSlug>,
+) -> Result<Vec<(OrganizationId, OrgSlug)>, Error> {
+    let slugs: Vec<&str> = slugs.iter().map(OrgSlug::as_str).collect();
+    let sql = "select o.id, o.slug from organizations o join members m on m.organization_id = o.id \
+               where m.user_id = $1 and o.slug = any($2) order by o.id";
+    let rows = db
+        .query(sql, &[&user.0, &slugs])
+        .await
+        .context("looking up organizations")?;
+    rows.iter()
+        .map(|row| Ok((OrganizationId(row.get(0)), slug(row, 1)?)))
+        .collect()
+}
+
+/// The organization's name.
+pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
+    let rows = db
+        .query("select name from organizations where id = $1", &[&id.0])
+        .await
+        .context("reading an organization")?;
+    rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
+}
+
+/// Its members, by name.
+pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> {
+    let rows = db
+        .query(
+            "select u.gotrue_id::text, u.username, u.email, m.role from members m join users u on u.id = m.user_id \
+             where m.organization_id = $1 order by lower(u.username), u.id limit $2",
+            &[&id.0, &LIST_MAX],
+        )
+        .await
+        .context("listing members")?;
+    let member = |row: &Row| {
+        let role: Role = row
+            .get::<_, &str>(3)
+            .parse()
+            .context("reading a member's role")?;
+        Ok(Member {
+            user_id: row.get(0),
+            user_name: row.get(1),
+            email: row.get(2),
+            role_name: role.label(),
+            mfa_enabled: false,
+            avatar_url: None,
+        })
+    };
+    rows.iter().map(member).collect()
+}
+
+/// Creates an organization with `owner` as its Owner. Without a slug it gets a random one.
+pub async fn create(
+    db: &Db,
+    entropy: &Entropy,
+    name: &str,
+    slug: Option<OrgSlug>,
+    owner: UserId,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<Summary, Error> {
+    names::check("name", name, 256)?;
+    let slug = slug.unwrap_or_else(|| OrgSlug::generate(entropy));
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("creating an organization")?;
+    let sql = "insert into organizations (slug, name, created_at) values ($1, $2, $3) returning id";
+    let row = transaction
+        .query_one(sql, &[&slug.as_str(), &name, &now])
+        .await
+        .map_err(|error| match db::violated(&error) {
+            Some("organizations_slug_key") => {
+                Error::Conflict(format!("An organization with the slug {slug} exists").into())
+            }
+            _ => Error::internal("creating an organization", error),
+        })?;
+    let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, 'owner', $3)";
+    transaction
+        .execute(sql, &[&row.get::<_, i64>(0), &owner.0, &now])
+        .await
+        .context("making the creator an owner")?;
+    if let Some(audit) = audit {
+        let member = members::described(&transaction, OrganizationId(row.get(0)), owner).await?;
+        let created = json!({"slug": slug, "name": name, "owner": member});
+        let chain = Chain::Organization(OrganizationId(row.get(0)));
+        audit
+            .write_elsewhere(&transaction, chain, created.clone(), now)
+            .await?;
+        audit
+            .write_in(&transaction, 201, (None, Some(created)), now)
+            .await?;
+    }
+    transaction
+        .commit()
+        .await
+        .context("creating an organization")?;
+    Ok(summary(slug, name.to_owned()))
+}
+
+fn summary(slug: OrgSlug, name: String) -> Summary {
+    Summary {
+        id: slug.clone(),
+        slug,
+        name,
+    }
+}
+
+/// A slug read back from the database, where a check holds it to its form.
+pub(crate) fn slug(row: &Row, column: usize) -> Result<OrgSlug, Error> {
+    row.get::<_, &str>(column).parse().context("reading a slug")
+}
+
+impl Summary {
+    /// Its identifier in paths.
+    pub fn slug(&self) -> &OrgSlug {
+        &self.slug
+    }
+}

@@ -1,0 +1,174 @@
+//! Whether the services of a project answer.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::context::ApiContext,
+    base::error::{Context, Error},
+    data_plane::{
+        database_session,
+        database_session::Target,
+        projects::{Status, removed},
+    },
+    platform::access::Project,
+};
+
+/// A service of a project: the contract's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the contract's names")]
+pub enum Service {
+    Auth,
+    Db,
+    DbPostgresUser,
+    Pooler,
+    Realtime,
+    Rest,
+    Storage,
+    PgBouncer,
+}
+
+/// What is known of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+enum ServiceStatus {
+    ComingUp,
+    ActiveHealthy,
+    Unhealthy,
+}
+
+/// Health of one service.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ServiceHealthResponse")]
+pub struct ServiceHealth {
+    name: Service,
+    #[schemars(extend("deprecated" = true))]
+    healthy: bool,
+    status: ServiceStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Asks each service, within `timeout` in all.
+pub async fn check(
+    context: &ApiContext,
+    project: &Project,
+    services: &[Service],
+    timeout: Duration,
+) -> Result<Vec<ServiceHealth>, Error> {
+    let sql = "select status, last_error, asleep, resource_warning, read_only from projects where id = $1";
+    let rows = context
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("reading a project's status")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    let (status, cause) = (Status::read(row, 0)?, row.get::<_, Option<String>>(1));
+    let (warning, read_only): (Option<String>, bool) = (row.get(3), row.get(4));
+    match status {
+        Status::GoingDown | Status::Removed => return Err(removed()),
+        Status::Pausing | Status::Inactive => {
+            return Err(Error::Rejected(
+                inactive(warning.filter(|_| read_only)).into(),
+            ));
+        }
+        _ => {}
+    }
+    let asleep: bool = row.get(2);
+    let target = Target::of(&context.clusters, &project.reference);
+    let mut answers = Vec::with_capacity(services.len());
+    for service in services {
+        answers.push(match service {
+            // Whoever uses it wakes it; to ask whether it is well should not.
+            Service::Db | Service::DbPostgresUser if asleep => {
+                health(*service, ServiceStatus::ActiveHealthy, None)
+            }
+            Service::Db | Service::DbPostgresUser => {
+                let answer = database(*service, status, cause.clone(), &target, timeout).await;
+                restricted(answer, warning.clone(), read_only)
+            }
+            _ => health(
+                *service,
+                ServiceStatus::Unhealthy,
+                Some("this service is not run by this server".to_owned()),
+            ),
+        });
+    }
+    Ok(answers)
+}
+
+/// Asks the database itself, unless its state says that there is nobody to ask. What went wrong last is told with it.
+async fn database(
+    service: Service,
+    status: Status,
+    cause: Option<String>,
+    target: &Target,
+    timeout: Duration,
+) -> ServiceHealth {
+    match status {
+        Status::ComingUp | Status::Restoring | Status::Restarting => {
+            health(service, ServiceStatus::ComingUp, cause)
+        }
+        Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
+            health(service, ServiceStatus::Unhealthy, cause)
+        }
+        _ => match database_session::ping(target, timeout).await {
+            Ok(()) => health(service, ServiceStatus::ActiveHealthy, None),
+            Err(error @ Error::DatabaseRefuses(_)) => {
+                // The cause is reported once: the repair that follows removes it.
+                let target = target.clone();
+                tokio::spawn(async move { target.repair().await });
+                health(
+                    service,
+                    ServiceStatus::Unhealthy,
+                    Some(error.message().into_owned()),
+                )
+            }
+            Err(error) => health(
+                service,
+                ServiceStatus::Unhealthy,
+                cause.or_else(|| Some(error.message().into_owned())),
+            ),
+        },
+    }
+}
+
+/// The refusal for a project that is stopped, with the reason if it was stopped for using too much.
+fn inactive(warning: Option<String>) -> String {
+    let refusal = "No active services available";
+    warning.map_or_else(
+        || refusal.to_owned(),
+        |warning| format!("{refusal}: {warning}"),
+    )
+}
+
+/// A database's health with the bound that its project reached. A read-only database is not healthy.
+fn restricted(answer: ServiceHealth, warning: Option<String>, read_only: bool) -> ServiceHealth {
+    match (answer.status, warning) {
+        (ServiceStatus::ActiveHealthy, Some(warning)) if read_only => {
+            health(answer.name, ServiceStatus::Unhealthy, Some(warning))
+        }
+        (_, Some(warning)) => {
+            let error = answer
+                .error
+                .map_or_else(|| warning.clone(), |error| format!("{error}; {warning}"));
+            ServiceHealth {
+                error: Some(error),
+                ..answer
+            }
+        }
+        (_, None) => answer,
+    }
+}
+
+fn health(name: Service, status: ServiceStatus, error: Option<String>) -> ServiceHealth {
+    ServiceHealth {
+        name,
+        healthy: status == ServiceStatus::ActiveHealthy,
+        status,
+        error,
+    }
+}

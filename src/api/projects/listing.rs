@@ -1,0 +1,292 @@
+//! Lists of projects: those of a user, kept as they were last written, and those of one organization, a page at a time.
+
+use bytes::Bytes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+
+use super::timestamp;
+use crate::{
+    api::context::ApiContext,
+    base::{
+        cache::Shelf,
+        clock::Ticks,
+        error::{Context, Error},
+        ids::{ApprovalId, OrganizationId, TokenId, UserId},
+    },
+    data_plane::projects::Status,
+    platform::{
+        access::{OauthScope as S, Organization, Permission as P, User, needs},
+        http::{Endpoint, Json, Query, Tag, Verb, mount},
+        rate_limits::STANDARD,
+        tables::Cache,
+    },
+};
+
+/// Answers kept, of usual length.
+const ANSWERS: usize = 16_000;
+/// Bytes of all the answers kept. One that would fill a hundredth of them is not.
+const BYTES_MAX: usize = 64 << 20;
+
+/// Answers of `GET /v1/projects`, by whom they are for.
+pub struct Listings(Shelf<Audience, Bytes>);
+
+/// Who is shown the same list. Classic tokens show what their owner sees; a scoped one, or an application, may show less, and
+/// what it may never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Audience {
+    User(UserId),
+    Token(TokenId),
+    Approval(ApprovalId),
+}
+
+impl Audience {
+    pub(super) fn of(user: &User) -> Self {
+        let scoped = user.token.filter(|_| user.grant.is_some()).map(Self::Token);
+        scoped
+            .or(user
+                .approval
+                .as_ref()
+                .map(|approval| Self::Approval(approval.id)))
+            .unwrap_or(Self::User(user.id))
+    }
+}
+
+impl Default for Listings {
+    fn default() -> Self {
+        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| {
+            answer.len() as u64
+        }))
+    }
+}
+
+impl Listings {
+    pub(super) fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+
+    pub(super) fn get(&self, audience: Audience, now: Ticks) -> Option<Bytes> {
+        self.0.get(&audience, now)
+    }
+
+    pub(super) fn put(&self, audience: Audience, answer: &Bytes, now: Ticks, epoch: u64) {
+        if answer.len() < BYTES_MAX / 100 {
+            self.0.put(audience, answer.clone(), now, epoch);
+        }
+    }
+
+    /// Drops all answers if the cache is this one.
+    pub(crate) fn invalidate(&self, cache: Cache) {
+        if cache == Cache::ProjectListings {
+            self.0.clear();
+        }
+    }
+
+    /// Whether answers may be kept; all known are forgotten.
+    pub(crate) fn believe(&self, believe: bool) {
+        self.0.believe(believe);
+    }
+}
+
+pub(super) static LIST_OF_ORGANIZATION: Endpoint = Endpoint {
+    id: "v1-get-all-projects-for-organization",
+    summary: "List the projects of an organization",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/organizations/{slug}/projects",
+    aliases: &[],
+    access: needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead),
+    limit: &STANDARD,
+    handler: || mount(list_of_organization),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+struct PageQuery {
+    /// Projects to skip.
+    #[serde(default)]
+    offset: u32,
+    /// Projects to return, 1 to 100.
+    #[serde(default = "whole_page")]
+    #[schemars(range(min = 1, max = 100))]
+    limit: u32,
+    /// Part of a name or a ref.
+    search: Option<String>,
+    #[serde(default)]
+    sort: Sort,
+    /// States to keep, comma separated.
+    statuses: Option<String>,
+}
+
+fn whole_page() -> u32 {
+    100
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Sort {
+    #[default]
+    NameAsc,
+    NameDesc,
+    CreatedAsc,
+    CreatedDesc,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OrganizationProjectsResponse")]
+struct Page {
+    projects: Vec<Listed>,
+    pagination: Pagination,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Pagination {
+    count: i64,
+    limit: i64,
+    offset: i64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Listed {
+    #[serde(rename = "ref")]
+    reference: String,
+    name: String,
+    cloud_provider: &'static str,
+    region: String,
+    is_branch: bool,
+    status: Status,
+    inserted_at: String,
+    databases: [ListedDatabase; 1],
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct ListedDatabase {
+    infra_compute_size: String,
+    region: String,
+    status: Status,
+    cloud_provider: &'static str,
+    identifier: String,
+    r#type: &'static str,
+}
+
+/// Where every project runs, for clients that want one of the contract's providers.
+const PROVIDER: &str = "AWS";
+
+async fn list_of_organization(
+    organization: Organization,
+    context: ApiContext,
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page>, Error> {
+    if !(1..=100).contains(&query.limit) {
+        return Err(Error::invalid("limit", "expected 1 to 100"));
+    }
+    let (offset, limit) = (i64::from(query.offset), i64::from(query.limit));
+    let statuses = query.statuses.as_deref().map(|list| {
+        list.split(',')
+            .map(str::trim)
+            .take(32)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    });
+    let search = query
+        .search
+        .filter(|text| !text.is_empty())
+        .map(|text| text.to_lowercase());
+
+    let (count, projects) = page(
+        &context,
+        organization.id,
+        search,
+        statuses,
+        query.sort,
+        offset,
+        limit,
+    )
+    .await?;
+    Ok(Json(Page {
+        projects,
+        pagination: Pagination {
+            count,
+            limit,
+            offset,
+        },
+    }))
+}
+
+async fn page(
+    context: &ApiContext,
+    organization: OrganizationId,
+    search: Option<String>,
+    statuses: Option<Vec<String>>,
+    sort: Sort,
+    offset: i64,
+    limit: i64,
+) -> Result<(i64, Vec<Listed>), Error> {
+    macro_rules! matching {
+        ($what:literal, $rest:literal) => {
+            concat!(
+                "select ",
+                $what,
+                " from projects where organization_id = $1 and desired <> 'removed' \
+                 and ($2::text is null or position($2 in lower(name)) > 0 or position($2 in ref) > 0) \
+                 and ($3::text[] is null or status = any($3))",
+                $rest
+            )
+        };
+    }
+    let id = organization.0;
+    let count = context
+        .db
+        .query(matching!("count(*)", ""), &[&id, &search, &statuses])
+        .await
+        .context("counting projects")?;
+    let sql = match sort {
+        Sort::NameAsc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by lower(name), id limit $4 offset $5"
+        ),
+        Sort::NameDesc => {
+            matching!(
+                "ref, name, region, status, created_at, instance_size",
+                " order by lower(name) desc, id limit $4 offset $5"
+            )
+        }
+        Sort::CreatedAsc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by id limit $4 offset $5"
+        ),
+        Sort::CreatedDesc => matching!(
+            "ref, name, region, status, created_at, instance_size",
+            " order by id desc limit $4 offset $5"
+        ),
+    };
+    let rows = context
+        .db
+        .query(sql, &[&id, &search, &statuses, &limit, &offset])
+        .await
+        .context("listing projects")?;
+    let projects = rows.iter().map(listed).collect::<Result<_, _>>()?;
+    Ok((count.first().map_or(0, |row| row.get(0)), projects))
+}
+
+fn listed(row: &Row) -> Result<Listed, Error> {
+    let (reference, region, status): (String, String, _) =
+        (row.get(0), row.get(2), Status::read(row, 3)?);
+    let database = ListedDatabase {
+        infra_compute_size: row.get(5),
+        region: region.clone(),
+        status,
+        cloud_provider: PROVIDER,
+        identifier: reference.clone(),
+        r#type: "PRIMARY",
+    };
+    Ok(Listed {
+        reference,
+        name: row.get(1),
+        cloud_provider: PROVIDER,
+        region,
+        is_branch: false,
+        status,
+        inserted_at: timestamp(row.get(4)),
+        databases: [database],
+    })
+}

@@ -1,0 +1,369 @@
+//! Projects: what is wanted of them, what was last seen of them, and how they look on the wire.
+
+pub mod health;
+pub mod listing;
+pub mod operations;
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::Row;
+
+use self::listing::Audience;
+use crate::{
+    api::{context::ApiContext, organizations},
+    base::{
+        db,
+        db::{Db, Param},
+        error::{Context, Error},
+        ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, UserId},
+    },
+    data_plane::{
+        api_keys,
+        clusters::Engine,
+        domains::vanity,
+        projects::{NewProject, Status, major, removed, warm_pool},
+    },
+    platform::{
+        access::{Organization, Project, Reach, User},
+        audit::Recorder,
+        http::Written,
+        tables,
+        tables::Table,
+    },
+};
+
+/// A project without its database, as its creation answers it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectResponse")]
+pub struct Bare {
+    /// Older spelling of `ref`.
+    #[schemars(extend("deprecated" = true))]
+    id: ProjectRef,
+    /// Its identifier in paths.
+    #[serde(rename = "ref")]
+    reference: ProjectRef,
+    /// Older spelling of `organization_slug`.
+    #[schemars(extend("deprecated" = true))]
+    organization_id: OrgSlug,
+    organization_slug: OrgSlug,
+    name: String,
+    region: String,
+    created_at: String,
+    status: Status,
+}
+
+/// Where the project's database is.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Database {
+    host: String,
+    version: String,
+    postgres_engine: String,
+    release_channel: String,
+}
+
+/// A project with its database.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectWithDatabaseResponse")]
+pub struct Full {
+    #[serde(flatten)]
+    bare: Bare,
+    database: Database,
+}
+
+/// What renaming and removing answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "V1ProjectRefResponse")]
+pub struct Named {
+    id: i64,
+    #[serde(rename = "ref")]
+    reference: ProjectRef,
+    name: String,
+}
+
+/// Longest list of projects: the contract does not page it.
+const LIST_MAX: i64 = 10_000;
+
+macro_rules! full {
+    ($rest:literal) => {
+        concat!(
+            "select p.ref, o.slug, p.name, p.region, p.created_at, p.status, p.engine, p.release_channel, p.desired \
+             from projects p join organizations o on o.id = p.organization_id ",
+            $rest
+        )
+    };
+}
+
+/// The projects of every organization a user belongs to, newest last; of these, what the token reaches. Asked for often
+/// and changed seldom, so the answer is kept as it was written.
+pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Full>>, Error> {
+    let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
+    let audience = Audience::of(user);
+    if let Some(bytes) = context.listings.get(audience, now) {
+        return Ok(bytes.into());
+    }
+    let sql = full!(
+        "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
+         and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
+    );
+    let (organizations, projects) = (
+        user.reach().and_then(Reach::listed_organizations),
+        user.reach().and_then(Reach::listed_projects),
+    );
+    let rows = context
+        .db
+        .query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX])
+        .await
+        .context("listing projects")?;
+    let projects = rows
+        .iter()
+        .map(|row| read_full(context, row))
+        .collect::<Result<Vec<_>, _>>()?;
+    let written = Written::new(&projects)?;
+    context.listings.put(audience, written.bytes(), now, epoch);
+    Ok(written)
+}
+
+/// Of the projects with these refs, those that exist in an organization a user belongs to.
+pub async fn of_member(
+    db: &Db,
+    user: UserId,
+    references: &BTreeSet<ProjectRef>,
+) -> Result<Vec<Project>, Error> {
+    let references: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
+    let sql = "select p.id, p.ref, p.organization_id from projects p join members m on m.organization_id = p.organization_id \
+               where m.user_id = $1 and p.ref = any($2) and p.desired <> 'removed' order by p.id";
+    let rows = db
+        .query(sql, &[&user.0, &references])
+        .await
+        .context("looking up projects")?;
+    let project = |row: &Row| {
+        let reference = row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?;
+        Ok(Project {
+            id: ProjectId(row.get(0)),
+            reference,
+            organization: OrganizationId(row.get(2)),
+        })
+    };
+    rows.iter().map(project).collect()
+}
+
+/// One project. A removed one is refused by name, as its former members may know that it was there.
+pub async fn get(context: &ApiContext, project: &Project) -> Result<Full, Error> {
+    let rows = context
+        .db
+        .query(full!("where p.id = $1"), &[&project.id.0])
+        .await
+        .context("reading a project")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    if row.get::<_, &str>(8) == "removed" {
+        Err(removed())
+    } else {
+        read_full(context, row)
+    }
+}
+
+/// Writes down that a project is wanted, and wakes the reconciler, which makes it.
+pub async fn create(
+    context: &ApiContext,
+    organization: &Organization,
+    new: NewProject,
+    audit: &Recorder,
+) -> Result<Bare, Error> {
+    let now = context.clock.now();
+    let verifier = new.password_verifier().await?;
+    let (engine, channel) = (new.engine.text(), new.engine.channel());
+    let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
+               password_verifier, not_before, created_at, updated_at, account, grants) \
+               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12) returning id";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context("creating a project")?;
+    let taken = warm_pool::take(context, &transaction, &new.engine).await?;
+    let (account, origin) = (
+        taken.as_ref().map(|taken| taken.account),
+        warm_pool::Taken::origin(taken.as_ref()),
+    );
+    let reference = taken.map_or_else(
+        || ProjectRef::generate(&context.entropy),
+        |taken| taken.reference,
+    );
+    let params: [Param<'_>; 12] = [
+        &reference.as_str(),
+        &organization.id.0,
+        &new.name,
+        &new.region.code(),
+        &new.size.code(),
+        &engine,
+        &context.settings.node,
+        &verifier,
+        &now,
+        &account,
+        &channel,
+        &context.clusters.grants_version(),
+    ];
+    let row = transaction
+        .query_one(sql, &params)
+        .await
+        .map_err(|error| duplicate_name(error, &new.name))?;
+    api_keys::make_first(context, &transaction, ProjectId(row.get(0)), now).await?;
+    let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
+    audit
+        .write_in(&transaction, 201, (None, Some(after)), now)
+        .await?;
+    transaction.commit().await.context("creating a project")?;
+    context.data_plane_metrics.clusters.began_from(origin);
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
+    Ok(Bare {
+        id: reference.clone(),
+        reference,
+        organization_id: organization.slug.clone(),
+        organization_slug: organization.slug.clone(),
+        name: new.name,
+        region: new.region.code().to_owned(),
+        created_at: timestamp(now),
+        status: Status::ComingUp,
+    })
+}
+
+/// Gives a project another name.
+pub async fn rename(
+    context: &ApiContext,
+    project: &Project,
+    name: &str,
+    audit: &Recorder,
+) -> Result<Named, Error> {
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context("renaming a project")?;
+    let sql = "select name from projects where id = $1 and desired <> 'removed' for update";
+    let before = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("renaming a project")?
+        .ok_or_else(removed)?;
+    let before = json!({"name": before.get::<_, &str>(0)});
+    let sql =
+        "update projects set name = $2, updated_at = $3 where id = $1 returning id, ref, name";
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &name, &now])
+        .await
+        .map_err(|error| duplicate_name(error, name))?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(before), Some(json!({"name": name}))),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context("renaming a project")?;
+    context.table_changed(Table::Projects);
+    read_named(&row)
+}
+
+/// Writes down that a project is to go, and wakes the reconciler, which removes it.
+pub async fn remove(
+    context: &ApiContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<Named, Error> {
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context("removing a project")?;
+    let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
+    let row = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("removing a project")?
+        .ok_or_else(removed)?;
+    if Status::read(&row, 0)? == Status::Pausing {
+        return Err(Error::Rejected(
+            "Project is pausing and is not ready for deletion".into(),
+        ));
+    }
+    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
+               updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &now])
+        .await
+        .context("removing a project")?;
+    let named = read_named(&row)?;
+    vanity::release(&transaction, project.id, project.organization, now).await?;
+    tables::delete_project_rows(&transaction, project.id).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(json!({"name": named.name})), None),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context("removing a project")?;
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
+    Ok(named)
+}
+
+fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
+    let reference: ProjectRef = row
+        .get::<_, &str>(0)
+        .parse()
+        .context("reading a project's ref")?;
+    let slug = organizations::slug(row, 1)?;
+    // What runs is what is installed now; the row remembers what it was when the project was made.
+    let made_by: &str = row.get(6);
+    let installed = major(made_by).and_then(|major| context.clusters.engines().of_major(major));
+    let version = installed.map_or(made_by, Engine::text).to_owned();
+    let database = Database {
+        host: format!("db.{reference}.{}", context.settings.project_domain),
+        postgres_engine: major(made_by)
+            .map(|major| major.to_string())
+            .unwrap_or_default(),
+        version,
+        release_channel: installed.map_or_else(|| row.get(7), |engine| engine.channel().to_owned()),
+    };
+    let bare = Bare {
+        id: reference.clone(),
+        reference,
+        organization_id: slug.clone(),
+        organization_slug: slug,
+        name: row.get(2),
+        region: row.get(3),
+        created_at: timestamp(row.get(4)),
+        status: Status::read(row, 5)?,
+    };
+    Ok(Full { bare, database })
+}
+
+fn read_named(row: &Row) -> Result<Named, Error> {
+    let reference = row
+        .get::<_, &str>(1)
+        .parse()
+        .context("reading a project's ref")?;
+    Ok(Named {
+        id: row.get(0),
+        reference,
+        name: row.get(2),
+    })
+}
+
+fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
+    match db::violated(&error) {
+        Some("projects_name_key") => Error::Rejected(
+            format!("Project with name {name} already exists in this organization").into(),
+        ),
+        _ => Error::internal("writing a project", error),
+    }
+}
+
+/// A time as the contract writes it: RFC 3339 to the millisecond, with `Z`.
+pub fn timestamp(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}

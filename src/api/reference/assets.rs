@@ -1,0 +1,108 @@
+//! The page that shows the document, and the viewer's files, served from this binary. Nothing is loaded from elsewhere.
+
+use std::sync::LazyLock;
+
+use axum::{
+    Router,
+    body::Body as AxumBody,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+};
+use swagger_ui_dist::{ApiDefinition, OpenApiSource, generate_routes};
+use tower::ServiceExt;
+
+use crate::{
+    base::error::{Context, Error},
+    platform::http::{Body, Described, Output, Response, read},
+};
+
+/// Only our own scripts and styles; nothing inline, nothing framed.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Larger than the viewer's largest file, in bytes.
+const FILE_BYTES_MAX: usize = 8 << 20;
+
+const PAGE: &str = include_str!("../../../static/docs.html");
+const SCRIPT: &str = include_str!("../../../static/docs.js");
+
+/// The viewer, as its crate packages it. Its own index page has an inline script, so ours stands in its place.
+static VIEWER: LazyLock<Router> = LazyLock::new(|| {
+    generate_routes(ApiDefinition {
+        uri_prefix: "/docs",
+        api_definition: OpenApiSource::Uri("/api/v1-json"),
+        title: None,
+    })
+});
+
+/// A file of the page.
+pub(super) struct Asset {
+    content_type: HeaderValue,
+    body: Body,
+}
+
+impl Output for Asset {
+    fn describe(described: &mut Described) {
+        described.reply_empty(StatusCode::OK);
+    }
+
+    fn respond(self) -> Response {
+        let mut response = Response::new(self.body);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, self.content_type);
+        headers.insert(
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(POLICY),
+        );
+        headers.insert(
+            header::X_CONTENT_TYPE_OPTIONS,
+            HeaderValue::from_static("nosniff"),
+        );
+        headers.insert(
+            header::REFERRER_POLICY,
+            HeaderValue::from_static("no-referrer"),
+        );
+        response
+    }
+}
+
+/// The page itself.
+#[expect(clippy::unnecessary_wraps, reason = "handlers answer results")]
+pub(super) fn page() -> Result<Asset, Error> {
+    Ok(Asset {
+        content_type: HeaderValue::from_static("text/html; charset=utf-8"),
+        body: PAGE.into(),
+    })
+}
+
+/// A script or style of the page.
+pub(super) async fn file(name: &str) -> Result<Asset, Error> {
+    match name {
+        "docs.js" => Ok(Asset {
+            content_type: HeaderValue::from_static("text/javascript; charset=utf-8"),
+            body: SCRIPT.into(),
+        }),
+        "swagger-ui.css" | "swagger-ui-bundle.js" => {
+            let request = Request::get(format!("/docs/{name}"))
+                .body(AxumBody::empty())
+                .context("asking the viewer for a file")?;
+            let answer = VIEWER
+                .clone()
+                .oneshot(request)
+                .await
+                .context("asking the viewer for a file")?;
+            let content_type = HeaderValue::from_static(if name.ends_with("css") {
+                "text/css; charset=utf-8"
+            } else {
+                "text/javascript; charset=utf-8"
+            });
+            let body = read(Body::new(answer.into_body()), FILE_BYTES_MAX)
+                .await
+                .context("reading a file of the viewer")?;
+            Ok(Asset {
+                content_type,
+                body: body.into(),
+            })
+        }
+        _ => Err(Error::NotFound),
+    }
+}

@@ -1,0 +1,96 @@
+//! Operations of the API about itself. They are Gantry's own, public, and counted by address.
+
+use serde_json::{Map, Value};
+
+use super::{Compatibility, assets};
+use crate::{
+    api::{context::ApiContext, endpoints},
+    base::error::Error,
+    platform::{
+        access::Access,
+        http::{Call, Described, Endpoint, Input, Json, Tag, Verb, document, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+/// Endpoints of this slice.
+pub static ENDPOINTS: &[&Endpoint] = &[&COMPATIBILITY, &DOCUMENT, &PAGE, &ASSET];
+
+static COMPATIBILITY: Endpoint = Endpoint {
+    id: "gantry-compatibility",
+    summary: "List every operation and whether it is built",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/v1/compatibility",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(compatibility),
+};
+
+async fn compatibility() -> Result<Json<Vec<Compatibility>>, Error> {
+    Ok(Json(super::compatibility()))
+}
+
+static DOCUMENT: Endpoint = Endpoint {
+    id: "gantry-openapi-document",
+    summary: "Get this document",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/api/v1-json",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(openapi_document),
+};
+
+async fn openapi_document(context: ApiContext) -> Result<Json<Map<String, Value>>, Error> {
+    let Value::Object(document) = document(endpoints::all(), &context.settings.links) else {
+        return Ok(Json(Map::new()));
+    };
+    Ok(Json(document))
+}
+
+static PAGE: Endpoint = Endpoint {
+    id: "gantry-reference-page",
+    summary: "Read this document as a page",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/docs",
+    aliases: &["/api/v1"],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(page),
+};
+
+async fn page() -> Result<assets::Asset, Error> {
+    assets::page()
+}
+
+static ASSET: Endpoint = Endpoint {
+    id: "gantry-reference-asset",
+    summary: "Get a script or style of the page",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/docs/{file}",
+    aliases: &[],
+    access: Access::Public,
+    limit: &STANDARD,
+    handler: || mount(asset),
+};
+
+struct FileName(String);
+
+impl Input for FileName {
+    fn describe(_: &mut Described) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        call.placeholder("file")
+            .map(|name| Self(name.to_owned()))
+            .ok_or(Error::NotFound)
+    }
+}
+
+async fn asset(FileName(name): FileName) -> Result<assets::Asset, Error> {
+    assets::file(&name).await
+}

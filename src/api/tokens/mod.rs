@@ -1,0 +1,275 @@
+//! Personal access tokens: minting, recognising and revoking them. Only the digest is ever stored.
+
+pub mod cli_login;
+pub mod operations;
+pub mod scoped;
+pub mod simulate;
+pub mod usage;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::Row;
+
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::{TokenId, UserId},
+        names,
+    },
+    platform::{access::credential::SecretDigest, audit::Recorder},
+};
+
+/// Longest custom life of a token.
+pub const LIFE_DAYS_MAX: i64 = 366;
+
+/// A new token: shown once, never stored.
+pub struct Minted {
+    /// The token.
+    pub token: SecretString,
+    digest: SecretDigest,
+    alias: String,
+}
+
+/// Mints a classic token. It never begins `fc`, which marks scoped ones.
+pub fn mint_classic(entropy: &Entropy) -> Minted {
+    loop {
+        let bytes = entropy.bytes::<20>();
+        if bytes[0] != 0xfc {
+            return Minted::of(format!("sbp_{}", hex::encode(bytes)));
+        }
+    }
+}
+
+/// A token as its owner sees it afterwards.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AccessToken")]
+pub struct Token {
+    /// Row of `tokens`.
+    pub id: i64,
+    /// What the owner called it.
+    pub name: String,
+    /// First and last four characters.
+    pub alias: String,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// When it stops working; never, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<DateTime<Utc>>,
+    /// When it was last used, to the minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_at: Option<DateTime<Utc>>,
+    /// Where that was from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_from: Option<String>,
+    /// What it is limited to. Without it: a classic token, which may do whatever its owner may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+}
+
+/// What a scoped token is limited to, by the names people use.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AccessTokenScope")]
+pub struct Scope {
+    /// `account`, `organizations` or `projects`.
+    pub reach: String,
+    /// Slugs of the organizations it reaches, or of the one its projects belong to.
+    pub organization_slugs: Vec<String>,
+    /// Refs of the projects it reaches.
+    pub project_refs: Vec<String>,
+    /// What it may do, if its owner may.
+    pub permissions: Vec<String>,
+    /// Where it may be sent from; anywhere, if empty.
+    pub networks: Vec<String>,
+    /// From when on it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+}
+
+/// Stores a minted classic token and returns its row.
+pub async fn create(
+    db: &Db,
+    owner: UserId,
+    name: &str,
+    minted: &Minted,
+    created_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+    audit: Option<&Recorder>,
+) -> Result<Token, Error> {
+    check_name(name)?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("storing a token")?;
+    let sql = "insert into tokens (user_id, name, digest, alias, created_at, expires_at) values ($1, $2, $3, $4, $5, $6) returning id";
+    let row = transaction
+        .query_one(
+            sql,
+            &[
+                &owner.0,
+                &name,
+                &minted.digest.as_bytes(),
+                &minted.alias,
+                &created_at,
+                &expires_at,
+            ],
+        )
+        .await
+        .context("storing a token")?;
+    let id = row.get(0);
+    if let Some(audit) = audit {
+        let after =
+            json!({"id": id, "name": name, "alias": minted.alias, "expires_at": expires_at});
+        audit
+            .write_in(&transaction, 201, (None, Some(after)), created_at)
+            .await?;
+    }
+    transaction.commit().await.context("storing a token")?;
+    Ok(Token {
+        id,
+        name: name.to_owned(),
+        alias: minted.alias.clone(),
+        created_at,
+        expires_at,
+        last_used_at: None,
+        last_used_from: None,
+        scope: None,
+    })
+}
+
+/// Tokens a list shows at most.
+const LIST_MAX: i64 = 1_000;
+
+macro_rules! tokens {
+    ($rest:literal) => {
+        concat!(
+            "select id, name, alias, created_at, expires_at, last_used_at, reach, permissions, networks::text[], not_before, \
+             array(select slug from organizations o where o.id = any(t.organizations) order by slug), \
+             array(select ref from projects p where p.id = any(t.projects) order by ref), last_used_from \
+             from tokens t where user_id = $1 and revoked_at is null ",
+            $rest
+        )
+    };
+}
+
+/// The live tokens of a user, newest first.
+pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
+    let rows = db
+        .query(
+            tokens!("order by created_at desc, id desc limit $2"),
+            &[&owner.0, &LIST_MAX],
+        )
+        .await
+        .context("listing tokens")?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// One live token of a user.
+pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error> {
+    let rows = db
+        .query(tokens!("and id = $2"), &[&owner.0, &token.0])
+        .await
+        .context("reading a token")?;
+    rows.first().map(read).ok_or(Error::NotFound)
+}
+
+fn read(row: &Row) -> Token {
+    let scope = row.get::<_, Option<String>>(6).map(|reach| Scope {
+        reach,
+        permissions: row.get(7),
+        networks: row.get(8),
+        not_before: row.get(9),
+        organization_slugs: row.get(10),
+        project_refs: row.get(11),
+    });
+    Token {
+        id: row.get(0),
+        name: row.get(1),
+        alias: row.get(2),
+        created_at: row.get(3),
+        expires_at: row.get(4),
+        last_used_at: row.get(5),
+        last_used_from: row.get(12),
+        scope,
+    }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    names::check("name", name, 256)
+}
+
+/// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.
+pub async fn revoke(
+    db: &Db,
+    token: TokenId,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<(), Error> {
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("revoking a token")?;
+    let sql = "update tokens set revoked_at = $2 where id = $1 and revoked_at is null returning name, alias";
+    let row = transaction
+        .query_opt(sql, &[&token.0, &now])
+        .await
+        .context("revoking a token")?
+        .ok_or(Error::NotFound)?;
+    if let Some(audit) = audit {
+        let before =
+            json!({"id": token.0, "name": row.get::<_, &str>(0), "alias": row.get::<_, &str>(1)});
+        audit
+            .write_in(&transaction, 200, (Some(before), None), now)
+            .await?;
+    }
+    transaction.commit().await.context("revoking a token")
+}
+
+/// Whose live token this is.
+pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
+    let rows = db
+        .query(
+            "select user_id from tokens where id = $1 and revoked_at is null",
+            &[&token.0],
+        )
+        .await
+        .context("looking up a token")?;
+    rows.first()
+        .map(|row| UserId(row.get(0)))
+        .ok_or(Error::NotFound)
+}
+
+impl Minted {
+    fn of(token: String) -> Self {
+        let alias = format!("{}…{}", &token[..8], &token[40..]);
+        Self {
+            digest: SecretDigest::of(&token),
+            token: SecretString::from(token),
+            alias,
+        }
+    }
+
+    /// The token in clear, to be shown once.
+    pub fn expose(&self) -> &str {
+        self.token.expose_secret()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::access::credential::well_formed;
+
+    #[test]
+    fn a_minted_token_is_well_formed_and_never_marked_scoped() {
+        for seed in 0..2000 {
+            let minted = mint_classic(&Entropy::seeded(seed));
+            assert!(
+                well_formed(minted.expose()) && !minted.expose().starts_with("sbp_fc"),
+                "{}",
+                minted.expose()
+            );
+            assert_eq!(minted.alias.chars().count(), 13);
+        }
+    }
+}

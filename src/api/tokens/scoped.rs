@@ -1,0 +1,364 @@
+//! Scoped tokens: what can be asked for, what that resolves to, and how it stands in the token's row.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use ipnet::IpNet;
+use serde_json::json;
+
+use super::{LIFE_DAYS_MAX, Minted, Token};
+use crate::{
+    api::{organizations, projects},
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+    },
+    platform::{
+        access::{Grant, Level, Permission, Permissions, Reach},
+        audit::Recorder,
+    },
+};
+
+/// How long a scoped token lives unless its owner says otherwise.
+pub const LIFE_DAYS_DEFAULT: i64 = 7;
+/// Organizations, or projects, of one token. The check of the table says the same.
+const RESOURCES_MAX: usize = 100;
+/// Live scoped tokens of one user. Two requests at once may make one more.
+const LIVE_MAX: i64 = 1_000;
+/// Source networks of one token.
+const NETWORKS_MAX: usize = 32;
+
+/// What somebody wants a token to be.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    /// What it is to reach.
+    pub resources: Resources,
+    /// Names of what it is to be allowed.
+    pub permissions: Vec<String>,
+    /// Where it may be sent from; anywhere, if empty.
+    pub networks: Vec<IpNet>,
+    /// From when on it is to hold.
+    pub not_before: Option<DateTime<Utc>>,
+}
+
+/// What a token is to reach, by the names people use.
+#[derive(Debug, Clone)]
+pub enum Resources {
+    /// The whole account.
+    Account,
+    /// Organizations, with the projects they have and will have.
+    Organizations(BTreeSet<OrgSlug>),
+    /// Projects of one organization.
+    Projects(BTreeSet<ProjectRef>),
+}
+
+impl Resources {
+    /// The account, unless something is named; not both kinds.
+    pub fn named(organizations: Vec<OrgSlug>, projects: Vec<ProjectRef>) -> Result<Self, Error> {
+        match (organizations.is_empty(), projects.is_empty()) {
+            (true, true) => Ok(Self::Account),
+            (false, true) => Ok(Self::Organizations(organizations.into_iter().collect())),
+            (true, false) => Ok(Self::Projects(projects.into_iter().collect())),
+            (false, false) => Err(Error::invalid(
+                "project_refs",
+                "cannot be given together with organization_slugs",
+            )),
+        }
+    }
+}
+
+impl Draft {
+    /// What a token of `owner` would be. Refuses what the owner does not belong to as if it did not exist.
+    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<Grant, Error> {
+        if self.networks.len() > NETWORKS_MAX {
+            return Err(Error::invalid(
+                "networks",
+                format!("expected at most {NETWORKS_MAX}"),
+            ));
+        }
+        let reach = match self.resources {
+            Resources::Account => Reach::Account,
+            Resources::Organizations(slugs) => {
+                Reach::Organizations(reached_organizations(db, owner, slugs).await?)
+            }
+            Resources::Projects(references) => reached_projects(db, owner, references).await?,
+        };
+        let permissions = permitted(&self.permissions, &reach)?;
+        Ok(Grant {
+            permissions,
+            reach,
+            networks: self.networks,
+            not_before: self.not_before,
+        })
+    }
+}
+
+async fn reached_organizations(
+    db: &Db,
+    owner: UserId,
+    slugs: BTreeSet<OrgSlug>,
+) -> Result<Vec<OrganizationId>, Error> {
+    bounded("organization_slugs", slugs.len())?;
+    let found = organizations::of_member(db, owner, &slugs).await?;
+    match slugs
+        .iter()
+        .find(|slug| !found.iter().any(|(_, known)| known == *slug))
+    {
+        Some(unknown) => Err(Error::invalid(
+            "organization_slugs",
+            format!("there is no organization {unknown}"),
+        )),
+        None => Ok(found.into_iter().map(|(id, _)| id).collect()),
+    }
+}
+
+async fn reached_projects(
+    db: &Db,
+    owner: UserId,
+    references: BTreeSet<ProjectRef>,
+) -> Result<Reach, Error> {
+    bounded("project_refs", references.len())?;
+    let found = projects::of_member(db, owner, &references).await?;
+    if let Some(unknown) = references
+        .iter()
+        .find(|reference| !found.iter().any(|known| known.reference == **reference))
+    {
+        return Err(Error::invalid(
+            "project_refs",
+            format!("there is no project {unknown}"),
+        ));
+    }
+    let organizations: BTreeSet<_> = found.iter().map(|project| project.organization).collect();
+    match organizations.first() {
+        Some(organization) if organizations.len() == 1 => Ok(Reach::Projects {
+            organization: *organization,
+            projects: found.into_iter().map(|project| project.id).collect(),
+        }),
+        _ => Err(Error::invalid(
+            "project_refs",
+            "expected projects of one organization",
+        )),
+    }
+}
+
+fn bounded(field: &'static str, count: usize) -> Result<(), Error> {
+    if (1..=RESOURCES_MAX).contains(&count) {
+        Ok(())
+    } else {
+        Err(Error::invalid(
+            field,
+            format!("expected 1 to {RESOURCES_MAX}"),
+        ))
+    }
+}
+
+/// The permissions with these names, if a token with this reach can hold each of them.
+fn permitted(names: &[String], reach: &Reach) -> Result<Permissions, Error> {
+    if names.is_empty() {
+        return Err(Error::invalid("permissions", "expected at least one"));
+    }
+    let permission = |name: &String| {
+        let known = Permission::from_name(name).ok_or_else(|| {
+            Error::invalid(
+                "permissions",
+                format!("{name} is not in the catalogue of permissions"),
+            )
+        })?;
+        if reach.covers(known) {
+            return Ok(known);
+        }
+        let subject = if known.level() == Level::Account {
+            "the whole account"
+        } else {
+            "organizations"
+        };
+        Err(Error::invalid(
+            "permissions",
+            format!(
+                "{name} is about {subject}, which a token for {} does not reach",
+                reach.name()
+            ),
+        ))
+    };
+    names.iter().map(permission).collect()
+}
+
+/// Refuses a life that is over before it begins, or longer than a year.
+pub fn check_life(
+    now: DateTime<Utc>,
+    not_before: Option<DateTime<Utc>>,
+    expires_at: DateTime<Utc>,
+) -> Result<(), Error> {
+    if expires_at <= not_before.map_or(now, |moment| moment.max(now)) {
+        return Err(Error::invalid(
+            "expires_at",
+            "expected a moment after now and after not_before",
+        ));
+    }
+    if expires_at > now + TimeDelta::days(LIFE_DAYS_MAX) {
+        return Err(Error::invalid(
+            "expires_at",
+            "expected at most a year from now",
+        ));
+    }
+    Ok(())
+}
+
+/// Mints a scoped token: `fc` marks it.
+pub fn mint(entropy: &Entropy) -> Minted {
+    Minted::of(format!("sbp_fc{}", hex::encode(entropy.bytes::<19>())))
+}
+
+/// Stores a minted scoped token and returns its row.
+pub async fn create(
+    db: &Db,
+    owner: UserId,
+    name: &str,
+    minted: &Minted,
+    (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
+    grant: &Grant,
+    audit: Option<&Recorder>,
+) -> Result<Token, Error> {
+    check_life(created_at, grant.not_before, expires_at)?;
+    super::check_name(name)?;
+    let sql = "select count(*) from tokens where user_id = $1 and reach is not null and revoked_at is null and expires_at > $2";
+    let live = db
+        .query(sql, &[&owner.0, &created_at])
+        .await
+        .context("counting tokens")?;
+    if live
+        .first()
+        .is_none_or(|row| row.get::<_, i64>(0) >= LIVE_MAX)
+    {
+        return Err(Error::Rejected(
+            format!("A user can have {LIVE_MAX} live scoped tokens; revoke one first").into(),
+        ));
+    }
+    let networks: Vec<String> = grant
+        .networks
+        .iter()
+        .map(|network| network.trunc().to_string())
+        .collect();
+    let mut client = db.client().await?;
+    let transaction = client
+        .transaction()
+        .await
+        .context("storing a scoped token")?;
+    let row = transaction
+        .query_one(
+            "insert into tokens (user_id, name, digest, alias, created_at, expires_at, reach, permissions, organizations, projects, \
+             networks, not_before) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::text[]::cidr[], $12) returning id",
+            &[
+                &owner.0,
+                &name,
+                &minted.digest.as_bytes(),
+                &minted.alias,
+                &created_at,
+                &expires_at,
+                &grant.reach.name(),
+                &grant.permissions.names(),
+                &grant.reach.listed_organizations(),
+                &grant.reach.listed_projects(),
+                &networks,
+                &grant.not_before,
+            ],
+        )
+        .await
+        .context("storing a scoped token")?;
+    let id = row.get(0);
+    if let Some(audit) = audit {
+        let after = json!({
+            "id": id, "name": name, "alias": minted.alias, "expires_at": expires_at, "reach": grant.reach.name(),
+            "permissions": grant.permissions.names(), "networks": networks,
+        });
+        audit
+            .write_in(&transaction, 201, (None, Some(after)), created_at)
+            .await?;
+    }
+    transaction
+        .commit()
+        .await
+        .context("storing a scoped token")?;
+    super::get(db, owner, TokenId(id)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::ProjectId;
+
+    #[test]
+    fn a_minted_scoped_token_is_marked() {
+        for seed in 0..100 {
+            let minted = mint(&Entropy::seeded(seed));
+            assert!(
+                minted.expose().starts_with("sbp_fc")
+                    && crate::platform::access::credential::well_formed(minted.expose()),
+                "{}",
+                minted.expose()
+            );
+        }
+    }
+
+    #[test]
+    fn a_life_has_a_beginning_and_an_end_within_a_year() {
+        let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
+        let days = |days| now + TimeDelta::days(days);
+        let cases = [
+            (None, days(7), true),
+            (None, days(366), true),
+            (None, days(367), false),
+            (None, now, false),
+            (None, days(-1), false),
+            (Some(days(2)), days(7), true),
+            (Some(days(7)), days(7), false),
+            (Some(days(-5)), days(-1), false),
+        ];
+        for (not_before, expires_at, fine) in cases {
+            assert_eq!(
+                check_life(now, not_before, expires_at).is_ok(),
+                fine,
+                "{not_before:?} {expires_at}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_is_reached_can_be_permitted() {
+        let projects = Reach::Projects {
+            organization: OrganizationId(1),
+            projects: vec![ProjectId(1)],
+        };
+        let ask = |names: &[&str], reach: &Reach| {
+            permitted(
+                &names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                reach,
+            )
+        };
+        assert_eq!(
+            ask(&["database_read", "projects_read"], &projects)
+                .unwrap()
+                .names(),
+            ["projects_read", "database_read"]
+        );
+        for (names, problem) in [
+            (
+                &["members_read"][..],
+                "permissions: members_read is about organizations, which a token for projects does not reach",
+            ),
+            (
+                &["organizations_create"],
+                "permissions: organizations_create is about the whole account, which a token for projects does not reach",
+            ),
+            (
+                &["database_drop"],
+                "permissions: database_drop is not in the catalogue of permissions",
+            ),
+            (&[], "permissions: expected at least one"),
+        ] {
+            assert_eq!(ask(names, &projects).unwrap_err().message(), problem);
+        }
+    }
+}

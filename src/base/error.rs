@@ -1,0 +1,393 @@
+//! The one domain error and its table of codes. Knows no HTTP framework; `http::respond` turns it into a response.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+use deadpool_postgres::{PoolError, TimeoutType};
+
+use crate::base::{db, db::QueryError};
+
+/// When to ask again after the control database was away or busy: it is usually back by then.
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
+
+/// Anything an operation can fail with.
+#[derive(Debug)]
+pub enum Error {
+    /// No usable credential.
+    Unauthenticated(Credential),
+    /// The caller may see the subject, but not do this.
+    Forbidden(Denial),
+    /// The subject does not exist, or the caller may not see it.
+    NotFound,
+    /// No operation has this method and path.
+    UnknownRoute {
+        /// Method as sent.
+        method: String,
+        /// Path as sent, without the query.
+        path: String,
+    },
+    /// A part of the request is not what the operation accepts.
+    Invalid {
+        /// Field, parameter or header, as the client spells it.
+        field: Cow<'static, str>,
+        /// What is wrong with it.
+        problem: Cow<'static, str>,
+    },
+    /// The request is well formed, but the subject's state forbids it. The text is the contract's.
+    Rejected(Cow<'static, str>),
+    /// The customer's SQL failed. The text is `behaviour.md` §8's.
+    Sql(String),
+    /// Something with the same identity but other content exists.
+    Conflict(Cow<'static, str>),
+    /// A project that has a custom hostname asked for another.
+    HostnameConfigured,
+    /// A quota is used up until its window ends.
+    LimitReached,
+    /// The caller named too many projects and organizations that are not theirs, and this one is not known yet.
+    TooManyLookUps,
+    /// The body is in a format that the operation does not read.
+    UnsupportedMediaType {
+        /// The format that it reads.
+        expected: &'static str,
+    },
+    /// The request's body is over the operation's bound.
+    TooLarge {
+        /// The bound, in bytes.
+        bytes_max: usize,
+    },
+    /// The project's database did not answer in time.
+    DatabaseUnreachable,
+    /// The project's database does not let the platform's own roles in: its owner changed them or closed the database. The
+    /// server's own words.
+    DatabaseRefuses(String),
+    /// The operation took longer than its bound.
+    TimedOut(Duration),
+    /// The service is short of something for now.
+    Unavailable {
+        /// What is missing.
+        what: Cow<'static, str>,
+        /// When to ask again.
+        retry: Duration,
+    },
+    /// The operation needs an option that the operator did not set. The text names it.
+    Unconfigured(&'static str),
+    /// A published operation that this server does not have yet.
+    NotBuilt(&'static str),
+    /// What the OAuth protocol has a name for.
+    Oauth(OauthFault),
+    /// A fault of ours. The cause is logged once and never sent.
+    Internal(Report),
+}
+
+/// An error that the protocol has a name for: its name, and what a person should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OauthFault {
+    /// As the specifications spell it.
+    pub error: &'static str,
+    /// One sentence. It never repeats what was sent.
+    pub description: Cow<'static, str>,
+    /// Whether no application is named, or none that is known: the contract has a status of its own for that.
+    pub unprocessable: bool,
+}
+
+/// An error of the protocol.
+pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::Oauth(OauthFault {
+        error,
+        description: description.into(),
+        unprocessable: false,
+    })
+}
+
+/// The error of a request that names no application that is known.
+pub fn unknown_client(description: &'static str) -> Error {
+    Error::Oauth(OauthFault {
+        error: "invalid_request",
+        description: description.into(),
+        unprocessable: true,
+    })
+}
+
+/// Why a credential was not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Credential {
+    /// No `Authorization: Bearer` header.
+    Missing,
+    /// Not shaped like a token of ours.
+    Malformed,
+    /// A JSON web token; this API accepts none.
+    Jwt,
+    /// Shaped like a token, but unknown, expired or revoked.
+    Unknown,
+}
+
+/// Why an authenticated caller is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// The member's role does not include what the operation needs.
+    Role,
+    /// The scoped token lacks these permissions.
+    Permissions(Vec<&'static str>),
+    /// The operation is about the user, and the token is bound to projects or organizations.
+    UserScopeOnly,
+    /// The operation makes tokens or tells about them, and the token is scoped.
+    UnscopedOnly,
+    /// The application was not let do what has this scope.
+    Scope(&'static str),
+    /// No application may do this, whatever it was let do.
+    NotByApplications,
+    /// The request came over plain HTTP.
+    InsecureTransport,
+    /// A form that no page of this server made for this session, or not lately.
+    ForeignForm,
+}
+
+/// A fault with what was being done when it happened. Only for the log.
+#[derive(Debug)]
+pub struct Report {
+    doing: &'static str,
+    cause: Box<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.doing, self.cause)?;
+        let mut source = self.cause.source();
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+/// Names what was being done when an error came up, and makes it an [`Error::Internal`].
+pub trait Context<T> {
+    /// `doing` completes "failed while …".
+    fn context(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
+    fn context(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|cause| Error::internal(doing, cause))
+    }
+}
+
+/// Stable name of a kind of failure: metric label, and row of `docs/reference/errors.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code {
+    /// Snake-case name; v2 answers carry it as `error.code`.
+    pub name: &'static str,
+    /// HTTP status.
+    pub status: u16,
+    /// When it happens.
+    pub when: &'static str,
+    /// What the person who gets it should do.
+    pub remedy: &'static str,
+}
+
+macro_rules! codes {
+    ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
+        $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
+        /// Every code, in the order of `docs/reference/errors.md`.
+        pub const CODES: &[Code] = &[$($ident),*];
+    };
+}
+
+codes! {
+    VALIDATION_FAILED = "validation_failed", 400, "A field, parameter or header is not what the operation accepts.", "Correct the field the message names.";
+    BAD_REQUEST = "bad_request", 400, "The subject's state forbids the operation.", "Read the message; wait or change the state first.";
+    SQL_FAILED = "sql_failed", 400, "PostgreSQL refused the statement.", "Read SQLSTATE, detail and line in the message; nothing was applied.";
+    OAUTH_REFUSED = "oauth_refused", 400, "A request of the OAuth protocol cannot be answered; `error` names the reason as its specifications do.", "Read `error_description`; ask the user again if it is `invalid_grant`.";
+    UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
+    INVALID_CLIENT = "invalid_client", 401, "An application did not prove which it is.", "Send the client id with a live secret, by HTTP Basic or in the body.";
+    FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
+    INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
+    NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
+    CONFLICT = "conflict", 409, "The same identity exists with other content.", "Use another key, or send the first content again.";
+    REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
+    UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
+    INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
+    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
+    NOT_CONFIGURED = "not_configured", 503, "The operation needs an option that the operator of the server did not set.", "Tell the operator; the message names the option.";
+    UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
+    REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
+    HOSTNAME_CONFIGURED = "hostname_configured", 544, "A project that has a custom hostname asked for another.", "Delete the first one.";
+    DATABASE_UNREACHABLE = "database_unreachable", 544, "The project's database did not answer.", "Look at the project's health; start it if it is paused.";
+}
+
+/// Role refusals point at the access-control guide, as clients show this text as it is.
+const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges to access this endpoint. For more details, refer to our documentation https://supabase.com/docs/guides/platform/access-control";
+
+impl Error {
+    /// A field is missing or wrong: 400 `<field>: <problem>`.
+    pub fn invalid(
+        field: impl Into<Cow<'static, str>>,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::Invalid {
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    /// A fault of ours; `doing` completes "failed while …".
+    ///
+    /// A database that is away is no fault of ours: such a cause makes it [`Error::Unavailable`].
+    pub fn internal(
+        doing: &'static str,
+        cause: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        let cause = cause.into();
+        if matches!(cause.downcast_ref(), Some(QueryError::Away)) {
+            return Self::control_database_away();
+        }
+        if cause.downcast_ref().is_some_and(db::is_lost) {
+            tracing::debug!(%cause, doing, "a connection was lost");
+            return Self::Unavailable {
+                what: "The connection to the database was lost".into(),
+                retry: DATABASE_RETRY,
+            };
+        }
+        Self::Internal(Report { doing, cause })
+    }
+
+    /// The control database does not answer.
+    pub fn control_database_away() -> Self {
+        Self::Unavailable {
+            what: "The control database does not answer".into(),
+            retry: DATABASE_RETRY,
+        }
+    }
+
+    /// The row of the table this error belongs to.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Invalid { .. } => VALIDATION_FAILED,
+            Self::Rejected(_) => BAD_REQUEST,
+            Self::Sql(_) => SQL_FAILED,
+            Self::Unauthenticated(_) => UNAUTHORIZED,
+            Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
+            Self::Forbidden(_) => FORBIDDEN,
+            Self::NotFound | Self::UnknownRoute { .. } => NOT_FOUND,
+            Self::Conflict(_) => CONFLICT,
+            Self::TooLarge { .. } => REQUEST_TOO_LARGE,
+            Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
+            Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
+            Self::Oauth(fault) => match fault.error {
+                "invalid_client" => INVALID_CLIENT,
+                _ if fault.unprocessable => UNKNOWN_CLIENT,
+                _ => OAUTH_REFUSED,
+            },
+            Self::Internal(_) => INTERNAL_SERVER_ERROR,
+            Self::Unconfigured(_) => NOT_CONFIGURED,
+            Self::NotBuilt(_) => NOT_IMPLEMENTED,
+            Self::Unavailable { .. } => UNAVAILABLE,
+            Self::TimedOut(_) => REQUEST_TIMEOUT,
+            Self::DatabaseUnreachable | Self::DatabaseRefuses(_) => DATABASE_UNREACHABLE,
+            Self::HostnameConfigured => HOSTNAME_CONFIGURED,
+        }
+    }
+
+    /// What the caller is told. Never carries a cause or a secret.
+    pub fn message(&self) -> Cow<'static, str> {
+        match self {
+            Self::Unauthenticated(Credential::Missing | Credential::Unknown) => "Unauthorized".into(),
+            Self::Unauthenticated(Credential::Malformed) => "JWT could not be decoded".into(),
+            Self::Unauthenticated(Credential::Jwt) => "JWT failed verification".into(),
+            Self::Forbidden(Denial::Role) => ROLE_MESSAGE.into(),
+            Self::Forbidden(Denial::Permissions(missing)) => {
+                format!("Missing required permission(s): {}", missing.join(", ")).into()
+            }
+            Self::Forbidden(Denial::UserScopeOnly) => "This endpoint requires a user-scoped access token".into(),
+            Self::Forbidden(Denial::UnscopedOnly) => "This endpoint does not accept scoped access tokens".into(),
+            Self::Forbidden(Denial::Scope(scope)) => format!("Missing required OAuth scope: {scope}").into(),
+            Self::Forbidden(Denial::NotByApplications) => "This endpoint does not accept OAuth access tokens".into(),
+            Self::Forbidden(Denial::InsecureTransport) => {
+                "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.".into()
+            }
+            Self::Forbidden(Denial::ForeignForm) => "This form is out of date. Load the page again, and send it from there.".into(),
+            Self::NotFound => "Not Found".into(),
+            Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
+            Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
+            Self::Rejected(text) | Self::Conflict(text) => text.clone(),
+            Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
+            Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
+            Self::TooManyLookUps => {
+                "ThrottlerException: Too Many Requests: too many names were asked for that are not yours. Wait the seconds of Retry-After, and correct the names.".into()
+            }
+            Self::UnsupportedMediaType { expected } => format!("Unsupported Media Type: send the body as {expected}").into(),
+            Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
+            Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
+            Self::DatabaseRefuses(words) => {
+                format!("The project's database refuses the platform's own login: {words}. The platform repairs its roles; try again shortly").into()
+            }
+            Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
+            Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
+            Self::Unconfigured(text) => (*text).into(),
+            Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
+            Self::Oauth(fault) => fault.description.clone(),
+            Self::Internal(_) => "Internal Server Error".into(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Internal(report) => report.fmt(f),
+            other => f.write_str(&other.message()),
+        }
+    }
+}
+
+impl StdError for Error {}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Timeout(TimeoutType::Wait) => Self::Unavailable {
+                what: "The control database is busy".into(),
+                retry: DATABASE_RETRY,
+            },
+            PoolError::Timeout(_) => Self::control_database_away(),
+            PoolError::Backend(cause) if db::is_lost(&cause) => Self::control_database_away(),
+            other => Self::internal("connecting to the control database", other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_internal_error_says_nothing_of_its_cause() {
+        let failed: Result<(), _> =
+            Err(std::io::Error::other("/secret/path")).context("reading the template");
+        let error = failed.unwrap_err();
+        assert_eq!(error.message(), "Internal Server Error");
+        assert_eq!(error.to_string(), "reading the template: /secret/path");
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_no_fault_of_the_server() {
+        let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
+        let error = failed.unwrap_err();
+        assert_eq!(
+            (error.code().status, error.message().as_ref()),
+            (
+                503,
+                "The control database does not answer; try again shortly"
+            )
+        );
+    }
+
+    #[test]
+    fn code_names_are_unique() {
+        let names: std::collections::HashSet<_> = CODES.iter().map(|c| c.name).collect();
+        assert_eq!(names.len(), CODES.len());
+    }
+}

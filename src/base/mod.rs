@@ -1,0 +1,12 @@
+//! Parts that know nothing of Gantry's resources: time, identifiers, errors, the control database, network and object storage.
+
+pub mod batch_queue;
+pub mod cache;
+pub mod clock;
+pub mod db;
+pub mod error;
+pub mod ids;
+pub mod names;
+pub mod net;
+pub mod object_store;
+pub mod sealing;

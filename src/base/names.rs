@@ -1,0 +1,164 @@
+//! Names that people choose for things: those that cannot be read as they are written, and those that imitate others.
+
+use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
+use unicode_security::skeleton;
+
+use crate::base::error::Error;
+
+/// Code points with the property `Default_Ignorable_Code_Point`: text is displayed as if they were not there. Among them are
+/// the joiners, the marks that turn text around, variation selectors, Hangul fillers and tag characters.
+/// Source: Unicode 17.0, `DerivedCoreProperties.txt`.
+const IGNORABLE: [(char, char); 17] = [
+    ('\u{ad}', '\u{ad}'),
+    ('\u{34f}', '\u{34f}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{115f}', '\u{1160}'),
+    ('\u{17b4}', '\u{17b5}'),
+    ('\u{180b}', '\u{180f}'),
+    ('\u{200b}', '\u{200f}'),
+    ('\u{202a}', '\u{202e}'),
+    ('\u{2060}', '\u{206f}'),
+    ('\u{3164}', '\u{3164}'),
+    ('\u{fe00}', '\u{fe0f}'),
+    ('\u{feff}', '\u{feff}'),
+    ('\u{ffa0}', '\u{ffa0}'),
+    ('\u{fff0}', '\u{fff8}'),
+    ('\u{1bca0}', '\u{1bca3}'),
+    ('\u{1d173}', '\u{1d17a}'),
+    ('\u{e0000}', '\u{e0fff}'),
+];
+
+/// Whether a character has no place in a name: a control character, a line or paragraph separator, one that is displayed as
+/// nothing, or the braille pattern without dots.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{2800}')
+        || IGNORABLE
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&c))
+}
+
+/// Checks a name of at most `chars_max` characters, of which none is hidden and at least one is no space.
+pub fn check(field: &'static str, name: &str, chars_max: usize) -> Result<(), Error> {
+    if !(1..=chars_max).contains(&name.chars().count()) {
+        return Err(Error::invalid(
+            field,
+            format!("expected 1 to {chars_max} characters"),
+        ));
+    }
+    if name.trim().is_empty() || name.chars().any(is_hidden) {
+        return Err(Error::invalid(
+            field,
+            format!(
+                "expected 1 to {chars_max} visible characters, without control characters or invisible ones"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a name contains one of these words, or looks as if it did: in full-width or accented letters, or in letters of
+/// other scripts that are confusable with them (UTS 39, 4).
+pub fn imitates(name: &str, words: &[&str]) -> bool {
+    // Some letters are confusable only as capitals, others only as small letters.
+    let seen = [appearance(name), appearance(&name.to_lowercase())];
+    words
+        .iter()
+        .any(|word| seen.iter().any(|seen| seen.contains(&appearance(word))))
+}
+
+/// A text with one spelling for all texts that look like it. It is compared and never shown.
+fn appearance(text: &str) -> String {
+    let compatible: String = text.nfkc().filter(|c| !is_hidden(*c)).collect();
+    let skeleton: String = skeleton(&compatible).collect();
+    // A capital I is confusable with l, so that i and l have to be one letter.
+    let lower = skeleton.to_lowercase().replace('i', "l");
+    lower.nfd().filter(|c| !is_combining_mark(*c)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_it_looks_like() {
+        for fine in [
+            "Acme",
+            "Açme 2.0",
+            "日本",
+            "<b>",
+            " padded ",
+            "a\u{a0}b",
+            "o'clock",
+            "🦀",
+            "한국",
+            &"x".repeat(100),
+        ] {
+            check("name", fine, 100).unwrap_or_else(|error| panic!("{fine:?}: {error}"));
+        }
+        for wrong in [
+            "",
+            " ",
+            "\u{a0}\u{3000}",
+            "a\0b",
+            "a\u{1b}[31mb",
+            "a\nb",
+            "a\tb",
+            "a\u{7f}b",
+            "a\u{9b}b",
+            "a\u{202e}b",
+            "a\u{2066}b",
+            "a\u{200d}b",
+            "a\u{34f}b",
+            "a\u{3164}b",
+            "a\u{ffa0}b",
+            "a\u{e0041}b",
+            "a\u{fe0f}b",
+            "a\u{2028}b",
+            "\u{2800}",
+            "\u{feff}a",
+            &"x".repeat(101),
+        ] {
+            assert!(check("name", wrong, 100).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_reserved_one_is_found() {
+        let words = ["gantry", "supabase", "official"];
+        for imitation in [
+            "Gantry",
+            "My GANTRY console",
+            "ｇａｎｔｒｙ",
+            "Ｓｕｐａｂａｓｅ",
+            "g\u{34f}antry",
+            "g\u{301}antry",
+            "ga\u{e0061}ntry",
+            "gan\u{3164}try",
+            "gаntry",
+            "SUPАBАSЕ",
+            "ѕuраbаѕе",
+            "𝐠𝐚𝐧𝐭𝐫𝐲",
+            "ⓢⓤⓟⓐⓑⓐⓢⓔ",
+            "supábase",
+            "0fficial",
+            "offIcial",
+            "offlcial",
+            "OFFICIAL",
+            "Unofficial",
+        ] {
+            assert!(imitates(imitation, &words), "{imitation}");
+        }
+        for other in [
+            "Acme",
+            "Gallery",
+            "Garnet",
+            "Супербаза",
+            "日本",
+            "Pantry",
+            "supper base",
+        ] {
+            assert!(!imitates(other, &words), "{other}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Listening sockets, TLS and limits on connections.
+
+pub mod accept;
+pub mod coalescing_stream;
+pub mod connection_limit;
+pub mod tls;

@@ -1,0 +1,445 @@
+//! Asks the store: signed, within bounds, and again where that may help.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{HeaderMap, Method, Request, StatusCode, header};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use secrecy::ExposeSecret;
+use tokio::{runtime::Handle, sync::Semaphore, task::JoinSet, time::timeout};
+
+use super::{
+    failure,
+    failure::{Failure, Kind},
+    options::{Place, Style},
+    sign,
+    sign::Unsigned,
+};
+use crate::base::clock::{Clock, Entropy};
+
+/// Requests at the same time; more wait for these.
+const REQUESTS_MAX: usize = 32;
+/// How often one is made at most,
+const ATTEMPTS_MAX: u32 = 5;
+/// and for how long it is begun again, in milliseconds: whoever waits wants to be told.
+const AGAIN_MAX: u64 = 10_000;
+/// What bodies take, at the slowest, in bytes a second.
+const SLOWEST: u64 = 1 << 20;
+/// How long a connection is kept for the next request.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// How long a store is waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Until there is a connection.
+    pub connect: Duration,
+    /// Until there is an answer, and until its body is there; for larger bodies longer.
+    pub answer: Duration,
+    /// The first pause before a request is made again; each next is twice as long.
+    pub pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(15),
+            pause: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) method: Method,
+    /// In words, for whoever reads why not: "list", "read x".
+    pub(super) wanted: String,
+    /// The key. Empty: the bucket.
+    pub(super) key: &'a str,
+    /// In order of the names.
+    pub(super) query: &'a [(&'static str, &'a str)],
+    pub(super) range: Option<String>,
+    pub(super) body: Bytes,
+    /// The longest body of an answer.
+    pub(super) answer_max: u64,
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// Why nothing came back.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("the request broke off")]
+    Request(#[source] legacy::Error),
+    #[error("the answer broke off")]
+    Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("what is asked cannot be sent")]
+    Unsendable(#[from] hyper::http::Error),
+    #[error("no more requests are made")]
+    Closed,
+}
+
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+pub(super) struct Client {
+    pub(super) place: Place,
+    http: Http,
+    patience: Patience,
+    room: Arc<Semaphore>,
+    clock: Clock,
+    entropy: Entropy,
+    /// Where requests run, whoever makes them: threads that work on a query do not keep a connection waiting, and connections outlive them.
+    home: Handle,
+}
+
+impl Client {
+    /// To be made where its requests are to run.
+    pub(super) fn new(
+        place: Place,
+        clock: Clock,
+        entropy: Entropy,
+        patience: Patience,
+    ) -> io::Result<Self> {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(patience.connect));
+        connector.set_nodelay(true);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(&place)?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let http = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(REQUESTS_MAX)
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+        Ok(Self {
+            place,
+            http,
+            patience,
+            room,
+            clock,
+            entropy,
+            home: Handle::current(),
+        })
+    }
+
+    /// Asks until there is an answer that is one. All that is asked may be done twice: what was done before its answer was lost is done again.
+    pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+        let begun = self.clock.ticks();
+        let mut pause = self.patience.pause;
+        for attempt in 1.. {
+            let failure = match self.attempt(ask).await {
+                Ok(answer) if answer.status.is_success() => return Ok(answer),
+                Ok(Answer {
+                    status,
+                    headers,
+                    body,
+                }) => failure::refused(
+                    &self.place,
+                    &ask.wanted,
+                    !ask.key.is_empty(),
+                    status,
+                    &headers,
+                    &body,
+                ),
+                Err(broken) => failure::unanswered(&self.place, &broken),
+            };
+            if !failure.passes()
+                || attempt >= ATTEMPTS_MAX
+                || self.clock.ticks() - begun > AGAIN_MAX
+            {
+                return Err(failure);
+            }
+            tracing::debug!(%failure, attempt, "a request to the object store is made again");
+            // Half of it by chance: those that failed together do not come again together.
+            let chance = f64::from(self.entropy.bytes::<1>()[0]) / 512.0;
+            tokio::time::sleep(pause.mul_f64(0.5 + chance)).await;
+            pause *= 2;
+        }
+        Err(Failure::new(Kind::Away, "nothing was asked"))
+    }
+
+    async fn attempt(&self, ask: &Ask<'_>) -> Result<Answer, Broken> {
+        let permit = self
+            .room
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Broken::Closed)?;
+        let request = self.signed(ask)?;
+        let (http, patience, answer_max) =
+            (self.http.clone(), self.patience.answer, ask.answer_max);
+        // Ends with whoever waits for it.
+        let mut task = JoinSet::new();
+        task.spawn_on(
+            async move {
+                let answer = exchange(&http, request, patience, answer_max).await;
+                drop(permit);
+                answer
+            },
+            &self.home,
+        );
+        task.join_next()
+            .await
+            .and_then(Result::ok)
+            .unwrap_or(Err(Broken::Closed))
+    }
+
+    /// A request for this moment.
+    fn signed(&self, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>, Broken> {
+        let Place {
+            endpoint,
+            region,
+            style,
+            bucket,
+            credentials,
+            ..
+        } = &self.place;
+        let base = endpoint.path().trim_end_matches('/');
+        let authority = match endpoint.port() {
+            Some(port) => format!("{}:{port}", endpoint.host_str().unwrap_or_default()),
+            None => endpoint.host_str().unwrap_or_default().to_owned(),
+        };
+        let (host, path) = match style {
+            Style::Path => (authority, format!("{base}/{bucket}")),
+            Style::Host => (format!("{bucket}.{authority}"), base.to_owned()),
+        };
+        let key = sign::encoded(ask.key, true);
+        let path = if key.is_empty() && !path.is_empty() {
+            path
+        } else {
+            format!("{path}/{key}")
+        };
+        let pair = |(name, value): &(&str, &str)| {
+            format!(
+                "{}={}",
+                sign::encoded(name, false),
+                sign::encoded(value, false)
+            )
+        };
+        let query = ask.query.iter().map(pair).collect::<Vec<_>>().join("&");
+        let (now, body) = (self.clock.now(), sign::digest_of(&ask.body));
+
+        let mut headers = vec![("host", host.clone())];
+        headers.extend(ask.range.clone().map(|range| ("range", range)));
+        headers.extend([
+            ("x-amz-content-sha256", body.clone()),
+            ("x-amz-date", sign::moment(now)),
+        ]);
+        headers.extend(
+            credentials
+                .session_token
+                .as_ref()
+                .map(|token| ("x-amz-security-token", token.expose_secret().to_owned())),
+        );
+        let unsigned = Unsigned {
+            method: ask.method.as_str(),
+            path: &path,
+            query: &query,
+            headers: &headers,
+            body: &body,
+        };
+        let authorization = sign::authorization(credentials, region, now, &unsigned);
+
+        let question = if query.is_empty() {
+            String::new()
+        } else {
+            format!("?{query}")
+        };
+        let mut request = Request::builder()
+            .method(&ask.method)
+            .uri(format!("{}://{host}{path}{question}", endpoint.scheme()))
+            .header(header::AUTHORIZATION, authorization)
+            .header(
+                header::USER_AGENT,
+                concat!("gantry/", env!("CARGO_PKG_VERSION")),
+            );
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        Ok(request.body(Full::new(ask.body.clone()))?)
+    }
+}
+
+/// One request and the whole of its answer.
+async fn exchange(
+    http: &Http,
+    request: Request<Full<Bytes>>,
+    patience: Duration,
+    answer_max: u64,
+) -> Result<Answer, Broken> {
+    let bytes = hyper::body::Body::size_hint(request.body())
+        .exact()
+        .unwrap_or(0);
+    let patient = |bytes: u64| patience + Duration::from_secs(bytes / SLOWEST);
+    let late = |waited| move |_| Broken::Late(waited);
+    let waited = patient(bytes);
+    let response = timeout(waited, http.request(request))
+        .await
+        .map_err(late(waited))?
+        .map_err(Broken::Request)?;
+    let (parts, body) = response.into_parts();
+    let waited = patient(hyper::body::Body::size_hint(&body).lower().min(answer_max));
+    let body = Limited::new(body, usize::try_from(answer_max).unwrap_or(usize::MAX)).collect();
+    let body = timeout(waited, body)
+        .await
+        .map_err(late(waited))?
+        .map_err(Broken::Answer)?;
+    Ok(Answer {
+        status: parts.status,
+        headers: parts.headers,
+        body: body.to_bytes(),
+    })
+}
+
+/// Whom to trust: the system's authorities, and one that is named.
+fn tls(place: &Place) -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(file) = &place.root {
+        let unreadable = |error: &dyn std::fmt::Display| {
+            io::Error::other(format!("cannot read {}: {error}", file.display()))
+        };
+        for certificate in
+            CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))?
+        {
+            let certificate = certificate.map_err(|error| unreadable(&error))?;
+            roots.add(certificate).map_err(|error| unreadable(&error))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::object_store::Credentials;
+
+    fn client(endpoint: &str, style: Style) -> Client {
+        let place = Place {
+            endpoint: endpoint.parse().unwrap(),
+            region: "eu-west-1".into(),
+            style,
+            bucket: "logs".into(),
+            prefix: String::new(),
+            credentials: Credentials {
+                access_key_id: "KEY".into(),
+                secret_access_key: "hush".into(),
+                session_token: None,
+            },
+            root: None,
+        };
+        Client::new(
+            place,
+            Clock::manual(chrono::DateTime::UNIX_EPOCH),
+            Entropy::seeded(1),
+            Patience::default(),
+        )
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_bucket_is_in_the_path_or_in_the_host() {
+        for (endpoint, style, host, object, list) in [
+            (
+                "http://127.0.0.1:9000",
+                Style::Path,
+                "127.0.0.1:9000",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
+            (
+                "https://s3.example:443/",
+                Style::Path,
+                "s3.example",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
+            (
+                "https://x.example/storage/v1/s3/",
+                Style::Path,
+                "x.example",
+                "/storage/v1/s3/logs/a/b%20c",
+                "/storage/v1/s3/logs",
+            ),
+            (
+                "https://s3.eu-west-1.amazonaws.com",
+                Style::Host,
+                "logs.s3.eu-west-1.amazonaws.com",
+                "/a/b%20c",
+                "/",
+            ),
+            (
+                "http://[::1]:9000",
+                Style::Path,
+                "[::1]:9000",
+                "/logs/a/b%20c",
+                "/logs",
+            ),
+        ] {
+            let client = client(endpoint, style);
+            let signed = |key, query| {
+                let ask = Ask {
+                    method: Method::GET,
+                    wanted: String::new(),
+                    key,
+                    query,
+                    range: None,
+                    body: Bytes::new(),
+                    answer_max: 0,
+                };
+                client.signed(&ask).unwrap()
+            };
+            let request = signed("a/b c", &[]);
+            assert_eq!(
+                (request.uri().path(), request.uri().query()),
+                (object, None),
+                "{endpoint}"
+            );
+            assert_eq!(
+                (
+                    request.headers()["host"].to_str().unwrap(),
+                    request.uri().scheme_str()
+                ),
+                (host, endpoint.split(':').next())
+            );
+            let request = signed("", &[("list-type", "2"), ("prefix", "a/+")]);
+            assert_eq!(
+                (request.uri().path(), request.uri().query()),
+                (list, Some("list-type=2&prefix=a%2F%2B")),
+                "{endpoint}"
+            );
+            let said = request.headers()["authorization"].to_str().unwrap();
+            assert!(
+                said.contains("Credential=KEY/19700101/eu-west-1/s3/aws4_request, SignedHeaders=host;x-amz-content-sha256;x-amz-date,"),
+                "{said}"
+            );
+            assert!(!format!("{request:?}").contains("hush"));
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Why a request to the store brought nothing, in words that say what to do.
+
+use std::fmt::{self, Write as _};
+
+use gantry_logs::object_store;
+use hyper::{HeaderMap, StatusCode};
+
+use super::{STORE, listing, options::Place};
+
+/// What of a store's own words is repeated, in characters.
+const WORDS_MAX: usize = 200;
+
+/// What came of a request, where it was nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The store does not answer, or fails by itself: to be tried again.
+    Away,
+    /// There is no such object.
+    Missing,
+    /// The key may not.
+    Denied,
+    /// Asking again changes nothing.
+    Refused,
+}
+
+/// A request brought nothing.
+#[derive(Debug)]
+pub struct Failure {
+    pub(super) kind: Kind,
+    text: String,
+}
+
+impl Failure {
+    pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// Whether the store may be there in a while.
+    pub fn passes(&self) -> bool {
+        self.kind == Kind::Away
+    }
+
+    /// As the seam knows it, about an object.
+    pub(super) fn about(self, path: impl fmt::Display) -> object_store::Error {
+        let (path, kind, source) = (path.to_string(), self.kind, self.into());
+        match kind {
+            Kind::Missing => object_store::Error::NotFound { path, source },
+            Kind::Denied => object_store::Error::PermissionDenied { path, source },
+            Kind::Away | Kind::Refused => object_store::Error::Generic {
+                store: STORE,
+                source,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// There was no answer.
+pub(super) fn unanswered(place: &Place, cause: &(dyn std::error::Error + 'static)) -> Failure {
+    let mut text = format!("{} does not answer: {cause}", place.endpoint);
+    let mut source = cause.source();
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    if text.contains("certificate") {
+        text.push_str("; name the one it is trusted by with --logs-s3-root");
+    }
+    Failure::new(Kind::Away, text)
+}
+
+/// What an answer means that is none of those hoped for. `wanted` completes "may not …"; the bucket or an `object` was asked.
+pub(super) fn refused(
+    place: &Place,
+    wanted: &str,
+    object: bool,
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Failure {
+    let fault = listing::fault(body);
+    let (code, bucket, id) = (
+        words(&fault.code),
+        &place.bucket,
+        &place.credentials.access_key_id,
+    );
+    let region = headers
+        .get("x-amz-bucket-region")
+        .and_then(|value| value.to_str().ok())
+        .map(words)
+        .or(fault.region.as_deref().map(words));
+    if let Some(region) = region.filter(|region| !region.is_empty() && *region != place.region)
+        && matches!(status.as_u16(), 301 | 307 | 400 | 403)
+    {
+        return Failure::new(
+            Kind::Refused,
+            format!("bucket {bucket} is in region {region}: give --logs-s3-region {region}"),
+        );
+    }
+    let said = || {
+        format!(
+            "{} answered {} {code}: {}",
+            place.endpoint,
+            status.as_u16(),
+            words(&fault.message)
+        )
+    };
+    let passing = [
+        "InternalError",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+    ]
+    .contains(&code.as_str());
+    match (status.as_u16(), code.as_str()) {
+        (408 | 429 | 500 | 502 | 503 | 504, _) => Failure::new(Kind::Away, said()),
+        _ if passing => Failure::new(Kind::Away, said()),
+        (_, "SignatureDoesNotMatch") => Failure::new(
+            Kind::Denied,
+            format!(
+                "the secret does not fit access key {id}: check --logs-s3-secret-access-key, and that no proxy changes what is asked"
+            ),
+        ),
+        (_, "InvalidAccessKeyId") => Failure::new(
+            Kind::Denied,
+            format!(
+                "{} knows no access key {id}: check --logs-s3-access-key-id",
+                place.endpoint
+            ),
+        ),
+        (_, "ExpiredToken" | "InvalidToken") => Failure::new(
+            Kind::Denied,
+            format!(
+                "the session token of access key {id} is not taken, or no longer: put a new one into its file and start again"
+            ),
+        ),
+        (_, "RequestTimeTooSkewed") => Failure::new(
+            Kind::Denied,
+            "the clocks of this machine and of the object store are too far apart: set this one's",
+        ),
+        (401 | 403, _) => {
+            let objects = if place.prefix.is_empty() {
+                String::new()
+            } else {
+                format!("{}/", place.prefix)
+            };
+            let text = format!(
+                "access key {id} may not {wanted} in bucket {bucket}: check that it is active and allowed s3:ListBucket on the bucket, and \
+                 s3:GetObject, s3:PutObject and s3:DeleteObject on {objects}*"
+            );
+            Failure::new(Kind::Denied, text)
+        }
+        (404, code) if code == "NoSuchBucket" || !object => Failure::new(
+            Kind::Refused,
+            format!(
+                "{} has no bucket {bucket}: make it, or check --logs-url and --logs-s3-endpoint",
+                place.endpoint
+            ),
+        ),
+        (404, _) => Failure::new(
+            Kind::Missing,
+            format!("nothing to {wanted} in bucket {bucket}"),
+        ),
+        (300..=399, _) => {
+            let text = format!(
+                "bucket {bucket} is elsewhere than {}: check --logs-s3-endpoint and --logs-s3-region",
+                place.endpoint
+            );
+            Failure::new(Kind::Refused, text)
+        }
+        _ => Failure::new(
+            Kind::Refused,
+            format!("{} when asked to {wanted} in bucket {bucket}", said()),
+        ),
+    }
+}
+
+/// Words of somebody else's, on one line and not many.
+fn words(text: &str) -> String {
+    text.chars()
+        .take(WORDS_MAX)
+        .map(|it| if it.is_control() { ' ' } else { it })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::object_store::{Credentials, Style};
+
+    fn place() -> Place {
+        Place {
+            endpoint: "https://s3.example".parse().unwrap(),
+            region: "us-east-1".into(),
+            style: Style::Path,
+            bucket: "logs".into(),
+            prefix: "a/b".into(),
+            credentials: Credentials {
+                access_key_id: "KEY".into(),
+                secret_access_key: "hush".into(),
+                session_token: Some("hush".into()),
+            },
+            root: None,
+        }
+    }
+
+    fn answered(status: u16, region: Option<&str>, body: &str) -> Failure {
+        let mut headers = HeaderMap::new();
+        if let Some(region) = region {
+            headers.insert("x-amz-bucket-region", region.parse().unwrap());
+        }
+        refused(
+            &place(),
+            "write a/b/c",
+            true,
+            StatusCode::from_u16(status).unwrap(),
+            &headers,
+            body.as_bytes(),
+        )
+    }
+
+    fn error(code: &str) -> String {
+        format!(
+            "<Error><Code>{code}</Code><Message>because\nof hush</Message><StringToSign>hidden</StringToSign></Error>"
+        )
+    }
+
+    #[test]
+    fn what_is_refused_says_what_to_check() {
+        let long = format!(
+            "<Error><Code>X</Code><Message>{}</Message></Error>",
+            "x".repeat(9999)
+        );
+        for (status, region, body, kind, parts) in [
+            (
+                403,
+                None,
+                error("AccessDenied"),
+                Kind::Denied,
+                &[
+                    "KEY",
+                    "may not write a/b/c",
+                    "bucket logs",
+                    "s3:PutObject",
+                    "a/b/*",
+                ][..],
+            ),
+            (403, None, String::new(), Kind::Denied, &["s3:ListBucket"]),
+            (
+                403,
+                None,
+                error("SignatureDoesNotMatch"),
+                Kind::Denied,
+                &["--logs-s3-secret-access-key", "KEY"],
+            ),
+            (
+                403,
+                None,
+                error("InvalidAccessKeyId"),
+                Kind::Denied,
+                &["--logs-s3-access-key-id"],
+            ),
+            (
+                400,
+                None,
+                error("ExpiredToken"),
+                Kind::Denied,
+                &["session token"],
+            ),
+            (
+                403,
+                None,
+                error("RequestTimeTooSkewed"),
+                Kind::Denied,
+                &["clocks"],
+            ),
+            (
+                404,
+                None,
+                error("NoSuchBucket"),
+                Kind::Refused,
+                &["bucket logs", "https://s3.example", "--logs-url"],
+            ),
+            (404, None, error("NoSuchKey"), Kind::Missing, &["a/b/c"]),
+            (
+                301,
+                Some("eu-west-1"),
+                error("PermanentRedirect"),
+                Kind::Refused,
+                &["--logs-s3-region eu-west-1"],
+            ),
+            (
+                400,
+                None,
+                "<Error><Code>X</Code><Region>eu-west-2</Region></Error>".into(),
+                Kind::Refused,
+                &["--logs-s3-region eu-west-2"],
+            ),
+            (
+                403,
+                Some("us-east-1"),
+                error("AccessDenied"),
+                Kind::Denied,
+                &["may not"],
+            ),
+            (
+                307,
+                None,
+                String::new(),
+                Kind::Refused,
+                &["elsewhere", "--logs-s3-endpoint"],
+            ),
+            (
+                503,
+                Some("eu-west-1"),
+                error("SlowDown"),
+                Kind::Away,
+                &["503 SlowDown: because of hush"],
+            ),
+            (400, None, error("RequestTimeout"), Kind::Away, &["400"]),
+            (418, None, long, Kind::Refused, &["418 X"]),
+        ] {
+            let failure = answered(status, region, &body);
+            assert_eq!(failure.kind, kind, "{status} {body}");
+            let text = failure.to_string();
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+            assert!(
+                text.len() < 500 && !text.contains('\n') && !text.contains("hidden"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_says_how_it_would_be() {
+        let cause = |text: &str| std::io::Error::other(text.to_owned());
+        let said = unanswered(&place(), &cause("invalid peer certificate: UnknownIssuer"));
+        assert!(
+            said.passes()
+                && said
+                    .to_string()
+                    .ends_with("UnknownIssuer; name the one it is trusted by with --logs-s3-root"),
+            "{said}"
+        );
+        assert_eq!(
+            unanswered(&place(), &cause("reset")).to_string(),
+            "https://s3.example/ does not answer: reset"
+        );
+    }
+
+    #[test]
+    fn the_seam_knows_what_is_missing_and_what_is_denied() {
+        let seam = |kind| Failure::new(kind, "why").about("a/b");
+        assert!(
+            matches!(seam(Kind::Missing), object_store::Error::NotFound { path, .. } if path == "a/b")
+        );
+        assert!(matches!(
+            seam(Kind::Denied),
+            object_store::Error::PermissionDenied { .. }
+        ));
+        assert!(seam(Kind::Away).to_string().contains("why"));
+    }
+}

@@ -1,0 +1,280 @@
+//! Secrets that must be shown again: encrypted in the control database, by a key that is not in it.
+//!
+//! AES-256-GCM. A sealed secret is 12 random bytes, the ciphertext and the tag. Where it belongs is authenticated with it, so
+//! that nobody who can write to the database can pass one secret off as another.
+
+use std::{
+    fmt, fs, io,
+    io::Write,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    hmac,
+};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+
+use crate::base::{
+    clock::Entropy,
+    db::Db,
+    error::{Context, Error},
+};
+
+/// Longest content of a file that may be a key: 64 digits and an end of line.
+const FILE_BYTES_MAX: u64 = 66;
+
+/// The key that secrets are sealed with.
+#[derive(Clone)]
+pub struct SealingKey {
+    key: Arc<LessSafeKey>,
+    /// Of its own: what it makes is shown to everybody.
+    marks: Arc<hmac::Key>,
+    fingerprint: String,
+}
+
+impl fmt::Debug for SealingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SealingKey({})", self.fingerprint)
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It could not be read or made.
+    #[error("cannot use the sealing key {}: {cause}", file.display())]
+    File {
+        /// Where it is.
+        file: PathBuf,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// It holds something else.
+    #[error("{} does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)", .0.display())]
+    Content(PathBuf),
+    /// Others could read what it protects.
+    #[error("{} can be read by everybody: chmod 600 it", .0.display())]
+    Open(PathBuf),
+}
+
+impl SealingKey {
+    /// The key with these bytes.
+    pub fn new(bytes: &[u8; 32]) -> Result<Self, Error> {
+        let key = UnboundKey::new(&AES_256_GCM, bytes).context("making a sealing key")?;
+        // The key is random, so what tells it from others tells nothing about it.
+        let digest = Sha256::new()
+            .chain_update(b"gantry sealing key")
+            .chain_update(bytes)
+            .finalize();
+        let marks = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), b"gantry marks");
+        let marks = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, marks.as_ref()));
+        Ok(Self {
+            key: Arc::new(LessSafeKey::new(key)),
+            marks,
+            fingerprint: hex::encode(&digest[..8]),
+        })
+    }
+
+    /// The key in a file of the operator's.
+    pub fn read(file: &Path) -> Result<Self, KeyFileError> {
+        let unusable = |cause| KeyFileError::File {
+            file: file.to_owned(),
+            cause,
+        };
+        let about = fs::metadata(file).map_err(unusable)?;
+        if about.mode() & 0o007 != 0 {
+            return Err(KeyFileError::Open(file.to_owned()));
+        }
+        let content = || KeyFileError::Content(file.to_owned());
+        if about.len() > FILE_BYTES_MAX {
+            return Err(content());
+        }
+        let text = SecretString::from(fs::read_to_string(file).map_err(unusable)?);
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text.expose_secret().trim(), &mut bytes).map_err(|_| content())?;
+        Self::new(&bytes).map_err(|_| content())
+    }
+
+    /// The key in a file of ours, which is made if it is missing.
+    pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
+        match Self::read(file) {
+            Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+                make(file, entropy).map_err(|cause| KeyFileError::File {
+                    file: file.to_owned(),
+                    cause,
+                })?;
+                Self::read(file)
+            }
+            read => read,
+        }
+    }
+
+    /// Whether the secrets in a control database are sealed with this key. The first key that asks is the one.
+    pub async fn fits(&self, db: &Db) -> Result<bool, Error> {
+        let doing = "comparing the sealing key";
+        let sql = "insert into sealing (fingerprint) values ($1) on conflict do nothing";
+        db.query(sql, &[&self.fingerprint]).await.context(doing)?;
+        let rows = db
+            .query("select fingerprint from sealing", &[])
+            .await
+            .context(doing)?;
+        Ok(rows
+            .first()
+            .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
+    }
+
+    /// A word that only who has this key could choose for `what`, and that is the same whenever it is asked for: 40 hex digits.
+    pub fn mark(&self, what: &str) -> String {
+        hex::encode(&hmac::sign(&self.marks, what.as_bytes()).as_ref()[..20])
+    }
+
+    /// Encrypts a secret. `place` says what it is, and of what: it opens nowhere else.
+    pub fn seal(
+        &self,
+        entropy: &Entropy,
+        place: &str,
+        secret: &SecretString,
+    ) -> Result<Vec<u8>, Error> {
+        let nonce = entropy.bytes::<NONCE_LEN>();
+        let mut text = secret.expose_secret().as_bytes().to_vec();
+        let aad = Aad::from(place.as_bytes());
+        self.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text)
+            .context("sealing a secret")?;
+        Ok([&nonce[..], &text].concat())
+    }
+
+    /// Decrypts the secret of this place.
+    pub fn open(&self, place: &str, sealed: &[u8]) -> Result<SecretString, Error> {
+        let doing = "opening a sealed secret";
+        let (nonce, text) = sealed
+            .split_at_checked(NONCE_LEN)
+            .ok_or("it is too short")
+            .context(doing)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).context(doing)?;
+        let mut text = text.to_vec();
+        let opened = self
+            .key
+            .open_in_place(nonce, Aad::from(place.as_bytes()), &mut text)
+            .context(doing)?;
+        Ok(SecretString::from(
+            std::str::from_utf8(opened).context(doing)?,
+        ))
+    }
+}
+
+/// Writes a new key. On the disk before anything is sealed with it, and renamed in place: half a key is never there.
+fn make(file: &Path, entropy: &Entropy) -> io::Result<()> {
+    let unfinished = file.with_extension("tmp");
+    // What a crash left.
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut new = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&unfinished)?;
+    writeln!(new, "{}", hex::encode(entropy.bytes::<32>()))?;
+    new.sync_all()?;
+    fs::rename(&unfinished, file)?;
+    file.parent()
+        .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_in_its_place_with_its_key_only() {
+        let (entropy, secret) = (Entropy::seeded(1), SecretString::from("hush"));
+        let (key, other) = (
+            SealingKey::new(&[1; 32]).unwrap(),
+            SealingKey::new(&[2; 32]).unwrap(),
+        );
+        let sealed = key.seal(&entropy, "project 1", &secret).unwrap();
+        assert_eq!(
+            key.open("project 1", &sealed).unwrap().expose_secret(),
+            "hush"
+        );
+        assert!(!sealed.windows(4).any(|part| part == b"hush"));
+        assert_ne!(
+            key.seal(&entropy, "project 1", &secret).unwrap(),
+            sealed,
+            "equal secrets do not look equal"
+        );
+        assert!(
+            key.open("project 2", &sealed).is_err() && other.open("project 1", &sealed).is_err()
+        );
+        for n in 0..sealed.len() {
+            let mut altered = sealed.clone();
+            altered[n] ^= 1;
+            assert!(
+                key.open("project 1", &altered).is_err()
+                    && key.open("project 1", &sealed[..n]).is_err(),
+                "{n}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        fs::write(dir.path().join("key.tmp"), "half").unwrap();
+        let key = SealingKey::read_or_make(&file, &Entropy::seeded(1)).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(
+            SealingKey::read_or_make(&file, &Entropy::seeded(2))
+                .unwrap()
+                .fingerprint,
+            key.fingerprint
+        );
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(!format!("{key:?}").contains(text.trim()));
+
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(
+            SealingKey::read_or_make(&file, &Entropy::seeded(2)),
+            Err(KeyFileError::Open(_))
+        ));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        assert!(matches!(
+            SealingKey::read(&file),
+            Err(KeyFileError::File { .. })
+        ));
+        for text in [
+            String::new(),
+            "ab".repeat(31),
+            "zz".repeat(32),
+            "ab".repeat(33),
+            "ab".repeat(1000),
+        ] {
+            fs::write(&file, &text).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            assert!(
+                matches!(
+                    SealingKey::read_or_make(&file, &Entropy::seeded(1)),
+                    Err(KeyFileError::Content(_))
+                ),
+                "{text}"
+            );
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        fs::write(&file, "ab".repeat(32)).unwrap();
+        SealingKey::read(&file).unwrap();
+    }
+}

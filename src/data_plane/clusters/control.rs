@@ -1,0 +1,187 @@
+//! Gantry's own cluster: the same machinery as a project's, with durable settings and one database.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+use tokio_postgres::Config;
+
+use super::{
+    At, ClusterError, Home, Result, blocking, files,
+    server::{Host, Server, Stop},
+    template,
+    template::Recipe,
+};
+use crate::base::clock::Entropy;
+
+/// Name of the cluster, of its superuser and of its database.
+const NAME: &str = "control";
+const SUPERUSER: &str = "gantry";
+const DATABASE: &str = "gantry";
+/// Includes the recovery after a crash.
+const READY_PATIENCE: Duration = Duration::from_mins(1);
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// A server that ends sooner than this after its start has not recovered.
+const STEADY: Duration = Duration::from_mins(1);
+/// The longest pause before it is started again.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+const RECIPE: Recipe = Recipe {
+    name: NAME,
+    superuser: SUPERUSER,
+    wal_segment_mb: 4,
+    conf: include_str!("recipes/control.conf"),
+    peers: &[SUPERUSER],
+    logins: false,
+    sql: &[],
+};
+
+/// The control cluster, running.
+#[derive(Debug)]
+pub struct Control {
+    server: Server,
+}
+
+impl Control {
+    /// Makes the cluster if there is none, starts it or adopts the running one, and makes sure of the database.
+    pub async fn ensure(home: &Arc<Home>, host: &Host, entropy: &Entropy) -> Result<Self> {
+        let account = home.account();
+        let server = Server::new(
+            host.clone(),
+            NAME,
+            &home.control(),
+            home.socket_dir(NAME),
+            account.run_as(),
+            SUPERUSER,
+        );
+        if !server.data().exists() {
+            let place = template::make(home, host, &RECIPE, entropy).await?;
+            let target = server.data().to_owned();
+            blocking(move || {
+                files::commit(&place.join("data"), &target)?;
+                files::remove_tree(&place)
+            })
+            .await?;
+        }
+        server.start().await?;
+        server.wait_ready(READY_PATIENCE).await?;
+        ensure_database(&server).await?;
+        Ok(Self { server })
+    }
+
+    /// How to connect to the control cluster of `dir`, which another process runs.
+    pub fn config_in(dir: &Path) -> Config {
+        let mut config = Config::new();
+        config
+            .host_path(Home::sockets_of(dir, NAME))
+            .port(5432)
+            .user(SUPERUSER)
+            .dbname(DATABASE);
+        config
+    }
+
+    /// How to connect to the database `gantry`, as its owner, by peer authentication.
+    pub fn config(&self) -> Config {
+        let mut config = self.server.config(SUPERUSER, DATABASE);
+        let socket = self.server.socket();
+        config
+            .host_path(socket.path().parent().unwrap_or(socket.path()))
+            .port(5432);
+        // Our own database: the guards for a tenant's would hide its schema and end a migration.
+        config.options("");
+        config
+    }
+
+    /// Stops the cluster with a checkpoint.
+    pub async fn stop(&self) -> Result<()> {
+        self.server.stop(Stop::Fast, STOP_PATIENCE).await
+    }
+
+    /// Starts the server again whenever it ends by itself, until `stopping` returns: at once, and after a pause if it ended shortly
+    /// before. A start that was begun is finished first.
+    pub async fn supervise(&self, stopping: impl Future<Output = ()>) {
+        tokio::pin!(stopping);
+        let (mut starts, mut started) = (0, None::<Instant>);
+        loop {
+            tokio::select! {
+                () = &mut stopping => return,
+                () = self.ended() => {}
+            }
+            if started.is_none_or(|started| started.elapsed() > STEADY) {
+                starts = 0;
+            }
+            let pause = pause(starts);
+            tracing::error!(
+                pause_secs = pause.as_secs(),
+                "the control cluster's server is down; it is started again"
+            );
+            tokio::select! {
+                () = &mut stopping => return,
+                () = sleep(pause) => {}
+            }
+            (starts, started) = (starts + 1, Some(Instant::now()));
+            // Not cut off by a stop, which would miss a server that is just being launched.
+            if let Err(error) = self.server.start().await {
+                tracing::error!(%error, "the control cluster's server could not be started; it will be tried again");
+                continue;
+            }
+            tokio::select! {
+                () = &mut stopping => return,
+                ready = self.server.wait_ready(READY_PATIENCE) => match ready {
+                    Ok(()) => tracing::info!("the control cluster's server runs again"),
+                    Err(error) => tracing::error!(%error, "the control cluster's server was started and takes no connections"),
+                },
+            }
+        }
+    }
+
+    /// Returns when the server has ended; at once if it does not run.
+    async fn ended(&self) {
+        let ended = async {
+            match self.server.running().await? {
+                Some(server) => server.ended().await.at("watching", self.server.data()),
+                None => Ok(()),
+            }
+        };
+        if let Err(error) = ended.await {
+            tracing::warn!(%error, "the control cluster's server cannot be watched");
+        }
+    }
+}
+
+/// The pause before a start, after so many in a row that did not last: 0, 1, 2, 4 … 30 seconds.
+fn pause(starts: u32) -> Duration {
+    match starts {
+        0 => Duration::ZERO,
+        _ => Duration::from_secs(1 << (starts - 1).min(5)).min(PAUSE_MAX),
+    }
+}
+
+async fn ensure_database(server: &Server) -> Result<()> {
+    let sql_error = |cause| ClusterError::Sql {
+        doing: "creating the control database",
+        cause,
+    };
+    let admin = server.admin().await?;
+    let found = admin
+        .query_opt("select from pg_database where datname = $1", &[&DATABASE])
+        .await
+        .map_err(sql_error)?;
+    if found.is_none() {
+        admin
+            .batch_execute(&format!("create database {DATABASE}"))
+            .await
+            .map_err(sql_error)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_start_comes_at_once_and_later_ones_after_ever_longer_pauses() {
+        let pauses = [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(|starts| pause(starts).as_secs());
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 30, 30, 30]);
+    }
+}

@@ -1,0 +1,521 @@
+//! The data directory: its layout and its lock.
+//!
+//! ```text
+//! <dir>/lock              one Gantry at a time, or several with a control database elsewhere
+//!       driver            which of those acts on clusters
+//!       starting          which of those makes what is made once
+//!       control/data      Gantry's own cluster
+//!       templates/        prepared data directories, copied to make projects
+//!       projects/<ref>/   a project: data/ and start.log
+//!       run/<ref>/        its Unix socket
+//!       engines/          PostgreSQL versions that were installed beside the distribution's
+//!       tmp/              whatever is not committed yet
+//!       trash/            whatever is no longer wanted
+//! ```
+//!
+//! As root, each project's data and socket belong to the project's own uid with mode 0700; folders above them can be
+//! passed through by other accounts and not listed. Everything else is Gantry's account's alone, but `engines/`, which is
+//! software, and the certificate of the development authority.
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, Mode};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Account, At, ClusterError, Result,
+    account::{RunAs, is_root},
+    files,
+};
+use crate::base::ids::ProjectRef;
+
+/// The longest path `bind` takes for a Unix socket, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+/// What a server puts into its socket directory. The port is only part of the name; nothing listens on TCP.
+pub(super) const SOCKET: &str = ".s.PGSQL.5432";
+/// Pass through, but do not list.
+const PASSAGE: u32 = 0o711;
+const PRIVATE: u32 = 0o700;
+/// Permissions of other accounts on entries of the data folder. Servers pass through the first four to their own folders.
+/// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
+/// else is Gantry's alone.
+const SHARED: [(&str, u32); 6] = [
+    ("control", PASSAGE),
+    ("projects", PASSAGE),
+    ("run", PASSAGE),
+    ("tmp", PASSAGE),
+    ("engines", 0o755),
+    (crate::base::net::tls::AUTHORITY, 0o644),
+];
+
+/// A data directory that this process holds the lock of.
+#[derive(Debug)]
+pub struct Home {
+    dir: PathBuf,
+    sockets: PathBuf,
+    templates: PathBuf,
+    account: Account,
+    /// Held for as long as the value lives; the kernel releases it however the process ends.
+    _lock: File,
+}
+
+impl Home {
+    /// Creates what is missing and takes the lock. `account` is who runs the control cluster.
+    ///
+    /// An existing `dir` keeps its mode: it may be somebody's, and must be open enough already.
+    pub fn open(dir: &Path, account: Account) -> Result<Self> {
+        Self::open_with(dir, account, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// The same, beside other processes that share it. None of them may run the control cluster.
+    pub fn share(dir: &Path, account: Account) -> Result<Self> {
+        Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Creates the directory and those above it that are missing, so that servers of other accounts can pass through them
+    /// whatever the umask is. Existing ones keep their mode.
+    pub fn create(dir: &Path) -> Result<()> {
+        let missing = dir
+            .ancestors()
+            .take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
+        let missing: Vec<&Path> = missing.collect();
+        let mode = if is_root() { PASSAGE } else { PRIVATE };
+        missing
+            .into_iter()
+            .rev()
+            .try_for_each(|dir| files::make_dir(dir, mode))
+    }
+
+    fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
+        Self::create(dir)?;
+        // Servers are recognised by their working directory, which the kernel reports without links.
+        let dir = dir.canonicalize().at("opening", dir)?;
+        let lock = take_lock(&dir, how)?;
+        if let Some((ancestor, mode)) = closed_ancestor(&dir) {
+            return Err(ClusterError::Unreachable {
+                dir,
+                ancestor,
+                mode,
+                account: account.name,
+            });
+        }
+        for name in ["control", "projects", "run", "tmp"] {
+            files::make_dir(&dir.join(name), PASSAGE)?;
+        }
+        for name in ["templates", "trash"] {
+            files::make_dir(&dir.join(name), PRIVATE)?;
+        }
+        tighten(&dir)?;
+        let sockets = sockets_root(&dir);
+        if !sockets.starts_with(&dir) {
+            claim_short_dir(&sockets)?;
+        }
+        let templates = dir.join("templates");
+        Ok(Self {
+            dir,
+            sockets,
+            templates,
+            account,
+            _lock: lock,
+        })
+    }
+
+    /// Takes the lock `name` if nobody has it. It is free again when the file is closed, however that comes.
+    pub fn try_lock(&self, name: &str) -> Result<Option<File>> {
+        let (file, path) = self.lock_file(name)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).at("locking", &path),
+        }
+    }
+
+    /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
+    pub fn lock_start(&self) -> Result<File> {
+        let (file, path) = self.lock_file("starting")?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).at("locking", &path)?;
+        Ok(file)
+    }
+
+    fn lock_file(&self, name: &str) -> Result<(File, PathBuf)> {
+        let path = self.dir.join(name);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .at("opening", &path)?;
+        Ok((file, path))
+    }
+
+    /// Keeps templates in `templates` instead, which several homes may share. Creates it.
+    pub fn with_templates(mut self, templates: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&templates).at("creating", &templates)?;
+        self.templates = templates;
+        Ok(self)
+    }
+
+    /// Where a server's Unix socket is in the home that another process holds.
+    pub fn sockets_of(dir: &Path, name: &str) -> PathBuf {
+        sockets_root(dir).join(name)
+    }
+
+    /// Where PostgreSQL versions are installed in the home at `dir`.
+    pub fn engines_of(dir: &Path) -> PathBuf {
+        dir.join("engines")
+    }
+
+    /// The control cluster's data directory in the home at `dir`, which need not exist.
+    pub fn control_data_of(dir: &Path) -> PathBuf {
+        dir.join("control/data")
+    }
+
+    /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
+    /// (when root) every directory on the way must let others pass.
+    pub fn reachable(dir: &Path) -> bool {
+        let existing = dir
+            .ancestors()
+            .find(|ancestor| ancestor.exists())
+            .and_then(|ancestor| ancestor.canonicalize().ok());
+        existing.is_none_or(|dir| closed_ancestor(&dir).is_none())
+    }
+
+    /// The directory itself, without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Who runs `initdb` and the control cluster.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// A project's directory; the data directory is `data` in it.
+    pub fn project(&self, project: &ProjectRef) -> PathBuf {
+        self.projects().join(project.as_str())
+    }
+
+    /// The directory of a server's Unix socket.
+    pub fn socket_dir(&self, name: &str) -> PathBuf {
+        self.sockets.join(name)
+    }
+
+    /// The Unix socket of a server.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.socket_dir(name).join(SOCKET)
+    }
+
+    /// The control cluster's data directory, which need not exist.
+    pub fn control_data(&self) -> PathBuf {
+        self.control().join("data")
+    }
+
+    pub(super) fn control(&self) -> PathBuf {
+        self.dir.join("control")
+    }
+
+    pub(super) fn projects(&self) -> PathBuf {
+        self.dir.join("projects")
+    }
+
+    pub(super) fn sockets(&self) -> &Path {
+        &self.sockets
+    }
+
+    pub(super) fn templates(&self) -> &Path {
+        &self.templates
+    }
+
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.dir.join("tmp")
+    }
+
+    pub(super) fn trash(&self) -> PathBuf {
+        self.dir.join("trash")
+    }
+}
+
+/// Makes an empty socket directory for a server that does not run, owned by `owner`.
+///
+/// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the pid in it is alive.
+pub(super) fn fresh_socket_dir(dir: &Path, owner: RunAs) -> Result<()> {
+    files::remove_tree(dir)?;
+    files::make_dir(dir, PRIVATE)?;
+    owner.own(dir)
+}
+
+/// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.
+pub fn keep_files_private() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Takes from other accounts what earlier versions let them do in the data folder. What lies below a private folder is out of
+/// reach with it.
+fn tighten(dir: &Path) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(dir).at("listing", dir)? {
+        let path = entry.at("listing", dir)?.path();
+        let found = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found.at("examining", &path)?,
+        };
+        let shared = SHARED
+            .iter()
+            .find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
+        let (mode, allowed) = (
+            found.mode() & 0o777,
+            shared.map_or(PRIVATE, |(_, mode)| *mode),
+        );
+        // A folder may be a mount or a link that belongs to another account.
+        if mode & !allowed != 0 && found.uid() == own {
+            fs::set_permissions(&path, Permissions::from_mode(mode & allowed))
+                .at("closing", &path)?;
+        }
+    }
+    Ok(())
+}
+
+fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
+    let path = dir.join("lock");
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let mut lock = opened.at("writing", &path)?;
+    match rustix::fs::flock(&lock, how) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = fs::read_to_string(&path).unwrap_or_default();
+            let holder = pid
+                .trim()
+                .parse::<u32>()
+                .map_or_else(|_| String::new(), |pid| format!(" (pid {pid})"));
+            return Err(ClusterError::InUse {
+                dir: dir.to_owned(),
+                holder,
+            });
+        }
+        Err(error) => return Err(error).at("locking", &path),
+    }
+    // Only for the message above; the lock itself is the kernel's.
+    lock.set_len(0)
+        .and_then(|()| writeln!(lock, "{}", std::process::id()))
+        .at("writing", &path)?;
+    Ok(lock)
+}
+
+/// The first directory from the root down that other accounts cannot pass, with its mode. None unless we are root.
+fn closed_ancestor(dir: &Path) -> Option<(PathBuf, u32)> {
+    if !is_root() {
+        return None;
+    }
+    let mut ancestors: Vec<_> = dir.ancestors().collect();
+    ancestors.reverse();
+    ancestors.into_iter().find_map(|ancestor| {
+        let mode = ancestor
+            .metadata()
+            .map_or(0, |metadata| metadata.permissions().mode() & 0o7777);
+        (mode & 0o001 == 0).then(|| (ancestor.to_owned(), mode))
+    })
+}
+
+/// `<dir>/run`, or a short directory of our own if the longest socket path under it would not fit.
+fn sockets_root(dir: &Path) -> PathBuf {
+    /// A project reference; no other server has a longer name.
+    const NAME_MAX: usize = 20;
+    let run = dir.join("run");
+    let longest = run.as_os_str().len() + 1 + NAME_MAX + 1 + SOCKET.len();
+    if longest <= SOCKET_PATH_MAX {
+        return run;
+    }
+    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    PathBuf::from(format!("/tmp/gantry-{}", hex::encode(&digest[..6])))
+}
+
+/// Anybody may create names in `/tmp`, so the directory must prove to be ours.
+fn claim_short_dir(dir: &Path) -> Result<()> {
+    match files::make_dir(dir, PASSAGE) {
+        Ok(()) => {}
+        Err(ClusterError::Io { cause, .. }) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(other) => return Err(other),
+    }
+    let found = fs::symlink_metadata(dir).at("examining", dir)?;
+    let ours = found.is_dir()
+        && found.uid() == rustix::process::geteuid().as_raw()
+        && found.mode() & 0o022 == 0;
+    if ours {
+        Ok(())
+    } else {
+        Err(ClusterError::SocketsTaken(dir.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account() -> Account {
+        Account::for_servers().unwrap()
+    }
+
+    /// Under `/tmp` and open to passage, whatever the umask.
+    fn open_dir() -> tempfile::TempDir {
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_second_gantry_is_refused() {
+        let dir = open_dir();
+        let first = Home::open(dir.path(), account()).unwrap();
+        let refusal = Home::open(dir.path(), account()).unwrap_err().to_string();
+        assert!(
+            refusal.contains(&format!(
+                "in use by another gantry (pid {})",
+                std::process::id()
+            )),
+            "{refusal}"
+        );
+        drop(first);
+        Home::open(dir.path(), account()).unwrap();
+    }
+
+    #[test]
+    fn sockets_move_to_a_short_directory_when_the_path_is_long() {
+        let fits = PathBuf::from(format!(
+            "/{}",
+            "d".repeat(SOCKET_PATH_MAX - 1 - "/run/".len() - 20 - 1 - SOCKET.len())
+        ));
+        assert_eq!(sockets_root(&fits), fits.join("run"));
+        assert_eq!(
+            fits.join("run")
+                .join("r".repeat(20))
+                .join(SOCKET)
+                .as_os_str()
+                .len(),
+            SOCKET_PATH_MAX
+        );
+
+        let long = PathBuf::from(format!("{}d", fits.display()));
+        let short = sockets_root(&long);
+        assert!(
+            short.to_str().unwrap().starts_with("/tmp/gantry-"),
+            "{short:?}"
+        );
+        assert_ne!(short, sockets_root(&long.join("other")));
+    }
+
+    #[test]
+    fn a_squatted_socket_directory_is_refused() {
+        let dir = open_dir();
+        let (link, wide) = (dir.path().join("link"), dir.path().join("wide"));
+        std::os::unix::fs::symlink("/tmp", &link).unwrap();
+        fs::create_dir(&wide).unwrap();
+        fs::set_permissions(&wide, Permissions::from_mode(0o777)).unwrap();
+        for taken in [link, wide] {
+            assert!(
+                matches!(claim_short_dir(&taken), Err(ClusterError::SocketsTaken(_))),
+                "{taken:?}"
+            );
+        }
+        claim_short_dir(&dir.path().join("new")).unwrap();
+        claim_short_dir(&dir.path().join("new")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_servers_cannot_enter_is_named() {
+        if !is_root() {
+            return;
+        }
+        let closed = open_dir();
+        fs::set_permissions(closed.path(), Permissions::from_mode(0o700)).unwrap();
+        let inside = closed.path().join("a/b");
+        assert!(!Home::reachable(&inside));
+        let refusal = Home::open(&inside, account()).unwrap_err().to_string();
+        assert!(
+            refusal.contains(&format!("{} has mode 0700", closed.path().display())),
+            "{refusal}"
+        );
+        assert!(Home::reachable(Path::new("/var/lib/gantry")));
+    }
+
+    #[test]
+    fn what_an_older_version_left_open_is_closed() {
+        let dir = open_dir();
+        drop(Home::open(dir.path(), account()).unwrap());
+        for (name, before, after) in [
+            ("logs", 0o755, 0o700),
+            ("projects", 0o777, 0o711),
+            ("engines", 0o755, 0o755),
+            ("node", 0o644, 0o600),
+            ("db-ca.pem", 0o644, 0o644),
+            ("db-ca-key.pem", 0o644, 0o600),
+        ] {
+            let path = dir.path().join(name);
+            match name {
+                "logs" | "projects" | "engines" => fs::create_dir_all(&path).unwrap(),
+                _ => fs::write(&path, "").unwrap(),
+            }
+            fs::set_permissions(&path, Permissions::from_mode(before)).unwrap();
+            drop(Home::open(dir.path(), account()).unwrap());
+            assert_eq!(
+                path.metadata().unwrap().permissions().mode() & 0o777,
+                after,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn missing_directories_are_created_passable_and_existing_ones_stay() {
+        let dir = open_dir();
+        let inner = dir.path().join("a/b/c");
+        Home::create(&inner).unwrap();
+        Home::create(&inner).unwrap();
+        let expected = if is_root() { 0o711 } else { 0o700 };
+        for created in ["a", "a/b", "a/b/c"] {
+            assert_eq!(
+                dir.path()
+                    .join(created)
+                    .metadata()
+                    .unwrap()
+                    .permissions()
+                    .mode()
+                    & 0o777,
+                expected,
+                "{created}"
+            );
+        }
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert!(Home::create(&dir.path().join("file/inner")).is_err());
+    }
+
+    #[test]
+    fn an_existing_directory_keeps_its_mode() {
+        let dir = open_dir();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let home = Home::open(dir.path(), account()).unwrap();
+        assert_eq!(
+            home.dir().metadata().unwrap().permissions().mode() & 0o777,
+            0o755
+        );
+        assert_eq!(
+            home.projects().metadata().unwrap().permissions().mode() & 0o777,
+            0o711
+        );
+        assert_eq!(
+            home.trash().metadata().unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+    }
+}

@@ -1,0 +1,275 @@
+//! Gives a copied data directory its own system identifier.
+//!
+//! All copies of one template share its identifier, and PostgreSQL would then accept the WAL and the replicas of one
+//! project for another. The identifier stands in `global/pg_control`, guarded by a CRC, and in the first page header of
+//! each WAL segment, which the server compares with the former. Both are patched in place, without `pg_resetwal`: that
+//! throws WAL away, cannot set the identifier, and runs for tens of milliseconds.
+//!
+//! Offsets follow `catalog/pg_control.h` and `access/xlog_internal.h`; what is assumed of them holds from PostgreSQL 9.3
+//! to 18 and is checked before anything is written.
+
+use std::{
+    fmt, fs, io,
+    num::NonZeroU64,
+    path::{Path, PathBuf},
+};
+
+use crate::base::clock::Entropy;
+
+/// Size of the identifier, which opens `pg_control`.
+const ID: usize = size_of::<u64>();
+/// `xlp_info`, and the flag in it that says the page has the long header.
+const INFO_AT: usize = 2;
+const LONG_HEADER: u16 = 0x0002;
+/// `xlp_sysid`, and after it `xlp_seg_size`.
+const WAL_ID_AT: usize = 24;
+const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
+
+/// A PostgreSQL system identifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SystemId(NonZeroU64);
+
+/// A data directory is not what the patch expects; nothing was written to the file named.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A file could not be read or written.
+    #[error("{}: {cause}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        cause: io::Error,
+    },
+    /// No position in `pg_control` holds the checksum of what precedes it.
+    #[error("pg_control has no valid checksum")]
+    NoChecksum,
+    /// A WAL segment does not begin as this data directory's segments do.
+    #[error("{} is not a WAL segment of this data directory", .0.display())]
+    ForeignSegment(PathBuf),
+}
+
+impl SystemId {
+    /// A new random identifier of 63 bits: clients that read it as signed see a positive number.
+    pub fn generate(entropy: &Entropy) -> Self {
+        let random = u64::from_ne_bytes(entropy.bytes()) >> 1;
+        Self(NonZeroU64::new(random).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The identifier as PostgreSQL prints it, as a number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for SystemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Writes `id` into the cleanly shut down data directory `data`. Does not sync.
+pub fn assign(data: &Path, id: SystemId) -> Result<(), IdentityError> {
+    let path = data.join("global/pg_control");
+    let mut control = read(&path)?;
+    let old = patch_control(&mut control, id.get())?;
+    let wal = data.join("pg_wal");
+    for entry in fs::read_dir(&wal).map_err(at(&wal))? {
+        let segment = entry.map_err(at(&wal))?.path();
+        if is_segment(&segment) {
+            patch_segment(&segment, old, id.get())?;
+        }
+    }
+    // Last, so that a copy cut in the middle still does not look finished to a server.
+    fs::write(&path, control).map_err(at(&path))
+}
+
+/// Replaces the identifier and the checksum; returns the old identifier.
+///
+/// The checksum's position differs between versions, so it is searched for: it is the offset that holds the CRC-32C of
+/// everything before it and nothing but padding behind it.
+fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
+    let at = (ID..control.len().saturating_sub(3))
+        .step_by(4)
+        .find(|&at| {
+            u32_at(control, at) == Some(crc32c::crc32c(&control[..at]))
+                && control[at + 4..].iter().all(|byte| *byte == 0)
+        })
+        .ok_or(IdentityError::NoChecksum)?;
+    let old = u64_at(control, 0).ok_or(IdentityError::NoChecksum)?;
+    control[..ID].copy_from_slice(&id.to_ne_bytes());
+    let checksum = crc32c::crc32c(&control[..at]);
+    control[at..at + 4].copy_from_slice(&checksum.to_ne_bytes());
+    Ok(old)
+}
+
+/// Page headers carry no checksum of their own.
+fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
+    use std::os::unix::fs::FileExt;
+
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(at(path))?;
+    let size = file.metadata().map_err(at(path))?.len();
+    let mut header = [0; SEGMENT_SIZE_AT + 4];
+    file.read_exact_at(&mut header, 0).map_err(at(path))?;
+    if header.iter().all(|byte| *byte == 0) {
+        return Ok(()); // Allocated ahead, never written.
+    }
+    let long = u16_at(&header, INFO_AT).is_some_and(|info| info & LONG_HEADER != 0);
+    let ours = u64_at(&header, WAL_ID_AT) == Some(old)
+        && u32_at(&header, SEGMENT_SIZE_AT).map(u64::from) == Some(size);
+    if !(long && ours) {
+        return Err(IdentityError::ForeignSegment(path.to_owned()));
+    }
+    file.write_all_at(&id.to_ne_bytes(), WAL_ID_AT as u64)
+        .map_err(at(path))
+}
+
+/// WAL segments are named by 24 hexadecimal digits.
+fn is_segment(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| {
+        name.len() == 24 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit)
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    fs::read(path).map_err(at(path))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> IdentityError {
+    |cause| IdentityError::Io {
+        path: path.to_owned(),
+        cause,
+    }
+}
+
+// PostgreSQL writes these files in the byte order of the machine.
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u32::from_ne_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .copied()
+        .map(u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: u64 = 7_300_000_000_000_000_001;
+    const SEGMENT: &str = "000000010000000000000002";
+
+    fn new_id() -> SystemId {
+        SystemId::generate(&Entropy::seeded(1))
+    }
+
+    /// A `pg_control` of 8 KiB whose checksum stands at `at`.
+    fn control(at: usize) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        bytes[..at]
+            .iter_mut()
+            .enumerate()
+            .for_each(|(n, byte)| *byte = u8::try_from(n % 251).unwrap());
+        bytes[..ID].copy_from_slice(&OLD.to_ne_bytes());
+        let checksum = crc32c::crc32c(&bytes[..at]);
+        bytes[at..at + 4].copy_from_slice(&checksum.to_ne_bytes());
+        bytes
+    }
+
+    fn segment(id: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 1024];
+        bytes[0..2].copy_from_slice(&0xD110_u16.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&LONG_HEADER.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&id.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&1024_u32.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_checksum_is_found_wherever_a_version_puts_it() {
+        for at in [288, 296, 300] {
+            let mut bytes = control(at);
+            assert_eq!(patch_control(&mut bytes, 42).unwrap(), OLD);
+            assert_eq!(u64_at(&bytes, 0), Some(42));
+            assert_eq!(u32_at(&bytes, at), Some(crc32c::crc32c(&bytes[..at])));
+            assert_eq!(bytes[8..at], control(at)[8..at]);
+        }
+    }
+
+    #[test]
+    fn a_damaged_control_file_is_left_alone() {
+        let mut bytes = control(296);
+        bytes[100] ^= 1;
+        let damaged = bytes.clone();
+        assert!(matches!(
+            patch_control(&mut bytes, 42),
+            Err(IdentityError::NoChecksum)
+        ));
+        assert_eq!(bytes, damaged);
+        for len in 0..16 {
+            assert!(patch_control(&mut vec![0; len], 42).is_err() || len >= 12);
+        }
+    }
+
+    #[test]
+    fn control_file_and_segments_get_the_identifier() {
+        let dir = tempfile::tempdir().unwrap();
+        let (global, wal) = (dir.path().join("global"), dir.path().join("pg_wal"));
+        fs::create_dir(&global).unwrap();
+        fs::create_dir_all(wal.join("archive_status")).unwrap();
+        fs::write(global.join("pg_control"), control(296)).unwrap();
+        fs::write(wal.join(SEGMENT), segment(OLD)).unwrap();
+        fs::write(wal.join("000000010000000000000003"), [0; 1024]).unwrap();
+
+        assign(dir.path(), new_id()).unwrap();
+
+        assert_eq!(
+            u64_at(&fs::read(global.join("pg_control")).unwrap(), 0),
+            Some(new_id().get())
+        );
+        assert_eq!(
+            fs::read(wal.join(SEGMENT)).unwrap(),
+            segment(new_id().get())
+        );
+        assert_eq!(
+            fs::read(wal.join("000000010000000000000003")).unwrap(),
+            [0; 1024]
+        );
+    }
+
+    #[test]
+    fn a_segment_of_another_cluster_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SEGMENT);
+        fs::write(&path, segment(OLD + 1)).unwrap();
+        assert!(matches!(
+            patch_segment(&path, OLD, 42),
+            Err(IdentityError::ForeignSegment(_))
+        ));
+        assert_eq!(fs::read(&path).unwrap(), segment(OLD + 1));
+    }
+
+    #[test]
+    fn identifiers_are_positive_as_signed_numbers() {
+        assert!(i64::try_from(new_id().get()).unwrap() > 0);
+    }
+}

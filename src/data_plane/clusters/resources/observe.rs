@@ -1,0 +1,178 @@
+//! Measuring and bounding the servers that run: the steps of the watchdog.
+
+use std::collections::HashMap;
+
+use rustix::process::{Pid, Signal};
+
+use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage};
+use crate::{
+    base::ids::ProjectRef,
+    data_plane::clusters::{
+        At, ClusterError, Embedded, Result, blocking, idle,
+        process::Handle,
+        server::{Server, Stop},
+    },
+};
+
+/// How a server counts its memory and processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Measured {
+    /// In its control group, where the kernel also bounds them.
+    Group(Counts),
+    /// By its processes: nothing but the watchdog bounds their sum.
+    Processes(ProcessUsage),
+}
+
+impl Embedded {
+    /// Memory and processes of these projects' servers. One that has no directory is left out.
+    pub async fn measure_processes(
+        &self,
+        projects: Vec<ProjectRef>,
+    ) -> Result<HashMap<ProjectRef, Measured>> {
+        let Some(resources) = self.resources().cloned() else {
+            return Ok(HashMap::new());
+        };
+        let servers: Vec<_> = projects
+            .into_iter()
+            .filter_map(|project| Some((self.existing(&project).ok()?, project)))
+            .collect();
+        blocking(move || {
+            // Once for all of them: a machine has many processes. A server without its group is about to get one.
+            let all = if resources.groups().enforced() {
+                HashMap::new()
+            } else {
+                usage::processes_by_uid().at("listing", "/proc".as_ref())?
+            };
+            let measure = |server: &Server, project: &ProjectRef| match resources
+                .groups()
+                .counts(project.as_str())
+            {
+                Some(counts) => Measured::Group(counts),
+                None => Measured::Processes(server.measure(&all, &resources)),
+            };
+            let measured = servers
+                .into_iter()
+                .map(|(server, project)| (project.clone(), measure(&server, &project)))
+                .collect();
+            Ok(measured)
+        })
+        .await
+    }
+
+    /// Moves a running server into a control group if it has none: one that another version of Gantry started.
+    pub async fn adopt(&self, project: &ProjectRef) -> Result<()> {
+        let (Some(resources), server) = (self.resources().cloned(), self.existing(project)?) else {
+            return Ok(());
+        };
+        if !resources.groups().enforced() {
+            return Ok(());
+        }
+        let family = server.family().await?;
+        let processes = family.all();
+        let (project, place) = (project.clone(), server.data().to_owned());
+        blocking(move || {
+            resources
+                .groups()
+                .adopt(project.as_str(), resources.limits(), &processes)
+                .at("bounding the server in", &place)
+        })
+        .await
+    }
+
+    /// Disk space and inodes of a project: its data, its sockets' folder, and open files without a name. Slow, at the lowest
+    /// priority.
+    pub async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
+        let (server, sockets) = (
+            self.existing(project)?,
+            self.home().socket_dir(project.as_str()),
+        );
+        idle(move || {
+            let place = server.data().parent().unwrap_or(server.data());
+            let unnamed = disk::measure_unnamed(&server.processes()?, place);
+            let named = disk::measure(place, inodes_max)
+                .and_then(|data| Ok(data.and(disk::measure(&sockets, inodes_max)?)));
+            named
+                .and_then(|named| Ok(named.and(unnamed?)))
+                .at("measuring", place)
+        })
+        .await
+    }
+
+    /// Makes transactions of a running server read-only or writable, unless they ask for the other.
+    pub async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
+        let admin = self.admin(project).await?;
+        let change = if read_only {
+            "set default_transaction_read_only = on"
+        } else {
+            "reset default_transaction_read_only"
+        };
+        // One by one: the first may not be in a transaction.
+        for statement in [
+            format!("alter system {change}"),
+            "select pg_reload_conf()".to_owned(),
+        ] {
+            let done = admin.batch_execute(&statement).await;
+            done.map_err(|cause| ClusterError::Sql {
+                doing: "making a project read-only or writable",
+                cause,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Ends one process of a project, if it is still one of them.
+    pub async fn end_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
+        let server = self.existing(project)?;
+        let Some(process) = Handle::open(pid).at("watching", server.data())? else {
+            return Ok(());
+        };
+        let of_it = server.clone();
+        if blocking(move || Ok(of_it.processes()?.contains(&pid))).await? {
+            process
+                .signal(signal)
+                .at("ending a process in", server.data())?;
+        }
+        Ok(())
+    }
+
+    /// Stops a server at once, with every process of the project.
+    pub async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
+        self.existing(project)?
+            .stop(Stop::Immediate, super::STOP_PATIENCE)
+            .await
+    }
+}
+
+impl Server {
+    /// Every live process of the server, recognised in any way there is.
+    fn processes(&self) -> Result<Vec<Pid>> {
+        let family = self.marked().at("listing", "/proc".as_ref())?;
+        let mut processes = self.members()?;
+        let others = family.all().into_iter();
+        processes.extend(
+            others
+                .filter(|pid| !processes.contains(pid))
+                .collect::<Vec<_>>(),
+        );
+        Ok(processes)
+    }
+
+    /// Memory and processes, out of a list of the machine's processes by user id.
+    fn measure(&self, all: &HashMap<u32, Vec<Pid>>, resources: &Resources) -> ProcessUsage {
+        let run_as = self.run_as();
+        let candidates = all
+            .get(&run_as.uid())
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let place = self.data().parent().unwrap_or(self.data());
+        let own_uid = run_as.own_uid();
+        let own = |pid: &&Pid| match own_uid {
+            Some(_) => !usage::is_elsewhere(**pid, &[place]),
+            // Without user ids of their own, projects are told apart by where their processes work.
+            None => usage::works_in(**pid, place),
+        };
+        let own: Vec<Pid> = candidates.iter().filter(own).copied().collect();
+        let careful_from = resources.limits().memory_bytes / 2;
+        usage::measure(&own, self.hinted_postmaster(), own_uid, careful_from)
+    }
+}

@@ -1,0 +1,383 @@
+//! Making data directories: by `initdb` once per engine and recipe, and from then on by copying.
+//!
+//! Copying costs a tenth of the processor time of `initdb`, and a prepared directory also has the roles in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+use tokio::process::Command;
+
+use super::{
+    Account, At, ClusterError, Home, Result, blocking, files,
+    server::{Host, Server, Stop},
+};
+use crate::base::clock::Entropy;
+
+/// The superuser of a project's cluster. Has no password.
+pub const SUPERUSER: &str = "supabase_admin";
+/// The owner of a project's database, whom customers log in as by password.
+const OWNER: &str = "postgres";
+/// Gantry's own way to be `postgres`: a role that nobody else can log in as, and that becomes the owner as it logs in.
+///
+/// One role cannot have two ways in: PostgreSQL chooses how to authenticate by role and database alone, and what comes
+/// through the router has Gantry's own account at the other end of the socket.
+pub const OWNER_LOGIN: &str = "gantry_owner";
+/// `initdb` takes half a second; a machine short of everything still gets a chance.
+const INITDB_PATIENCE: Duration = Duration::from_mins(2);
+const READY_PATIENCE: Duration = Duration::from_mins(1);
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// The `C` locale's order with UTF-8 character classes; older C libraries lack it.
+const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
+
+/// What goes into a new data directory.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    /// Of the cluster while it is made, and prefix of the directories.
+    pub(super) name: &'static str,
+    pub(super) superuser: &'static str,
+    /// Size of a WAL segment, in MB.
+    pub(super) wal_segment_mb: u8,
+    pub(super) conf: &'static str,
+    /// Roles that Gantry's own account may log in as by peer authentication.
+    pub(super) peers: &'static [&'static str],
+    /// Whether anybody else may log in, as any other role, by its password.
+    pub(super) logins: bool,
+    /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
+    pub(super) sql: &'static [&'static str],
+}
+
+/// A project's cluster.
+pub(super) const PROJECT: Recipe = Recipe {
+    name: "template",
+    superuser: SUPERUSER,
+    wal_segment_mb: 1,
+    conf: include_str!("recipes/project.conf"),
+    peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
+    logins: true,
+    sql: &[include_str!("recipes/project.sql"), GRANTS],
+};
+
+/// What roles may do, also in projects from an older template. Can be repeated.
+pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
+
+/// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
+pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
+
+/// Tells these grants from those of another version.
+pub(super) fn grants_version() -> String {
+    hex::encode(&Sha256::digest(GRANTS)[..4])
+}
+
+const HBA: &str = "\
+# Gantry's own account gets in over the Unix socket, as the roles that pg_ident.conf names.
+local all         PEERS   peer map=gantry
+local replication all     reject
+local all         all     OTHERS
+host  all         all all reject
+host  replication all all reject
+";
+
+/// Statistics of statements, where the installation has it. It must be loaded at the start, and would stop the server if
+/// it were missing.
+const STATEMENTS: &str = "create extension pg_stat_statements schema extensions";
+const STATEMENTS_CONF: &str = "\nshared_preload_libraries = 'pg_stat_statements'\n";
+
+/// The template for `host`'s engine: where it is, or will be. The name changes with everything that goes into it.
+pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
+    let recipe = PROJECT;
+    let mut hash = Sha256::new();
+    let user = Account::current()?;
+    let (hba, ident) = (hba(&recipe), ident(&recipe, &user));
+    for part in [
+        recipe.conf,
+        &hba,
+        STATEMENTS,
+        STATEMENTS_CONF,
+        &ident,
+        &home.account().name,
+    ]
+    .iter()
+    .chain(recipe.sql)
+    {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    let name = format!(
+        "{}-{}",
+        host.engine.text(),
+        hex::encode(&hash.finalize()[..4])
+    );
+    Ok(home.templates().join(name))
+}
+
+/// Makes the template unless it exists. Two processes at once are fine: one of the results is kept.
+pub(super) async fn prepare(home: &Home, host: &Host, entropy: &Entropy) -> Result<PathBuf> {
+    let target = path(home, host)?;
+    if target.exists() {
+        return Ok(target);
+    }
+    let place = make(home, host, &PROJECT, entropy).await?;
+    let installed = target.clone();
+    blocking(move || {
+        let kept = install(&place.join("data"), &installed);
+        files::remove_tree(&place)?;
+        // Another process may have been first; then there is one all the same.
+        if installed.exists() { Ok(()) } else { kept }
+    })
+    .await?;
+    Ok(target)
+}
+
+/// Moves a finished data directory to `target`, across file systems if need be. Complete or not there at all.
+fn install(data: &Path, target: &Path) -> Result<()> {
+    match files::commit(data, target) {
+        Err(ClusterError::Io { cause, .. })
+            if cause.kind() == std::io::ErrorKind::CrossesDevices =>
+        {
+            let mut beside = target.as_os_str().to_owned();
+            beside.push(format!(".{}", std::process::id()));
+            let beside = PathBuf::from(beside);
+            files::remove_tree(&beside)?;
+            files::copy_data(data, &beside, super::account::RunAs::new(0, 0))?;
+            files::sync_fs(&beside)?;
+            let committed = files::commit(&beside, target);
+            files::remove_tree(&beside)?;
+            committed
+        }
+        other => other,
+    }
+}
+
+/// Makes `<tmp>/<recipe>-<random>/data`, complete, stopped and on disk. Returns the directory above `data`.
+pub(super) async fn make(
+    home: &Home,
+    host: &Host,
+    recipe: &Recipe,
+    entropy: &Entropy,
+) -> Result<PathBuf> {
+    let place = home
+        .tmp()
+        .join(format!("{}-{}", recipe.name, entropy.letters(8)));
+    let name = place
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let server = Server::new(
+        host.clone(),
+        &name,
+        &place,
+        home.socket_dir(&name),
+        home.account().run_as(),
+        recipe.superuser,
+    );
+    let made = fill(home, host, recipe, &server, &place).await;
+    if made.is_err() {
+        // As good as it gets; what is left is garbage that the next start collects.
+        let _ = server.stop(Stop::Immediate, STOP_PATIENCE).await;
+        let _ = files::remove_tree(&place);
+    }
+    let _ = files::remove_tree(&home.socket_dir(&name));
+    made.map(|()| place)
+}
+
+async fn fill(
+    home: &Home,
+    host: &Host,
+    recipe: &Recipe,
+    server: &Server,
+    place: &Path,
+) -> Result<()> {
+    files::make_dir(place, 0o711)?;
+    initdb(home.account(), host, recipe, server).await?;
+    write_config(server, recipe, recipe.conf)?;
+    if !recipe.sql.is_empty() {
+        server.start().await?;
+        server.wait_ready(READY_PATIENCE).await?;
+        let preload = furnish(server, recipe.sql).await?;
+        server.stop(Stop::Fast, STOP_PATIENCE).await?;
+        if preload {
+            write_config(server, recipe, &format!("{}{STATEMENTS_CONF}", recipe.conf))?;
+        }
+    }
+    let data = server.data().to_owned();
+    blocking(move || {
+        clean(&data)?;
+        files::sync_fs(&data)
+    })
+    .await
+}
+
+/// Runs the recipe's SQL. Returns whether the statistics module is there to be loaded.
+async fn furnish(server: &Server, sql: &[&str]) -> Result<bool> {
+    let doing = "preparing a template";
+    let sql_error = |cause| ClusterError::Sql { doing, cause };
+    let admin = server.admin().await?;
+    for sql in sql {
+        admin.batch_execute(sql).await.map_err(sql_error)?;
+    }
+    let available = "select from pg_available_extensions where name = 'pg_stat_statements'";
+    let available = admin
+        .query_opt(available, &[])
+        .await
+        .map_err(sql_error)?
+        .is_some();
+    if available {
+        admin.batch_execute(STATEMENTS).await.map_err(sql_error)?;
+    }
+    Ok(available)
+}
+
+async fn initdb(account: &Account, host: &Host, recipe: &Recipe, server: &Server) -> Result<()> {
+    let mut last = String::new();
+    for locale in LOCALES {
+        files::remove_tree(server.data())?;
+        files::make_dir(server.data(), 0o700)?;
+        account.run_as().own(server.data())?;
+        let output = run_initdb(account, host, recipe, server.data(), locale).await?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        last = String::from(
+            complaint
+                .lines()
+                .rev()
+                .find(|line| line.contains("error:"))
+                .unwrap_or(complaint.trim()),
+        );
+    }
+    Err(ClusterError::Initdb(last))
+}
+
+async fn run_initdb(
+    account: &Account,
+    host: &Host,
+    recipe: &Recipe,
+    data: &Path,
+    locale: &str,
+) -> Result<Output> {
+    let program = host.engine.program("initdb");
+    let mut initdb = Command::new(&program);
+    initdb.args([
+        "--no-sync",
+        "--no-instructions",
+        "--encoding=UTF8",
+        "--auth=reject",
+    ]);
+    initdb
+        .arg(format!("--locale={locale}"))
+        .arg(format!("--wal-segsize={}", recipe.wal_segment_mb));
+    initdb.arg("-U").arg(recipe.superuser).arg("-D").arg(data);
+    // It runs the server through a shell, which needs a PATH on some systems.
+    initdb
+        .env_clear()
+        .env("TZ", "UTC")
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir("/")
+        .kill_on_drop(true);
+    if let Some((uid, gid)) = account.run_as().ids() {
+        initdb.uid(uid).gid(gid);
+    }
+    let run = tokio::time::timeout(INITDB_PATIENCE, initdb.output()).await;
+    run.map_err(|_| {
+        ClusterError::Initdb(format!(
+            "not finished after {} s",
+            INITDB_PATIENCE.as_secs()
+        ))
+    })?
+    .at("running", &program)
+}
+
+/// The three files that `initdb` left as commented samples.
+fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
+    let ident = ident(recipe, &Account::current()?);
+    for (name, text) in [
+        ("postgresql.conf", conf),
+        ("pg_hba.conf", &hba(recipe)),
+        ("pg_ident.conf", &ident),
+    ] {
+        let path = server.data().join(name);
+        fs::write(&path, text).at("writing", &path)?;
+        server.run_as().own(&path)?;
+    }
+    Ok(())
+}
+
+/// How a role is authenticated. A role is in one line only: a peer never by password, anybody else never by peer.
+fn hba(recipe: &Recipe) -> String {
+    HBA.replace("PEERS", &recipe.peers.join(",")).replace(
+        "OTHERS",
+        if recipe.logins {
+            "scram-sha-256"
+        } else {
+            "reject"
+        },
+    )
+}
+
+/// Who to log in as, and what else to say, to be `role` by peer authentication.
+pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
+    if role == OWNER {
+        (OWNER_LOGIN, Some(("role", OWNER)))
+    } else {
+        (role, None)
+    }
+}
+
+/// `map, operating system user, role`.
+fn ident(recipe: &Recipe, user: &Account) -> String {
+    let lines: Vec<_> = recipe
+        .peers
+        .iter()
+        .map(|role| format!("gantry \"{}\" {role}\n", user.name))
+        .collect();
+    lines.concat()
+}
+
+/// What a server that ran leaves behind and a copy should not start with.
+fn clean(data: &Path) -> Result<()> {
+    files::remove_tree(&data.join("log"))?;
+    files::remove_file(&data.join("postmaster.opts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_password_is_never_let_in_without_it() {
+        let text = hba(&PROJECT);
+        let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let peers: Vec<_> = lines.iter().filter(|line| line.contains("peer")).collect();
+        assert_eq!(
+            peers,
+            [
+                &"local all         supabase_admin,gantry_owner,supabase_read_only_user   peer map=gantry"
+            ]
+        );
+        assert!(
+            lines[1..]
+                .iter()
+                .all(|line| line.ends_with("reject") || line.ends_with("scram-sha-256")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_gantrys_account_is_mapped() {
+        let user = Account {
+            uid: 1,
+            gid: 1,
+            name: "gan-try".to_owned(),
+        };
+        assert_eq!(
+            ident(&PROJECT, &user),
+            "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" gantry_owner\ngantry \"gan-try\" supabase_read_only_user\n"
+        );
+    }
+}

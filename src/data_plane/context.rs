@@ -1,0 +1,191 @@
+//! State of the data plane: clusters, proxies, and the tasks that keep them in their desired state.
+
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::{
+    clusters::{Embedded, Location, Provisioner},
+    database_access::Doors,
+    domains::{
+        hostnames,
+        hostnames::{acme::Authority, dns::Dns},
+    },
+    metrics::DataPlaneMetrics,
+    postgres_proxy::{Published, Router},
+    projects::{
+        idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool, warm_pool::Pool,
+        watchdog::Watchdog,
+    },
+    service_proxy,
+    service_proxy::{Edge, upstreams::Upstreams},
+    temporary_access,
+};
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::ProjectRef,
+    },
+    platform::{
+        context::{ChangeListener, PlatformContext},
+        tables::{Cache, Task},
+    },
+};
+
+/// Settings of the operator for clusters, proxies and hostnames.
+#[derive(Debug, Clone)]
+pub struct DataPlaneSettings {
+    /// Where clients reach databases, if they do.
+    pub databases: Option<Published>,
+    /// Whether the control database lies in the data folder.
+    pub own_database: bool,
+    /// First of the numeric user ids of project clusters.
+    pub project_uid_base: u32,
+    /// Warm clusters to keep ready.
+    pub prepared: warm_pool::Wanted,
+    /// Time without use after which a server is stopped. None: never.
+    pub idle_pause_after: Option<Duration>,
+    /// Upstreams of services, unless the operator sets another for a project.
+    pub upstreams: Upstreams,
+    /// Options of the service proxy.
+    pub edge: service_proxy::Options,
+    /// DNS resolver.
+    pub dns: Arc<dyn Dns>,
+    /// The certificate authority of custom hostnames.
+    pub authority: Option<Authority>,
+}
+
+/// Handle to the state of the data plane. Cheap to clone.
+#[derive(Clone)]
+pub struct DataPlaneContext(Arc<DataPlaneState>);
+
+/// The parts of the data plane's state.
+pub struct DataPlaneState {
+    /// State of the platform.
+    pub platform: PlatformContext,
+    /// Settings of the operator.
+    pub data_plane_settings: DataPlaneSettings,
+    /// Driver through which the reconciler works on clusters.
+    pub provisioner: Arc<dyn Provisioner>,
+    /// The projects' clusters on this node.
+    pub clusters: Embedded,
+    /// Drives clusters to their desired state.
+    pub reconciler: Reconciler,
+    /// Keeps projects within their resources.
+    pub watchdog: Watchdog,
+    /// Times of last use of projects.
+    pub uses: Uses,
+    /// The lease by which one process acts for the data folder.
+    pub lease: Lease,
+    /// Warm clusters.
+    pub pool: Pool,
+    /// Creates and revokes temporary logins.
+    pub jit: temporary_access::Keeper,
+    /// Proxy of connections to the projects' databases.
+    pub router: Router,
+    /// Last known access rules of projects' databases.
+    pub doors: Doors,
+    /// Checks custom hostnames when they are due.
+    pub hostnames: hostnames::Keeper,
+    /// Proxy of requests to the projects' services.
+    pub edge: Edge,
+    /// Metrics.
+    pub data_plane_metrics: DataPlaneMetrics,
+    /// Data of removed projects outside the data plane.
+    removal: OnceLock<Weak<dyn ProjectRemovalHook>>,
+}
+
+/// Deletes data of a removed project that the wings above keep. May be called more than once for a
+/// project, and before any of it was kept.
+#[async_trait]
+pub trait ProjectRemovalHook: Send + Sync {
+    /// Deletes the data.
+    async fn project_removed(&self, project: &ProjectRef) -> Result<(), Error>;
+}
+
+impl Deref for DataPlaneContext {
+    type Target = DataPlaneState;
+
+    fn deref(&self) -> &DataPlaneState {
+        &self.0
+    }
+}
+
+impl Deref for DataPlaneState {
+    type Target = PlatformContext;
+
+    fn deref(&self) -> &PlatformContext {
+        &self.platform
+    }
+}
+
+impl DataPlaneContext {
+    /// The data plane of `clusters`, which the reconciler drives through `provisioner`.
+    pub fn new(
+        platform: PlatformContext,
+        settings: DataPlaneSettings,
+        clusters: Embedded,
+        provisioner: Arc<dyn Provisioner>,
+    ) -> Result<Self, Error> {
+        let location = Location::of(clusters.home().dir()).context("locating the data folder")?;
+        let lease = Lease::new(&platform.entropy, location, settings.own_database);
+        let state = Arc::new(DataPlaneState {
+            data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
+            platform,
+            data_plane_settings: settings,
+            provisioner,
+            clusters,
+            reconciler: Reconciler::default(),
+            watchdog: Watchdog::default(),
+            uses: Uses::default(),
+            lease,
+            pool: Pool::default(),
+            jit: temporary_access::Keeper::default(),
+            router: Router::default(),
+            doors: Doors::default(),
+            hostnames: hostnames::Keeper::default(),
+            edge: Edge::default(),
+            removal: OnceLock::new(),
+        });
+        let weak = Arc::downgrade(&state);
+        state.platform.add_listener(weak);
+        Ok(Self(state))
+    }
+}
+
+impl DataPlaneState {
+    /// Sets the hook that is called when a project's cluster was removed. Later calls do nothing.
+    pub fn set_removal_hook(&self, hook: Weak<dyn ProjectRemovalHook>) {
+        let _ = self.removal.set(hook);
+    }
+
+    /// Calls the removal hook.
+    pub(crate) async fn clean_up_removed(&self, project: &ProjectRef) -> Result<(), Error> {
+        match self.removal.get().and_then(Weak::upgrade) {
+            Some(hook) => hook.project_removed(project).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl ChangeListener for DataPlaneState {
+    fn invalidate(&self, cache: Cache) {
+        self.edge.invalidate(cache);
+    }
+
+    fn wake(&self, task: Task) {
+        match task {
+            Task::Reconciler => self.reconciler.heard(),
+            Task::TemporaryAccess => self.jit.wake(),
+            Task::RateLimitOverrides => {}
+        }
+    }
+
+    fn set_subscribed(&self, _: bool) {
+        self.edge.reread();
+    }
+}

@@ -1,0 +1,213 @@
+//! An `ErrorResponse` of the server as the text clients know.
+
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::ErrorResponseBody;
+
+use crate::base::error::Error;
+
+/// Characters of one field that are kept: a message may carry a whole value.
+const FIELD_CHARS_MAX: usize = 8_192;
+/// Characters of the line shown under a message; around the place if the line is longer.
+const LINE_CHARS_MAX: usize = 240;
+
+/// What the server said went wrong.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct SqlError {
+    severity: String,
+    pub(crate) code: String,
+    message: String,
+    detail: String,
+    hint: String,
+    /// 1-based, in characters of the text as sent.
+    position: Option<usize>,
+    /// The statement a function ran by itself.
+    internal_query: String,
+    context: String,
+}
+
+impl SqlError {
+    pub(crate) fn read(body: &ErrorResponseBody) -> Self {
+        let mut error = Self::default();
+        let mut fields = body.fields();
+        // A field that cannot be read ends the list; what came before it still says what happened.
+        while let Ok(Some(field)) = fields.next() {
+            let value = clip(&String::from_utf8_lossy(field.value_bytes()));
+            match field.type_() {
+                // `V` is `S` untranslated, whatever `lc_messages` says.
+                b'V' => error.severity = value,
+                b'S' if error.severity.is_empty() => error.severity = value,
+                b'C' => error.code = value,
+                b'M' => error.message = value,
+                b'D' => error.detail = value,
+                b'H' => error.hint = value,
+                b'P' => error.position = value.parse().ok(),
+                b'q' => error.internal_query = value,
+                b'W' => error.context = value,
+                _ => {}
+            }
+        }
+        error
+    }
+
+    /// The deadline of the API passed. Reads as if the server's own `statement_timeout` had.
+    pub(crate) fn overdue() -> Self {
+        Self {
+            severity: "ERROR".into(),
+            code: "57014".into(),
+            message: "canceling statement due to statement timeout".into(),
+            ..Self::default()
+        }
+    }
+
+    /// The same, if so many characters stood in front of the text as sent.
+    pub(crate) fn after(self, characters: usize) -> Self {
+        Self {
+            position: self.position.map(|position| position + characters),
+            ..self
+        }
+    }
+
+    /// One line for the log: no value of a row is in it.
+    pub(crate) fn summary(&self) -> String {
+        format!("{}: {}: {}", self.severity, self.code, self.message)
+    }
+
+    /// The text of `behaviour.md` §8, with the line of `sql` the server points at.
+    ///
+    /// The order — message, line, detail, hint, query, context — is that of the service whose text it is (postgres-meta).
+    pub(crate) fn text(&self, sql: &str) -> String {
+        let mut text = format!("{}:  {}: {}\n", self.severity, self.code, self.message);
+        if let Some(position) = self.position {
+            text.push_str(&pointer(sql, position));
+        }
+        let rest = [
+            ("DETAIL", &self.detail),
+            ("HINT", &self.hint),
+            ("QUERY", &self.internal_query),
+            ("CONTEXT", &self.context),
+        ];
+        for (label, value) in rest.into_iter().filter(|(_, value)| !value.is_empty()) {
+            text.extend([label, ":  ", value, "\n"]);
+        }
+        text
+    }
+
+    /// The customer's fault: 400 with [`SqlError::text`].
+    pub(crate) fn into_error(self, sql: &str) -> Error {
+        Error::Sql(self.text(sql))
+    }
+}
+
+/// `LINE n: <line>`, and a caret under the character at `position` (1-based). Tabs count as one space, as in psql.
+fn pointer(sql: &str, position: usize) -> String {
+    let (mut number, mut line_start) = (1, 0);
+    for (at, c) in sql.chars().enumerate().take(position.saturating_sub(1)) {
+        if c == '\n' {
+            number += 1;
+            line_start = at + 1;
+        }
+    }
+    let line = sql.lines().nth(number - 1).unwrap_or_default();
+    let length = line.chars().count();
+    let column = position.saturating_sub(1 + line_start).min(length);
+
+    let (skipped, lead) = if length > LINE_CHARS_MAX && column > LINE_CHARS_MAX / 2 {
+        (column - LINE_CHARS_MAX / 2, "...")
+    } else {
+        (0, "")
+    };
+    let shown: String = line
+        .chars()
+        .skip(skipped)
+        .take(LINE_CHARS_MAX)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let tail = if length > skipped + LINE_CHARS_MAX {
+        "..."
+    } else {
+        ""
+    };
+
+    let label = format!("LINE {number}: {lead}");
+    let caret = label.len() + column - skipped;
+    format!("{label}{shown}{tail}\n{:caret$}^\n", "")
+}
+
+fn clip(value: &str) -> String {
+    match value.char_indices().nth(FIELD_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &value[..end]),
+        None => value.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syntax_error(position: usize) -> SqlError {
+        SqlError {
+            severity: "ERROR".into(),
+            code: "42P01".into(),
+            message: "relation \"nope\" does not exist".into(),
+            position: Some(position),
+            ..SqlError::default()
+        }
+    }
+
+    #[test]
+    fn the_caret_stands_under_the_character() {
+        assert_eq!(
+            syntax_error(15).text("select * from nope"),
+            "ERROR:  42P01: relation \"nope\" does not exist\nLINE 1: select * from nope\n                      ^\n"
+        );
+        assert_eq!(
+            pointer("select 1;\n\tselect é, x", 21),
+            "LINE 2:  select é, x\n                  ^\n"
+        );
+        assert_eq!(
+            pointer("select (", 9),
+            "LINE 1: select (\n                ^\n",
+            "at end of input"
+        );
+        assert_eq!(pointer("select (\r\n", 11), "LINE 2: \n        ^\n");
+        assert_eq!(pointer("", 1), "LINE 1: \n        ^\n");
+        assert_eq!(pointer("x", usize::MAX), "LINE 1: x\n         ^\n");
+        assert_eq!(pointer("x", 0), "LINE 1: x\n        ^\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_place() {
+        let sql = format!("{}!{}", "a".repeat(1000), "b".repeat(1000));
+        let text = pointer(&sql, 1001);
+        let mut lines = text.lines();
+        let (shown, caret) = (lines.next().unwrap(), lines.next().unwrap());
+        assert!(
+            shown.starts_with("LINE 1: ...a") && shown.ends_with("b..."),
+            "{shown}"
+        );
+        assert_eq!(shown.find('!'), caret.find('^'));
+    }
+
+    #[test]
+    fn details_follow_the_line() {
+        let error = SqlError {
+            detail: "Key (id)=(1) already exists.".into(),
+            hint: "Try 2.".into(),
+            ..syntax_error(1)
+        };
+        assert!(
+            error
+                .text("x")
+                .ends_with("^\nDETAIL:  Key (id)=(1) already exists.\nHINT:  Try 2.\n")
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_position_in_any_text_has_a_pointer(sql in "(?s).{0,400}", position in 0usize..500) {
+            let text = pointer(&sql, position);
+            proptest::prop_assert!(text.starts_with("LINE ") && text.ends_with("^\n"));
+            proptest::prop_assert!(text.chars().count() < 3 * LINE_CHARS_MAX);
+        }
+    }
+}

@@ -1,0 +1,665 @@
+//! Where a text's statements begin and end, as far as needed to run them one by one, and to find those that a
+//! transaction of ours cannot hold.
+//!
+//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two. A
+//! read-only query runs inside one that is never committed, so that nothing it does can stay.
+//! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
+//! first words. It need not judge more: a text PostgreSQL cannot parse does not run at all.
+
+use std::{borrow::Cow, ops::Range};
+
+use crate::base::error::Error;
+
+/// First words of a statement that are looked at: `alter database x set tablespace`.
+const WORDS_MAX: usize = 6;
+
+/// Comments that may begin within one run of operator characters. Nobody writes two.
+const COMMENTS_IN_A_RUN_MAX: usize = 100;
+
+/// Refuses what PostgreSQL's lexer would spend minutes on, deaf to cancel and terminate: at each `/*` it reads on to the
+/// end of the operator characters, so a megabyte of `/*/*/*…` is read half a million times.
+pub(crate) fn readable(sql: &str) -> Result<(), Error> {
+    let mut comments = 0;
+    for pair in sql.as_bytes().windows(2) {
+        match pair {
+            b"/*" => comments += 1,
+            [_, byte] if !b"~!@#^&|`?+-*/%<>=".contains(byte) => comments = 0,
+            _ => {}
+        }
+        if comments > COMMENTS_IN_A_RUN_MAX {
+            return Err(Error::invalid(
+                "query",
+                format!("more than {COMMENTS_IN_A_RUN_MAX} comments begin one inside the other"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A text that can run inside a transaction of ours.
+pub(crate) struct Script<'a> {
+    sql: &'a str,
+    statements: Vec<Statement>,
+    /// A `begin … commit` around everything, as many tools write it: ours does the same.
+    around: Option<[Range<usize>; 2]>,
+}
+
+impl<'a> Script<'a> {
+    /// Reads `sql`, which is `field` of the request and the text of `what`. Any start or end of a transaction but one around everything is
+    /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
+    pub(crate) fn read(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
+        readable(sql)?;
+        let mut statements = Statements::read(sql);
+        let around = match statements.as_slice() {
+            [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => {
+                Some([first.span.clone(), last.span.clone()])
+            }
+            _ => None,
+        };
+        if around.is_some() {
+            statements.pop();
+            statements.remove(0);
+        }
+        let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
+        if let Some(found) = statements
+            .iter()
+            .find(|statement| statement.controls_transaction())
+        {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "{what} runs in one transaction, so it cannot contain {} (line {}); \
+                     leave it out, or put begin and commit around the whole text",
+                    found.words.join(" ").trim().to_ascii_uppercase(),
+                    line(found),
+                ),
+            ));
+        }
+        if let Some((name, found)) = statements
+            .iter()
+            .find_map(|statement| Some((statement.never_in_transaction()?, statement)))
+        {
+            return Err(Error::invalid(
+                field.to_owned(),
+                format!(
+                    "{what} runs in one transaction, and PostgreSQL does not run {name} (line {}) in any; \
+                     run it by itself with POST /v1/projects/{{ref}}/database/query",
+                    line(found),
+                ),
+            ));
+        }
+        Ok(Self {
+            sql,
+            statements,
+            around,
+        })
+    }
+
+    /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
+    pub(crate) fn text(&self) -> Cow<'a, str> {
+        let sql = self.sql;
+        match &self.around {
+            None => Cow::Borrowed(sql),
+            Some([first, last]) => {
+                let parts = [
+                    &sql[..first.start],
+                    &blank(&sql[first.clone()]),
+                    &sql[first.end..last.start],
+                    &blank(&sql[last.clone()]),
+                    &sql[last.end..],
+                ];
+                Cow::Owned(parts.concat())
+            }
+        }
+    }
+
+    /// Where each statement stands in the text as it was read.
+    pub(crate) fn statements(&self) -> Vec<Range<usize>> {
+        let mut whole: Vec<Range<usize>> = Vec::new();
+        for statement in &self.statements {
+            match whole.last_mut() {
+                Some(previous) if statement.inside => previous.end = statement.span.end,
+                _ => whole.push(statement.span.clone()),
+            }
+        }
+        whole
+    }
+}
+
+const BEGIN: [&[&str]; 4] = [
+    &["begin"],
+    &["begin", "work"],
+    &["begin", "transaction"],
+    &["start", "transaction"],
+];
+const COMMIT: [&[&str]; 6] = [
+    &["commit"],
+    &["commit", "work"],
+    &["commit", "transaction"],
+    &["end"],
+    &["end", "work"],
+    &["end", "transaction"],
+];
+
+fn blank(text: &str) -> String {
+    text.chars()
+        .map(|c| if c == '\n' { '\n' } else { ' ' })
+        .collect()
+}
+
+/// A statement: where it stands, and its first words in lower case. What is no word counts as an empty one.
+#[derive(Debug)]
+struct Statement {
+    span: Range<usize>,
+    words: Vec<String>,
+    tokens: usize,
+    /// Whether its last token is the word `concurrently`.
+    ends_concurrently: bool,
+    /// Part of the one before: in parentheses, or in the body of a routine.
+    inside: bool,
+}
+
+impl Statement {
+    fn is_plain(&self, forms: &[&[&str]]) -> bool {
+        self.tokens == self.words.len() && forms.iter().any(|form| self.words == *form)
+    }
+
+    fn defines_routine(&self) -> bool {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        matches!(
+            words.as_slice(),
+            ["create", "function" | "procedure", ..]
+                | ["create", "or", "replace", "function" | "procedure", ..]
+        )
+    }
+
+    /// What it is, if PostgreSQL refuses it inside a transaction whatever it is about.
+    fn never_in_transaction(&self) -> Option<&'static str> {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        Some(match words.as_slice() {
+            ["vacuum", ..] => "VACUUM",
+            ["create", "index", "concurrently", ..]
+            | ["create", "unique", "index", "concurrently", ..] => "CREATE INDEX CONCURRENTLY",
+            ["drop", "index", "concurrently", ..] => "DROP INDEX CONCURRENTLY",
+            ["reindex", _, "concurrently", ..] => "REINDEX CONCURRENTLY",
+            ["reindex", "schema" | "database" | "system", ..] => "REINDEX of more than one table",
+            ["alter", "table", ..] if self.ends_concurrently => "DETACH PARTITION CONCURRENTLY",
+            ["create", "database", ..] => "CREATE DATABASE",
+            ["drop", "database", ..] => "DROP DATABASE",
+            ["alter", "database", _, "set", "tablespace", ..] => "ALTER DATABASE SET TABLESPACE",
+            ["create", "tablespace", ..] => "CREATE TABLESPACE",
+            ["drop", "tablespace", ..] => "DROP TABLESPACE",
+            ["alter", "system", ..] => "ALTER SYSTEM",
+            ["discard", "all"] => "DISCARD ALL",
+            ["cluster"] | ["cluster", "verbose"] => "CLUSTER of every table",
+            _ => return None,
+        })
+    }
+
+    fn controls_transaction(&self) -> bool {
+        let words: Vec<_> = self.words.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            // Back to a savepoint: the transaction goes on.
+            ["rollback", "to", ..] | ["rollback", "work" | "transaction", "to", ..] => false,
+            ["begin" | "commit" | "end" | "abort" | "rollback", ..]
+            | ["start" | "prepare", "transaction", ..] => true,
+            _ => false,
+        }
+    }
+}
+
+/// Reads statement after statement.
+#[derive(Default)]
+struct Statements {
+    found: Vec<Statement>,
+    current: Option<Statement>,
+    after_begin: bool,
+    /// Inside `begin atomic … end`, the body of a routine in SQL. Its statements end in `;` like any other.
+    in_body: bool,
+    /// Open parentheses: `create rule … do (…; …)` has statements in them.
+    depth: usize,
+}
+
+impl Statements {
+    fn read(sql: &str) -> Vec<Statement> {
+        let mut reader = Self::default();
+        let mut lexer = Lexer {
+            text: sql.as_bytes(),
+            at: 0,
+        };
+        while let Some((token, span)) = lexer.next_token() {
+            match token {
+                Token::End => reader.end(span.end),
+                Token::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
+                Token::Other => {
+                    reader.word("", span.clone());
+                    match &sql[span] {
+                        "(" => reader.depth += 1,
+                        ")" => reader.depth = reader.depth.saturating_sub(1),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        reader.end(sql.len());
+        reader.found
+    }
+
+    fn word(&mut self, word: &str, span: Range<usize>) {
+        let ends_body = self.in_body && self.current.is_none() && word == "end";
+        let inside = self.in_body || self.depth > 0;
+        let statement = self.current.get_or_insert_with(|| Statement {
+            span: span.clone(),
+            words: Vec::new(),
+            tokens: 0,
+            ends_concurrently: false,
+            inside,
+        });
+        statement.tokens += 1;
+        statement.ends_concurrently = word == "concurrently";
+        statement.span.end = span.end;
+        if statement.words.len() < WORDS_MAX {
+            statement.words.push(if ends_body {
+                String::new()
+            } else {
+                word.to_owned()
+            });
+        }
+        let starts_body = self.after_begin && word == "atomic" && statement.defines_routine();
+        self.after_begin = word == "begin";
+        self.in_body = (self.in_body && !ends_body) || starts_body;
+        if starts_body {
+            self.end(span.end);
+        }
+    }
+
+    fn end(&mut self, at: usize) {
+        if let Some(mut statement) = self.current.take() {
+            statement.span.end = at;
+            self.found.push(statement);
+        }
+        self.after_begin = false;
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Token {
+    Word,
+    End,
+    Other,
+}
+
+/// Tokens of an SQL text, without white space and comments.
+struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl Lexer<'_> {
+    fn next_token(&mut self) -> Option<(Token, Range<usize>)> {
+        self.skip_blanks();
+        let start = self.at;
+        let token = match self.peek(0)? {
+            b';' => {
+                self.at += 1;
+                Token::End
+            }
+            b'\'' => {
+                self.string(false);
+                Token::Other
+            }
+            b'"' => {
+                self.at += 1;
+                self.past_quote(b'"', false);
+                Token::Other
+            }
+            b'$' => {
+                self.dollar();
+                Token::Other
+            }
+            b'e' | b'E' if self.peek(1) == Some(b'\'') => {
+                self.at += 1;
+                self.string(true);
+                Token::Other
+            }
+            byte if starts_word(byte) => {
+                self.skip_while(continues_word);
+                Token::Word
+            }
+            _ => {
+                self.at += 1;
+                Token::Other
+            }
+        };
+        Some((token, start..self.at))
+    }
+
+    fn peek(&self, ahead: usize) -> Option<u8> {
+        self.text.get(self.at + ahead).copied()
+    }
+
+    fn starts_with(&self, prefix: &[u8]) -> bool {
+        self.text[self.at..].starts_with(prefix)
+    }
+
+    fn skip_while(&mut self, belongs: fn(u8) -> bool) {
+        while self.peek(0).is_some_and(belongs) {
+            self.at += 1;
+        }
+    }
+
+    fn skip_blanks(&mut self) {
+        loop {
+            if self.starts_with(b"--") {
+                self.skip_while(|byte| !matches!(byte, b'\n' | b'\r'));
+            } else if self.starts_with(b"/*") {
+                self.comment();
+            } else if self.peek(0).is_some_and(is_space) {
+                self.at += 1;
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Comments nest.
+    fn comment(&mut self) {
+        let mut depth = 0_usize;
+        while self.at < self.text.len() {
+            if self.starts_with(b"/*") {
+                depth += 1;
+                self.at += 2;
+            } else if self.starts_with(b"*/") {
+                depth -= 1;
+                self.at += 2;
+                if depth == 0 {
+                    return;
+                }
+            } else {
+                self.at += 1;
+            }
+        }
+    }
+
+    /// A string, and those it goes on with: on a later line, without a comma, still under the rule of the first.
+    fn string(&mut self, escapes: bool) {
+        loop {
+            self.at += 1;
+            self.past_quote(b'\'', escapes);
+            let end = self.at;
+            self.continuation();
+            if self.peek(0) != Some(b'\'')
+                || !self.text[end..self.at]
+                    .iter()
+                    .any(|byte| matches!(byte, b'\n' | b'\r'))
+            {
+                self.at = end;
+                return;
+            }
+        }
+    }
+
+    /// Between the parts of a string: white space and line comments, but no block comments.
+    fn continuation(&mut self) {
+        loop {
+            if self.starts_with(b"--") {
+                self.skip_while(|byte| !matches!(byte, b'\n' | b'\r'));
+            } else if self.peek(0).is_some_and(is_space) {
+                self.at += 1;
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn past_quote(&mut self, quote: u8, escapes: bool) {
+        while let Some(byte) = self.peek(0) {
+            self.at += 1;
+            if byte == quote {
+                if self.peek(0) != Some(quote) {
+                    return;
+                }
+                self.at += 1;
+            } else if byte == b'\\' && escapes {
+                self.at += 1;
+            }
+        }
+        self.at = self.text.len();
+    }
+
+    /// `$tag$ … $tag$`; any other `$` stands for itself.
+    fn dollar(&mut self) {
+        let start = self.at;
+        self.at += 1;
+        if self.peek(0).is_some_and(starts_word) {
+            self.skip_while(|byte| continues_word(byte) && byte != b'$');
+        }
+        if self.peek(0) != Some(b'$') {
+            self.at = start + 1;
+            return;
+        }
+        self.at += 1;
+        let delimiter = &self.text[start..self.at];
+        let body = &self.text[self.at..];
+        let length = body
+            .windows(delimiter.len())
+            .position(|window| window == delimiter);
+        self.at += length.map_or(body.len(), |length| length + delimiter.len());
+    }
+}
+
+fn starts_word(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
+}
+
+fn continues_word(byte: u8) -> bool {
+    starts_word(byte) || byte.is_ascii_digit() || byte == b'$'
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
+        Script::read("a migration", "query", sql).map(|script| script.text())
+    }
+
+    fn statements(sql: &str) -> Vec<&str> {
+        Script::read("a migration", "query", sql)
+            .unwrap()
+            .statements()
+            .into_iter()
+            .map(|part| &sql[part])
+            .collect()
+    }
+
+    #[test]
+    fn a_text_falls_into_its_statements() {
+        assert_eq!(
+            statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"),
+            ["select 1;", "(select ';');", "select 2;"]
+        );
+        let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
+        assert_eq!(
+            statements(&format!("{body} select f()")),
+            [body, "select f()"]
+        );
+        let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
+        assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
+    }
+
+    #[test]
+    fn comments_in_comments_have_a_bound() {
+        let nested =
+            |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
+        for fine in [
+            nested(100, ""),
+            nested(100, "-+"),
+            nested(10_000, " "),
+            nested(10_000, "a"),
+            "/* -------- */".repeat(1000),
+        ] {
+            assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
+        }
+        for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
+            assert!(readable(&over).is_err(), "{}…", &over[..20]);
+        }
+    }
+
+    #[test]
+    fn what_no_transaction_holds_is_refused_by_name_and_line() {
+        for (sql, name, line) in [
+            ("vacuum", "VACUUM", 1),
+            ("select 1;\n VACUUM (full) t", "VACUUM", 2),
+            (
+                "create index concurrently on t (a)",
+                "CREATE INDEX CONCURRENTLY",
+                1,
+            ),
+            (
+                "create unique index concurrently i on t (a)",
+                "CREATE INDEX CONCURRENTLY",
+                1,
+            ),
+            ("drop index concurrently i", "DROP INDEX CONCURRENTLY", 1),
+            ("reindex table concurrently t", "REINDEX CONCURRENTLY", 1),
+            ("reindex (concurrently) table t", "REINDEX CONCURRENTLY", 1),
+            ("reindex database d", "REINDEX of more than one table", 1),
+            (
+                "begin; alter table a.t detach partition p concurrently; commit",
+                "DETACH PARTITION CONCURRENTLY",
+                1,
+            ),
+            ("create database d", "CREATE DATABASE", 1),
+            ("drop database if exists d", "DROP DATABASE", 1),
+            (
+                "alter database \"d\" set tablespace t",
+                "ALTER DATABASE SET TABLESPACE",
+                1,
+            ),
+            ("alter system set work_mem = 1", "ALTER SYSTEM", 1),
+            ("discard all", "DISCARD ALL", 1),
+            ("cluster verbose", "CLUSTER of every table", 1),
+        ] {
+            let message = transactional(sql).expect_err(sql).message().into_owned();
+            assert!(
+                message.contains(&format!("does not run {name} (line {line}) in any")),
+                "{sql}: {message}"
+            );
+        }
+        for sql in [
+            "create index i on t (a); drop index i; reindex table t; cluster t; cluster verbose t using i",
+            "create table concurrently_made (vacuum int); alter table t add column concurrently int default 1",
+            "alter database d set work_mem = 1; discard plans; refresh materialized view concurrently m",
+            "select 'vacuum', $$;vacuum$$ -- ;vacuum",
+        ] {
+            assert!(transactional(sql).is_ok(), "{sql}");
+        }
+    }
+
+    #[test]
+    fn texts_without_transaction_control_pass_as_they_are() {
+        for sql in [
+            "",
+            ";;",
+            "-- commit;\ncreate table a (); /* begin; /* commit; */ end; */",
+            "select 'a;commit;b', \"x\"\";commit;\", 'it''s;commit;'",
+            "select e'\\';commit;', E'a'\n'\\';commit;'",
+            "select e'a' -- note\n'\\';commit;'",
+            "do $$ begin perform 1; end; $$; do $a$ begin null; $$;commit; end $a$",
+            "create function f() returns int language plpgsql as $body$ begin return 1; end; $body$",
+            "create or replace function f() returns int begin atomic select 1; select case when true then 1 end; end; select 1",
+            "create procedure p() begin atomic end; select 1",
+            "select 1 as commit; select a.commit; create table t (\"end\" int, start int)",
+            "savepoint a; rollback to a; rollback to savepoint a; rollback work to a; release a",
+            "set transaction read only; prepare commit as select 1; select a$b$ from c; select 1 as é$$",
+            "select $1; select 1$;",
+        ] {
+            assert!(
+                matches!(transactional(sql), Ok(Cow::Borrowed(same)) if same == sql),
+                "{sql}"
+            );
+        }
+    }
+
+    #[test]
+    fn transaction_control_is_refused_by_name_and_line() {
+        for (sql, name, line) in [
+            ("commit", "COMMIT", 1),
+            ("select 1;\n/* x */ CoMMit", "COMMIT", 2),
+            ("begin; select 1", "BEGIN", 1),
+            ("select 1; end", "END", 1),
+            ("abort", "ABORT", 1),
+            ("rollback and chain", "ROLLBACK AND CHAIN", 1),
+            (
+                "start transaction read only",
+                "START TRANSACTION READ ONLY",
+                1,
+            ),
+            ("prepare transaction 'x'", "PREPARE TRANSACTION", 1),
+            (
+                "begin; commit; create table x(); begin; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "begin isolation level serializable; select 1; commit",
+                "BEGIN ISOLATION LEVEL SERIALIZABLE",
+                1,
+            ),
+            ("select 'a\\'; commit; --'", "COMMIT", 1),
+            ("select e'a' 'b\\'; commit; --'", "COMMIT", 1),
+            ("select $a$ $b$ $a$; commit", "COMMIT", 1),
+            ("select a$b$; commit; select $b$", "COMMIT", 1),
+            (
+                "create function begin() returns int language sql return 1; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "create function f() returns int begin atomic select 1 as case; end; commit",
+                "COMMIT",
+                1,
+            ),
+            (
+                "create function f() returns int begin atomic select 1; end; end",
+                "END",
+                1,
+            ),
+            ("/* /* */ commit; */ commit", "COMMIT", 1),
+        ] {
+            let message = transactional(sql).expect_err(sql).message().into_owned();
+            assert!(
+                message.contains(&format!("contain {name} (line {line})")),
+                "{sql}: {message}"
+            );
+        }
+    }
+
+    #[test]
+    fn begin_and_commit_around_everything_are_blanked_out() {
+        assert_eq!(
+            transactional("-- one\nBegin /* é */;\nselect 1;\ncommit work;\n-- end").unwrap(),
+            "-- one\n              \nselect 1;\n            \n-- end"
+        );
+        assert_eq!(
+            transactional("start transaction; end").unwrap(),
+            "                      "
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_to_its_end(sql in r"(?s)[a'e$\\/*;\n\- é\x22]{0,40}") {
+            if let Ok(text) = transactional(&sql) {
+                prop_assert_eq!(text.chars().count(), sql.chars().count());
+            }
+        }
+    }
+}

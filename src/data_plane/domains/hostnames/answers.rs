@@ -1,0 +1,145 @@
+//! Answers to authorities that look by DNS: text records in the operator's zone, each a row for as long as it stands there.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use uuid::Uuid;
+
+use crate::{
+    base::error::{Context, Error},
+    data_plane::{
+        context::DataPlaneContext,
+        domains::{
+            hostnames::dns::Told,
+            zone::{Change, Zone},
+        },
+    },
+};
+
+/// Records that are taken away in one pass, how soon it is tried again, and after which time it is given up.
+const BATCH: i64 = 16;
+const PAUSE: TimeDelta = TimeDelta::minutes(10);
+const GIVEN_UP: TimeDelta = TimeDelta::days(14);
+/// How long a name server that says nothing is waited for. Authorities ask another one, as everybody does.
+const SILENCE: TimeDelta = TimeDelta::minutes(5);
+
+/// How far a record is.
+pub(crate) enum Standing {
+    /// All name servers of the zone tell it, but for those that have been silent for long.
+    Everywhere,
+    /// Not all of them tell it yet, as far as is known.
+    OnItsWay,
+    /// It could not be written.
+    Unwritten,
+}
+
+fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
+    (
+        context.clock.now(),
+        u16::from_le_bytes(context.entropy.bytes()),
+    )
+}
+
+/// Has a record stand in the zone, for the order of a hostname.
+pub(crate) async fn stand(
+    context: &DataPlaneContext,
+    zone: &Zone,
+    id: Uuid,
+    name: &str,
+    value: &str,
+) -> Result<Standing, Error> {
+    let (doing, now) = ("writing an answer into DNS", context.clock.now());
+    let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) values ($1, $2, $3, $4, $4) \
+               on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written, created_at";
+    let rows = context
+        .db
+        .query(sql, &[&name, &value, &id, &now])
+        .await
+        .context(doing)?;
+    let (written, since) = rows
+        .first()
+        .map_or((false, now), |row| (row.get(0), row.get(1)));
+    if !written {
+        if let Err(why) = zone
+            .write(Change::Present, name, value, stamp(context))
+            .await
+        {
+            tracing::warn!(
+                name,
+                why,
+                "an answer to the authority could not be written into DNS"
+            );
+            return Ok(Standing::Unwritten);
+        }
+        context
+            .db
+            .query(
+                "update acme_answers set written = true where name = $1 and value = $2",
+                &[&name, &value],
+            )
+            .await
+            .context(doing)?;
+    }
+    match context.data_plane_settings.dns.told(name, value).await {
+        Ok(Told::ByAll) => Ok(Standing::Everywhere),
+        Ok(Told::ButBySilent(servers)) if now - since >= SILENCE => {
+            tracing::warn!(
+                name,
+                ?servers,
+                "name servers do not answer; the authority is told to look without them"
+            );
+            Ok(Standing::Everywhere)
+        }
+        Ok(Told::ButBySilent(_) | Told::NotYet) => Ok(Standing::OnItsWay),
+        Err(why) => {
+            tracing::info!(
+                name,
+                why,
+                "whether an answer is in DNS could not be found out"
+            );
+            Ok(Standing::OnItsWay)
+        }
+    }
+}
+
+/// Takes away what stands there for orders that are over, however they ended.
+pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some(zone) = context
+        .data_plane_settings
+        .authority
+        .as_ref()
+        .and_then(|authority| authority.zone.as_ref())
+    else {
+        return Ok(());
+    };
+    let (doing, now) = ("taking answers out of DNS", context.clock.now());
+    // Claimed by the time of the next attempt, as hostnames are.
+    let sql = "update acme_answers set not_before = $2 where (name, value) in (select name, value from acme_answers a where not_before <= $1 \
+               and not exists (select from acme_orders o where o.hostname_id = a.hostname_id) limit $3 for update skip locked) \
+               returning name, value, created_at";
+    for row in context
+        .db
+        .query(sql, &[&now, &(now + PAUSE), &BATCH])
+        .await
+        .context(doing)?
+    {
+        let (name, value, created_at): (&str, &str, DateTime<Utc>) =
+            (row.get(0), row.get(1), row.get(2));
+        if let Err(why) = zone
+            .write(Change::Cleanup, name, value, stamp(context))
+            .await
+        {
+            tracing::warn!(name, why, "a text record could not be taken out of DNS");
+            if now - created_at < GIVEN_UP {
+                continue;
+            }
+        }
+        context
+            .db
+            .query(
+                "delete from acme_answers where name = $1 and value = $2",
+                &[&name, &value],
+            )
+            .await
+            .context(doing)?;
+    }
+    Ok(())
+}

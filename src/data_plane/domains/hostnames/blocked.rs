@@ -1,0 +1,58 @@
+//! Names that the operator does not want to be served, whoever proves them.
+
+use serde_json::json;
+
+use super::host::ascii;
+use crate::{
+    base::{
+        clock::Clock,
+        db::Db,
+        error::{Context, Error},
+    },
+    platform::audit::Recorder,
+};
+
+/// Blocks a name and all below it, or lets them be served again. Returns the name as DNS has it, and whether anything changed. No
+/// node serves them any more soon after.
+pub async fn set(
+    db: &Db,
+    name: &str,
+    block: bool,
+    clock: &Clock,
+    audit: Recorder,
+) -> Result<(String, bool), Error> {
+    let (doing, now) = ("blocking a hostname", clock.now());
+    let name = ascii(name)
+        .ok_or_else(|| Error::invalid("name", "expected a name of DNS, such as customer.com"))?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let changed = if block {
+        let sql = "insert into blocked_hostnames (name, created_at) values ($1, $2) on conflict do nothing";
+        transaction.execute(sql, &[&name, &now]).await
+    } else {
+        transaction
+            .execute("delete from blocked_hostnames where name = $1", &[&name])
+            .await
+    };
+    let changed = changed.context(doing)? > 0;
+    let told = |blocked: bool| Some(json!({"name": name, "blocked": blocked}));
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (told(block != changed), told(block)),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok((name, changed))
+}
+
+/// All of them.
+pub async fn list(db: &Db) -> Result<Vec<String>, Error> {
+    let rows = db
+        .query("select name from blocked_hostnames order by name", &[])
+        .await
+        .context("listing blocked hostnames")?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}

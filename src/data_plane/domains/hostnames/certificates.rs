@@ -1,0 +1,282 @@
+//! Certificates of hostnames: kept sealed, and opened once for each node that serves them.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use parking_lot::Mutex;
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use rustls::{
+    RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::aws_lc_rs::sign::any_supported_type,
+    pki_types::{
+        CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime, pem::PemObject,
+    },
+    sign::CertifiedKey,
+};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+use x509_cert::{
+    der::Decode,
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
+
+use super::{Held, Host};
+use crate::{
+    base::{
+        db::Param,
+        error::{Context, Error},
+        net::tls,
+    },
+    data_plane::context::DataPlaneContext,
+    platform::tables::Table,
+};
+
+/// Certificates that are kept open. Those of names that are gone are among them.
+const OPENED_MAX: usize = 10_000;
+
+/// Certificates that are opened, by hostname, with their ends: what tells one from the next.
+pub(crate) type Opened = Mutex<HashMap<Uuid, (DateTime<Utc>, Arc<CertifiedKey>)>>;
+
+/// What the private key of a hostname is, where it is sealed.
+pub(crate) fn place(hostname: Uuid) -> String {
+    format!("hostname {hostname} certificate key")
+}
+
+/// A new private key, in PEM.
+pub(crate) fn new_key() -> Result<SecretString, Error> {
+    Ok(KeyPair::generate()
+        .context("making a certificate's key")?
+        .serialize_pem()
+        .into())
+}
+
+/// What asks for a certificate of `host` with this key.
+pub(crate) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> {
+    let doing = "asking for a certificate";
+    let mut params = CertificateParams::new(vec![host.to_owned()]).context(doing)?;
+    params.distinguished_name = DistinguishedName::new();
+    let key = KeyPair::from_pem(key.expose_secret()).context(doing)?;
+    Ok(params
+        .serialize_request(&key)
+        .context(doing)?
+        .der()
+        .to_vec())
+}
+
+/// Keeps a new certificate of an authority, which is to be asked when to renew it. Returns when that is if it does not say.
+pub(crate) async fn keep(
+    context: &DataPlaneContext,
+    id: Uuid,
+    directory: &str,
+    chain: &str,
+    key: &SecretString,
+) -> Result<DateTime<Utc>, Error> {
+    let doing = "keeping a certificate";
+    // Of no use together, they are not kept.
+    open_pair(chain, key)?;
+    let life = life(chain)?;
+    let renew_at = life.two_thirds();
+    let sealed = context
+        .settings
+        .sealing
+        .seal(&context.entropy, &place(id), key)?;
+    // Not for a hostname that is gone meanwhile.
+    let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
+               insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
+               select id, $2, $3, $4, $5, $6, $7 from (select id from held union all select id from wildcards where id = $1) s \
+               on conflict (hostname_id) do update set chain = excluded.chain, sealed_key = excluded.sealed_key, \
+               not_after = excluded.not_after, renew_at = excluded.renew_at, directory = excluded.directory, \
+               window_start = null, window_end = null, ask_at = excluded.ask_at";
+    let now = context.clock.now();
+    let params: [Param<'_>; 7] = [
+        &id,
+        &chain,
+        &sealed,
+        &life.until,
+        &renew_at,
+        &directory,
+        &now,
+    ];
+    context.db.query(sql, &params).await.context(doing)?;
+    context.table_changed(Table::HostnameCertificates);
+    Ok(renew_at)
+}
+
+/// A certificate with its key, opened once.
+pub fn open(
+    context: &DataPlaneContext,
+    hostname: Uuid,
+    chain: &str,
+    sealed: &[u8],
+    until: DateTime<Utc>,
+) -> Result<Arc<CertifiedKey>, Error> {
+    if let Some((of, key)) = context.hostnames.opened.lock().get(&hostname)
+        && *of == until
+    {
+        return Ok(key.clone());
+    }
+    let key = context.settings.sealing.open(&place(hostname), sealed)?;
+    let opened = Arc::new(open_pair(chain, &key)?);
+    let mut all = context.hostnames.opened.lock();
+    if all.len() >= OPENED_MAX {
+        all.clear();
+    }
+    all.insert(hostname, (until, opened.clone()));
+    Ok(opened)
+}
+
+/// What is known of a certificate that is kept.
+pub(crate) struct Kept {
+    /// The certificate first.
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) from: DateTime<Utc>,
+    pub(crate) until: DateTime<Utc>,
+    pub(crate) renew_at: DateTime<Utc>,
+}
+
+/// The certificate of a hostname, if it has one.
+pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Option<Kept>, Error> {
+    let doing = "reading a certificate";
+    let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
+    let rows = context.db.query(sql, &[&held.id]).await.context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let chain = read(row.get(0))?;
+    let Life { from, until } = Life::of(&first(&chain)?);
+    Ok(Some(Kept {
+        chain,
+        from,
+        until,
+        renew_at: row.get(1),
+    }))
+}
+
+impl Kept {
+    /// Who made it, and for which names.
+    pub(crate) fn issuer_and_names(&self) -> Result<(String, Vec<String>), Error> {
+        let doing = "reading a certificate";
+        let certificate = first(&self.chain)?;
+        let names = certificate
+            .tbs_certificate
+            .get::<SubjectAltName>()
+            .context(doing)?
+            .map(|(_, names)| names.0)
+            .unwrap_or_default();
+        let name = |name: GeneralName| {
+            if let GeneralName::DnsName(name) = name {
+                Some(name.to_string())
+            } else {
+                None
+            }
+        };
+        Ok((
+            certificate.tbs_certificate.issuer.to_string(),
+            names.into_iter().filter_map(name).collect(),
+        ))
+    }
+
+    /// Whether each certificate is signed by the next, and the first one was good for `host` when it began; or why not.
+    pub(crate) fn verify(&self, host: &Host) -> Result<(), String> {
+        let text = |error: &dyn fmt::Display| error.to_string();
+        let roots = anchor(&self.chain)?;
+        let [first, between @ .., _] = &self.chain[..] else {
+            return Err("there is no certificate".to_owned());
+        };
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider()).build();
+        let name = ServerName::try_from(host.as_str()).map_err(|error| text(&error))?;
+        let began =
+            UnixTime::since_unix_epoch(Duration::from_secs(self.from.timestamp().unsigned_abs()));
+        let verified = verifier.map_err(|error| text(&error))?.verify_server_cert(
+            first,
+            between,
+            &name,
+            &[],
+            began,
+        );
+        verified.map(drop).map_err(|error| text(&error))
+    }
+}
+
+/// The end of a chain, as what the rest of it is trusted by.
+pub(crate) fn anchor(chain: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
+    let [_, .., last] = chain else {
+        return Err("the certificate of the authority itself is missing".to_owned());
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add(last.clone()).map_err(|error| error.to_string())?;
+    Ok(roots)
+}
+
+fn open_pair(chain: &str, key: &SecretString) -> Result<CertifiedKey, Error> {
+    let doing = "opening a certificate";
+    let chain = read(chain)?;
+    let key = PrivateKeyDer::from_pem_slice(key.expose_secret().as_bytes()).context(doing)?;
+    CertifiedKey::from_der(chain, key, &tls::provider()).context(doing)
+}
+
+/// The certificates of a chain.
+pub(crate) fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .context("reading a certificate")
+}
+
+/// The first certificate of a chain.
+fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> {
+    let doing = "reading a certificate";
+    x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?)
+        .context(doing)
+}
+
+/// From when until when a certificate is good.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    pub(crate) from: DateTime<Utc>,
+    pub(crate) until: DateTime<Utc>,
+}
+
+impl Life {
+    pub(crate) fn length(self) -> TimeDelta {
+        self.until - self.from
+    }
+
+    fn of(certificate: &x509_cert::Certificate) -> Self {
+        let validity = certificate.tbs_certificate.validity;
+        let at = |time: x509_cert::time::Time| DateTime::<Utc>::from(time.to_system_time());
+        Self {
+            from: at(validity.not_before),
+            until: at(validity.not_after),
+        }
+    }
+}
+
+/// The life of the first certificate of a chain in PEM.
+pub(crate) fn life(chain: &str) -> Result<Life, Error> {
+    Ok(Life::of(&leaf(chain)?))
+}
+
+/// The first certificate of a chain in PEM.
+pub(crate) fn leaf(chain: &str) -> Result<x509_cert::Certificate, Error> {
+    first(&read(chain)?)
+}
+
+/// What an authority is shown that looks by TLS (RFC 8737): good for nothing else.
+pub fn answer(host: &str, key_authorization: &str) -> Result<CertifiedKey, Error> {
+    let doing = "making the answer to a challenge";
+    let key = KeyPair::generate().context(doing)?;
+    let mut params = CertificateParams::new(vec![host.to_owned()]).context(doing)?;
+    params.custom_extensions = vec![CustomExtension::new_acme_identifier(
+        &Sha256::digest(key_authorization)[..],
+    )];
+    let certificate = params.self_signed(&key).context(doing)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    // Not `from_der`, which refuses the extension because it does not know it.
+    Ok(CertifiedKey::new(
+        vec![certificate.der().clone()],
+        any_supported_type(&key).context(doing)?,
+    ))
+}

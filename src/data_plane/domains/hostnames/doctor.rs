@@ -1,0 +1,383 @@
+//! What stands between a hostname and its being served: everything looked at at once, each with what to do about it.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::{
+    Held, State, certificates,
+    certificates::Kept,
+    check::{Finding, Record, Seen, Wanted},
+    reach,
+    reach::Lines,
+    spelling::{Spelling, spelling},
+};
+use crate::{
+    base::error::Error,
+    data_plane::{context::DataPlaneContext, domains::zone::challenge_name},
+};
+
+/// What the name servers get to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a check came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Outcome {
+    /// As it should be.
+    Passed,
+    /// Something is to be done.
+    Failed,
+    /// It is on its way; nothing is to be done.
+    Waiting,
+    /// Something may be done, and need not be.
+    Optional,
+    /// Not looked at, because of another check or because it does not matter any more.
+    Skipped,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Check {
+    /// `spelling`, `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
+    pub name: &'static str,
+    /// How it is.
+    pub status: Outcome,
+    /// How it should be.
+    pub expected: String,
+    /// How it was found.
+    pub observed: String,
+    /// What to do, if anything is to be done.
+    pub next_action: Option<String>,
+}
+
+/// Looks at everything, within a bounded time.
+pub async fn examine(context: &DataPlaneContext, held: &Held) -> Result<Vec<Check>, Error> {
+    let (wanted, kept) = (
+        held.wanted(context),
+        certificates::kept(context, held).await?,
+    );
+    let looked = timeout(
+        PATIENCE,
+        context
+            .data_plane_settings
+            .dns
+            .look(&held.host, &wanted.proof_name),
+    )
+    .await;
+    let seen = looked.unwrap_or_else(|_| Err("the name servers take too long".to_owned()));
+    let leads_here = seen.as_ref().is_ok_and(|seen| wanted.alias_fits(seen));
+    let mut checks: Vec<Check> = match &seen {
+        Ok(seen) => wanted
+            .findings(seen)
+            .into_iter()
+            .map(|finding| record(held, &wanted, finding))
+            .collect(),
+        Err(why) => wanted
+            .findings(&Seen::default())
+            .iter()
+            .map(|finding| unasked(&wanted, finding, why))
+            .collect(),
+    };
+    if let Some(spelling) = spelling(&held.host) {
+        checks.insert(0, spelled(spelling));
+    }
+    if let Some(place) = held.delegate(context) {
+        checks.push(delegation(context, held, &place).await);
+    }
+    checks.extend(reachability(context, held, &wanted, kept.as_ref(), leads_here).await);
+    checks.extend(certificate(context, held, kept.as_ref())?);
+    Ok(checks)
+}
+
+/// The name of a record's check, and how the record is written that is expected.
+fn written(wanted: &Wanted, record: Record, expected: &str) -> (&'static str, String) {
+    match record {
+        Record::Cname => ("cname", format!("CNAME {expected}")),
+        Record::Txt => ("txt", format!("TXT {expected} at {}", wanted.proof_name)),
+        Record::Caa => (
+            "caa",
+            format!("no CAA record, or one with issue \"{expected}\""),
+        ),
+    }
+}
+
+fn record(held: &Held, wanted: &Wanted, finding: Finding) -> Check {
+    let (name, expected) = written(wanted, finding.record, &finding.expected);
+    let host = &held.host;
+    let (status, next_action) = match finding.record {
+        _ if finding.fits => (Outcome::Passed, None),
+        // It was needed once.
+        Record::Txt if held.state != State::Initiated => (Outcome::Skipped, None),
+        Record::Cname => {
+            let action = format!(
+                "Where the DNS of {host} is kept, make it a CNAME of {} and remove its other records.",
+                finding.expected
+            );
+            (Outcome::Failed, Some(action))
+        }
+        Record::Txt => {
+            let action = format!(
+                "Where the DNS of {host} is kept, add a TXT record {} with the text {}.",
+                wanted.proof_name, finding.expected
+            );
+            (Outcome::Failed, Some(action))
+        }
+        Record::Caa => {
+            let action = format!(
+                "Add a CAA record 0 issue \"{}\" for {host}, or remove those that name only others.",
+                finding.expected
+            );
+            (Outcome::Failed, Some(action))
+        }
+    };
+    Check {
+        name,
+        status,
+        expected,
+        observed: finding.observed,
+        next_action,
+    }
+}
+
+/// A check of a record that nobody told anything about.
+fn unasked(wanted: &Wanted, finding: &Finding, why: &str) -> Check {
+    let (name, expected) = written(wanted, finding.record, &finding.expected);
+    let next_action = Some(
+        "See to it that the name servers of the domain answer to everybody, then check again."
+            .to_owned(),
+    );
+    Check {
+        name,
+        status: Outcome::Failed,
+        expected,
+        observed: format!("DNS could not be asked: {why}"),
+        next_action,
+    }
+}
+
+/// How a name of other letters is read. Who gives it to others should know what they may take it for.
+fn spelled(Spelling { unicode, doubts }: Spelling) -> Check {
+    let action = format!(
+        "Look twice whether this is the name that was meant: {}.",
+        doubts.join("; ")
+    );
+    let (status, next_action) = if doubts.is_empty() {
+        (Outcome::Passed, None)
+    } else {
+        (Outcome::Optional, Some(action))
+    };
+    Check {
+        name: "spelling",
+        status,
+        expected: "letters that cannot be taken for others".to_owned(),
+        observed: unicode,
+        next_action,
+    }
+}
+
+/// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.
+async fn delegation(context: &DataPlaneContext, held: &Held, place: &str) -> Check {
+    let name = challenge_name(held.host.as_str());
+    let said = timeout(PATIENCE, context.data_plane_settings.dns.alias(&name)).await;
+    let (fits, observed) =
+        match said.unwrap_or_else(|_| Err("the name servers take too long".to_owned())) {
+            Ok(Some(alias)) => (alias == place, alias),
+            Ok(None) => (false, "no CNAME record".to_owned()),
+            Err(why) => (false, format!("DNS could not be asked: {why}")),
+        };
+    let action = format!(
+        "Only where something else answers on port 80 and 443 of {}, such as a proxy: make {name} a CNAME of {place}, \
+         and the authority looks there instead.",
+        held.host
+    );
+    let (status, next_action) = if fits {
+        (Outcome::Passed, None)
+    } else {
+        (Outcome::Optional, Some(action))
+    };
+    Check {
+        name: "delegation",
+        status,
+        expected: format!("CNAME {place} at {name}"),
+        observed,
+        next_action,
+    }
+}
+
+async fn reachability(
+    context: &DataPlaneContext,
+    held: &Held,
+    wanted: &Wanted,
+    kept: Option<&Kept>,
+    leads_here: bool,
+) -> [Check; 2] {
+    let (http, https) = (
+        "this server answers on port 80",
+        "this server answers on port 443, with the certificate",
+    );
+    let check = |name, status, expected: &str, observed, next_action| Check {
+        name,
+        status,
+        expected: expected.to_owned(),
+        observed,
+        next_action,
+    };
+    if !leads_here {
+        let skipped = |name, expected| {
+            check(
+                name,
+                Outcome::Skipped,
+                expected,
+                "not asked: the hostname does not lead here".to_owned(),
+                Some("See to cname first.".to_owned()),
+            )
+        };
+        return [skipped("http", http), skipped("https", https)];
+    }
+    let reached = match reach::reach(
+        context,
+        &held.host,
+        &wanted.alias,
+        kept.map(|kept| &kept.chain[..]),
+    )
+    .await
+    {
+        Ok(reached) => reached,
+        Err(why) => {
+            let action =
+                "The operator of this server has to give the projects' domain addresses in DNS."
+                    .to_owned();
+            let failed = |name, expected| {
+                check(
+                    name,
+                    Outcome::Failed,
+                    expected,
+                    why.clone(),
+                    Some(action.clone()),
+                )
+            };
+            return [failed("http", http), failed("https", https)];
+        }
+    };
+    let told = |name, expected, Lines { text, fits }, waits: bool, option| {
+        let action = format!(
+            "The operator of this server has to see to it that it is reached there: {option}."
+        );
+        let status = match (fits, waits) {
+            (true, false) => Outcome::Passed,
+            (true, true) => Outcome::Waiting,
+            (false, _) => Outcome::Failed,
+        };
+        check(name, status, expected, text, (!fits).then_some(action))
+    };
+    [
+        told(
+            "http",
+            http,
+            reached.http,
+            false,
+            "--edge-http-listen, and whatever stands before it",
+        ),
+        told(
+            "https",
+            https,
+            reached.https,
+            kept.is_none(),
+            "--edge-https-listen, and whatever stands before it",
+        ),
+    ]
+}
+
+fn certificate(
+    context: &DataPlaneContext,
+    held: &Held,
+    kept: Option<&Kept>,
+) -> Result<[Check; 2], Error> {
+    let now = context.clock.now();
+    let expected = (
+        format!("a certificate for {}", held.host),
+        "each certificate is signed by the next",
+    );
+    let check = |name, status, expected: &str, observed, next_action| Check {
+        name,
+        status,
+        expected: expected.to_owned(),
+        observed,
+        next_action,
+    };
+    let Some(kept) = kept else {
+        let (status, observed, action) = match (&held.refusal, held.state) {
+            (Some(why), State::Initiated) => {
+                let action = "Correct what the authority found. It is asked again by itself once the records are right.";
+                (Outcome::Failed, why.clone(), Some(action.to_owned()))
+            }
+            (Some(why), _) => (Outcome::Failed, why.clone(), None),
+            (None, State::Initiated) => (
+                Outcome::Waiting,
+                "it is ordered once the records are right".to_owned(),
+                None,
+            ),
+            (None, _) => (Outcome::Waiting, "it is being ordered".to_owned(), None),
+        };
+        let skipped = check(
+            "chain",
+            Outcome::Skipped,
+            expected.1,
+            "there is no certificate yet".to_owned(),
+            None,
+        );
+        return Ok([
+            check("certificate", status, &expected.0, observed, action),
+            skipped,
+        ]);
+    };
+    let (issuer, names) = kept.issuer_and_names()?;
+    let day = |at: chrono::DateTime<chrono::Utc>| at.format("%Y-%m-%d");
+    let observed = format!(
+        "for {}, by {issuer}, until {}, renewed from {}",
+        names.join(", "),
+        day(kept.until),
+        day(kept.renew_at)
+    );
+    let (status, action) =
+        if now >= kept.until || !names.iter().any(|name| name == held.host.as_str()) {
+            (
+                Outcome::Failed,
+                Some(held.refusal.clone().unwrap_or_else(|| {
+                    "It is renewed by itself once the records are right.".to_owned()
+                })),
+            )
+        } else if let Some(why) = &held.refusal {
+            // It is good still; the next one is in danger.
+            (
+                Outcome::Failed,
+                Some(format!(
+                    "Correct what the authority found when it was asked for the next one: {why}"
+                )),
+            )
+        } else {
+            (Outcome::Passed, None)
+        };
+    let chain = match kept.verify(&held.host) {
+        Ok(()) => check(
+            "chain",
+            Outcome::Passed,
+            expected.1,
+            format!("{} certificates, and they fit", kept.chain.len()),
+            None,
+        ),
+        Err(why) => {
+            let action = "Delete the hostname and ask for it again; if that does not help, the authority is at fault.".to_owned();
+            check("chain", Outcome::Failed, expected.1, why, Some(action))
+        }
+    };
+    Ok([
+        check("certificate", status, &expected.0, observed, action),
+        chain,
+    ])
+}

@@ -1,0 +1,170 @@
+//! Names that can be somebody's own hostname: parsed once, as DNS has them.
+
+use std::{fmt, net::IpAddr};
+
+use smol_str::SmolStr;
+
+/// Longest name of DNS, without its last dot.
+const BYTES_MAX: usize = 253;
+/// Top-level names under which nobody has a name that others can reach, or can prove to be theirs.
+const RESERVED: [&str; 6] = ["arpa", "example", "invalid", "local", "localhost", "onion"];
+/// The same of other names: they are for documents.
+const FOR_DOCUMENTS: [&str; 3] = ["example.com", "example.net", "example.org"];
+
+/// A name as DNS has it: lower case, A-labels, no dot at the end.
+pub(crate) fn ascii(text: &str) -> Option<String> {
+    let name = idna::domain_to_ascii_strict(text.strip_suffix('.').unwrap_or(text)).ok()?;
+    (!name.is_empty() && name.len() <= BYTES_MAX).then_some(name)
+}
+
+/// A hostname: lower case, A-labels, below a name that can be registered.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Host(SmolStr);
+
+/// Why a text is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// Not a name.
+    #[error("expected a hostname such as api.customer.com, without scheme, port or path")]
+    Malformed,
+    /// An address.
+    #[error("expected a hostname, not an address")]
+    Address,
+    /// Nobody has it.
+    #[error("this name is reserved")]
+    Reserved,
+    /// Below the projects' domain.
+    #[error("names below this server's own domain are vanity subdomains")]
+    Ours,
+    /// A CNAME record cannot stand there.
+    #[error("expected a subdomain: a CNAME record cannot stand at the top of a domain")]
+    Apex,
+}
+
+impl Host {
+    /// Reads a name as a person types it. `ours` is the projects' domain.
+    pub fn parse(text: &str, ours: &str) -> Result<Self, Unfit> {
+        let text = text.strip_suffix('.').unwrap_or(text);
+        if text.parse::<IpAddr>().is_ok() {
+            return Err(Unfit::Address);
+        }
+        let name = idna::domain_to_ascii_strict(text).map_err(|_| Unfit::Malformed)?;
+        let last = name.rsplit('.').next().unwrap_or_default();
+        // What some programs take for an address, however it is spelled.
+        if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(if last.is_empty() {
+                Unfit::Malformed
+            } else {
+                Unfit::Address
+            });
+        }
+        if name.len() > BYTES_MAX || !name.contains('.') {
+            return Err(Unfit::Malformed);
+        }
+        let below = |domain: &str| {
+            name.strip_suffix(domain)
+                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        if below(&ours.to_ascii_lowercase()) {
+            return Err(Unfit::Ours);
+        }
+        if RESERVED.contains(&last) || FOR_DOCUMENTS.iter().any(|domain| below(domain)) {
+            return Err(Unfit::Reserved);
+        }
+        match psl::domain_str(&name) {
+            Some(registrable) if registrable.len() < name.len() => Ok(Self(name.into())),
+            _ => Err(Unfit::Apex),
+        }
+    }
+
+    /// One that was parsed before.
+    pub(crate) fn trusted(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// The name in DNS.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A name, and those above it down to the last but one label.
+pub(crate) fn and_above(name: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(name);
+    std::iter::from_fn(move || {
+        let name = rest.take().filter(|name| name.contains('.'))?;
+        rest = name.split_once('.').map(|(_, above)| above);
+        Some(name)
+    })
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<String, Unfit> {
+        Host::parse(text, "Projects.test").map(|host| host.to_string())
+    }
+
+    #[test]
+    fn a_hostname_is_one_name_however_it_is_typed() {
+        for (text, name) in [
+            ("api.customer.test", "api.customer.test"),
+            ("API.Customer.Test.", "api.customer.test"),
+            ("ａｐｉ.customer.com", "api.customer.com"),
+            ("bücher.customer.de", "xn--bcher-kva.customer.de"),
+            ("a.b.co.uk", "a.b.co.uk"),
+        ] {
+            assert_eq!(parse(text).as_deref(), Ok(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_own_or_point_here_is_refused() {
+        let long = format!("{}.customer.com", "a.".repeat(125));
+        for (text, why) in [
+            ("", Unfit::Malformed),
+            ("customer", Unfit::Malformed),
+            ("https://api.customer.com", Unfit::Malformed),
+            ("api.customer.com:443", Unfit::Malformed),
+            ("api.customer.com/x", Unfit::Malformed),
+            ("*.customer.com", Unfit::Malformed),
+            ("_x.customer.com", Unfit::Malformed),
+            ("-a.customer.com", Unfit::Malformed),
+            ("a..customer.com", Unfit::Malformed),
+            ("a b.customer.com", Unfit::Malformed),
+            (long.as_str(), Unfit::Malformed),
+            ("127.0.0.1", Unfit::Address),
+            ("::1", Unfit::Address),
+            ("127.1", Unfit::Address),
+            ("0x7f.1", Unfit::Address),
+            ("1.0x7f", Unfit::Address),
+            ("api.localhost", Unfit::Reserved),
+            ("printer.local", Unfit::Reserved),
+            ("1.0.0.127.in-addr.arpa", Unfit::Reserved),
+            ("api.example.com", Unfit::Reserved),
+            ("projects.test", Unfit::Ours),
+            ("shop.PROJECTS.test", Unfit::Ours),
+            ("customer.com", Unfit::Apex),
+            ("customer.co.uk", Unfit::Apex),
+            ("co.uk", Unfit::Apex),
+        ] {
+            assert_eq!(parse(text), Err(why), "{text}");
+        }
+        assert!(parse("shop.otherprojects.test").is_ok());
+    }
+
+    #[test]
+    fn names_above_end_before_the_top() {
+        assert_eq!(
+            and_above("a.b.co.uk").collect::<Vec<_>>(),
+            ["a.b.co.uk", "b.co.uk", "co.uk"]
+        );
+    }
+}

@@ -1,0 +1,239 @@
+//! Whether clients and authorities get from a hostname to the edge.
+//!
+//! Only what the operator's own domain leads to is connected to, never what a customer's name does: a name that leads here is an
+//! alias of the project's, so these are its addresses too. Where it leads elsewhere there is nothing to be asked.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, ServerName},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use super::{Host, certificates};
+use crate::{
+    base::{net::tls, sealing::SealingKey},
+    data_plane::context::DataPlaneContext,
+};
+
+/// Where an authority looks whether a name leads here (RFC 8555, 8.3).
+pub const CHALLENGES: &str = "/.well-known/acme-challenge/";
+/// What finding the addresses gets, and each of them to answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Addresses that are asked.
+const ADDRESSES_MAX: usize = 4;
+/// As much of an answer as is read.
+const ANSWER_BYTES_MAX: u64 = 8 * 1024;
+
+/// What the edge is asked to find out whether it is ours, and what it says: known to nobody without the sealing key.
+pub fn probe(key: &SealingKey, host: &str) -> (String, String) {
+    (
+        key.mark(&format!("probe of {host}")),
+        key.mark(&format!("answer to a probe of {host}")),
+    )
+}
+
+/// What answered at the addresses of a name: for each port a line for each address, and whether all of them are as they should be.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) http: Lines,
+    pub(crate) https: Lines,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pub(crate) text: String,
+    pub(crate) fits: bool,
+}
+
+impl Lines {
+    fn new(addresses: &[IpAddr], said: Vec<Result<String, String>>) -> Self {
+        let fits = said.iter().all(Result::is_ok);
+        let line = |(address, said): (&IpAddr, Result<String, String>)| {
+            format!("{address} {}", said.unwrap_or_else(|why| why))
+        };
+        Self {
+            text: addresses
+                .iter()
+                .zip(said)
+                .map(line)
+                .collect::<Vec<_>>()
+                .join("; "),
+            fits,
+        }
+    }
+}
+
+/// Asks at every address of `alias`, a name of ours, for `host`. `chain` is the certificate that is to be shown there, if there is one.
+pub(crate) async fn reach(
+    context: &DataPlaneContext,
+    host: &Host,
+    alias: &str,
+    chain: Option<&[CertificateDer<'static>]>,
+) -> Result<Reached, String> {
+    let found = timeout(PATIENCE, context.data_plane_settings.dns.addresses(alias)).await;
+    let mut addresses = found.unwrap_or_else(|_| {
+        Err(format!(
+            "asking for the addresses of {alias} takes too long"
+        ))
+    })?;
+    addresses.truncate(ADDRESSES_MAX);
+    if addresses.is_empty() {
+        return Err(format!("{alias} has no address"));
+    }
+    let ports = context.data_plane_settings.edge.ports;
+    let http = join_all(
+        addresses
+            .iter()
+            .map(|ip| within(*ip, http(context, host, SocketAddr::new(*ip, ports.http)))),
+    );
+    let https = join_all(
+        addresses
+            .iter()
+            .map(|ip| within(*ip, https(host, chain, SocketAddr::new(*ip, ports.https)))),
+    );
+    let (http, https) = tokio::join!(http, https);
+    Ok(Reached {
+        http: Lines::new(&addresses, http),
+        https: Lines::new(&addresses, https),
+    })
+}
+
+async fn within(
+    ip: IpAddr,
+    asking: impl Future<Output = Result<String, String>>,
+) -> Result<String, String> {
+    if !is_somewhere(ip) {
+        return Err("is no address of a server".to_owned());
+    }
+    timeout(PATIENCE, asking)
+        .await
+        .unwrap_or_else(|_| Err("does not answer in time".to_owned()))
+}
+
+/// Whether an address can be one server's. Those of a network's own services are not.
+fn is_somewhere(ip: IpAddr) -> bool {
+    let link_local = match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !(link_local || ip.is_unspecified() || ip.is_multicast())
+}
+
+async fn connect(address: SocketAddr) -> Result<TcpStream, String> {
+    TcpStream::connect(address)
+        .await
+        .map_err(|error| format!("cannot be connected to at port {}: {error}", address.port()))
+}
+
+async fn http(
+    context: &DataPlaneContext,
+    host: &Host,
+    address: SocketAddr,
+) -> Result<String, String> {
+    let (token, answer) = probe(&context.settings.sealing, host.as_str());
+    let mut stream = connect(address).await?;
+    let request =
+        format!("GET {CHALLENGES}{token} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    let mut said = Vec::new();
+    let asked = async {
+        stream.write_all(request.as_bytes()).await?;
+        stream.take(ANSWER_BYTES_MAX).read_to_end(&mut said).await
+    };
+    // However it hangs up: what it said counts.
+    let _ = asked.await;
+    if String::from_utf8_lossy(&said).contains(&answer) {
+        Ok(format!("answers as this server at port {}", address.port()))
+    } else {
+        Err(format!(
+            "answers at port {}, and not as this server",
+            address.port()
+        ))
+    }
+}
+
+async fn https(
+    host: &Host,
+    chain: Option<&[CertificateDer<'static>]>,
+    address: SocketAddr,
+) -> Result<String, String> {
+    let (stream, port) = (connect(address).await?, address.port());
+    let Some(chain) = chain else {
+        return Ok(format!("can be connected to at port {port}"));
+    };
+    let roots = certificates::anchor(chain)?;
+    let config =
+        ClientConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
+    let config = config
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_string()).map_err(|error| error.to_string())?;
+    let connected = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await;
+    let stream = connected
+        .map_err(|error| format!("does not show the certificate at port {port}: {error}"))?;
+    let shown = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(<[_]>::first);
+    if shown == chain.first() {
+        Ok(format!("shows the certificate at port {port}"))
+    } else {
+        Err(format!(
+            "shows another certificate for the hostname at port {port}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_a_server_is_connected_to() {
+        for (ip, expected) in [
+            ("192.0.2.1", true),
+            ("127.0.0.1", true),
+            ("2001:db8::1", true),
+            ("169.254.169.254", false),
+            ("::ffff:169.254.169.254", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+        ] {
+            assert_eq!(is_somewhere(ip.parse().unwrap()), expected, "{ip}");
+        }
+    }
+
+    #[test]
+    fn nobody_else_knows_what_is_asked_and_answered() {
+        let key = |byte| SealingKey::new(&[byte; 32]).unwrap();
+        let (token, answer) = probe(&key(1), "a.test");
+        assert_eq!(
+            probe(&key(1), "a.test"),
+            (token.clone(), answer.clone()),
+            "every node says the same"
+        );
+        assert!(
+            token != answer
+                && probe(&key(1), "b.test").0 != token
+                && probe(&key(2), "a.test").1 != answer
+        );
+    }
+}

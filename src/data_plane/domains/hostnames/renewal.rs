@@ -1,0 +1,331 @@
+//! When certificates are renewed: at a moment in the window that their authority suggests (RFC 9773), else after two thirds of their life.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use instant_acme::{CertificateIdentifier, Error as AcmeError};
+use rustls::pki_types::Der;
+use tokio::time::timeout;
+use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
+
+use super::{acme, acme::Authority, certificates, certificates::Life};
+use crate::{
+    base::{
+        clock::Entropy,
+        db::Param,
+        error::{Context, Error},
+    },
+    data_plane::context::DataPlaneContext,
+};
+
+/// What an authority gets to say when a certificate is to be renewed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is asked: what `Retry-After` says, between these.
+const ASKED: (TimeDelta, TimeDelta) = (TimeDelta::hours(1), TimeDelta::days(1));
+/// When it is asked again that said nothing of use (RFC 9773, 4.3.3).
+const SILENT: TimeDelta = TimeDelta::hours(6);
+/// A certificate is not renewed for a window alone before it is so old: an authority whose windows are always over costs one order a day.
+const REST: TimeDelta = TimeDelta::days(1);
+
+/// From when until when an authority wants a certificate to be renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) start: DateTime<Utc>,
+    pub(crate) end: DateTime<Utc>,
+}
+
+/// When a certificate is renewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Renewal {
+    pub(crate) at: DateTime<Utc>,
+    /// When the authority is asked again.
+    pub(crate) ask_at: Option<DateTime<Utc>>,
+}
+
+impl Window {
+    /// A moment in it, by 64 random bits, before the last tenth of the certificate's life. None: the window is of no use.
+    fn moment(self, life: Life, random: u64) -> Option<DateTime<Utc>> {
+        let last = life.from + life.length() * 9 / 10;
+        if self.end <= self.start || self.start >= last {
+            return None;
+        }
+        let millis = (self.end.min(last) - self.start).num_milliseconds();
+        let part = i64::try_from((u128::from(random) * u128::try_from(millis).ok()?) >> 64).ok()?;
+        Some(
+            (self.start + TimeDelta::milliseconds(part))
+                .max(life.from + REST.min(life.length() / 3)),
+        )
+    }
+}
+
+impl Life {
+    /// When a certificate is renewed of which nobody says when.
+    pub(crate) fn two_thirds(self) -> DateTime<Utc> {
+        self.from + self.length() * 2 / 3
+    }
+}
+
+/// How an authority calls a certificate (RFC 9773, 4.1). None: it has no key identifier of its authority.
+pub(crate) fn identifier(chain: &str) -> Result<Option<CertificateIdentifier<'static>>, Error> {
+    let doing = "reading a certificate";
+    let certificate = certificates::leaf(chain)?.tbs_certificate;
+    let Some((_, by)) = certificate.get::<AuthorityKeyIdentifier>().context(doing)? else {
+        return Ok(None);
+    };
+    let serial = certificate.serial_number.to_der().context(doing)?;
+    let key = by
+        .key_identifier
+        .as_ref()
+        .map(x509_cert::der::asn1::OctetString::as_bytes);
+    // Without its tag and length, which are one byte each: it has twenty bytes at most.
+    Ok(key.zip(serial.get(2..)).map(|(key, serial)| {
+        CertificateIdentifier::new(Der::from_slice(key), Der::from_slice(serial)).into_owned()
+    }))
+}
+
+/// What is kept of a certificate's renewal.
+struct Row {
+    chain: String,
+    at: DateTime<Utc>,
+    directory: Option<String>,
+    window: Option<Window>,
+    ask_at: Option<DateTime<Utc>>,
+}
+
+async fn row(context: &DataPlaneContext, id: uuid::Uuid) -> Result<Option<Row>, Error> {
+    let sql = "select chain, renew_at, directory, window_start, window_end, ask_at from hostname_certificates where hostname_id = $1";
+    let rows = context
+        .db
+        .query(sql, &[&id])
+        .await
+        .context("reading a certificate")?;
+    Ok(rows.first().map(|row| Row {
+        chain: row.get(0),
+        at: row.get(1),
+        directory: row.get(2),
+        window: row
+            .get::<_, Option<_>>(3)
+            .zip(row.get(4))
+            .map(|(start, end)| Window { start, end }),
+        ask_at: row.get(5),
+    }))
+}
+
+/// The certificate that an order would replace, as the authority calls it: one of its own, of which it has said when it is to be renewed.
+pub(crate) async fn replaced(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    id: uuid::Uuid,
+) -> Result<Option<CertificateIdentifier<'static>>, Error> {
+    match row(context, id).await? {
+        Some(row)
+            if row.window.is_some() && row.directory.as_ref() == Some(&authority.directory) =>
+        {
+            identifier(&row.chain)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// When the certificate of a hostname is renewed, after the authority was asked if it is time to. None: it has none.
+pub(crate) async fn settle(
+    context: &DataPlaneContext,
+    id: uuid::Uuid,
+) -> Result<Option<Renewal>, Error> {
+    let Some(row) = row(context, id).await? else {
+        return Ok(None);
+    };
+    let (now, kept) = (
+        context.clock.now(),
+        Renewal {
+            at: row.at,
+            ask_at: row.ask_at,
+        },
+    );
+    let life = certificates::life(&row.chain)?;
+    let Some(authority) = context
+        .data_plane_settings
+        .authority
+        .as_ref()
+        .filter(|authority| row.directory.as_ref() == Some(&authority.directory))
+    else {
+        return Ok(Some(Renewal {
+            ask_at: None,
+            ..kept
+        }));
+    };
+    if now >= life.until {
+        return Ok(Some(Renewal {
+            ask_at: None,
+            ..kept
+        }));
+    }
+    if row.ask_at.is_none_or(|at| at > now) {
+        return Ok(Some(kept));
+    }
+    let (at, window, again) = match ask(context, authority, &row.chain).await? {
+        Ok((window, again)) if row.window == Some(window) => (row.at, row.window, again),
+        Ok((window, again)) => {
+            let moment = chosen(window, life, &context.entropy);
+            (
+                moment.unwrap_or_else(|| life.two_thirds()),
+                moment.map(|_| window),
+                again,
+            )
+        }
+        // What was chosen before stands.
+        Err(why) => {
+            tracing::info!(
+                why,
+                "the authority does not say when a certificate is to be renewed"
+            );
+            (row.at, row.window, SILENT)
+        }
+    };
+    let ask_at = now + again;
+    let sql = "update hostname_certificates set renew_at = $2, window_start = $3, window_end = $4, ask_at = $5 \
+               where hostname_id = $1 and chain = $6";
+    let (start, end) = (
+        window.map(|window| window.start),
+        window.map(|window| window.end),
+    );
+    let params: [Param<'_>; 6] = [&id, &at, &start, &end, &ask_at, &row.chain];
+    context
+        .db
+        .query(sql, &params)
+        .await
+        .context("writing when a certificate is renewed")?;
+    Ok(Some(Renewal {
+        at,
+        ask_at: Some(ask_at),
+    }))
+}
+
+fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>> {
+    let moment = window.moment(life, u64::from_le_bytes(entropy.bytes()));
+    if moment.is_none() {
+        tracing::info!(start = %window.start, end = %window.end, until = %life.until, "the authority suggests no time to renew a certificate");
+    }
+    moment
+}
+
+/// What the authority suggests, and when it is to be asked again; or why it said nothing.
+async fn ask(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    chain: &str,
+) -> Result<Result<(Window, TimeDelta), String>, Error> {
+    let Some(identifier) = identifier(chain)? else {
+        return Ok(Err(
+            "the certificate does not say whose key made it".to_owned()
+        ));
+    };
+    let asked = async {
+        let Some(account) = acme::known_account(context, authority).await? else {
+            return Ok(Err("there is no account".to_owned()));
+        };
+        let said = account.renewal_info(&identifier).await?;
+        Ok::<_, acme::Failure>(Ok(said))
+    };
+    let said = match timeout(PATIENCE, Box::pin(asked)).await {
+        Err(_) => Err("it takes its time".to_owned()),
+        Ok(Err(acme::Failure::Ours(error))) => return Err(error),
+        Ok(Err(other)) => Err(other.to_string()),
+        Ok(Ok(said)) => said,
+    };
+    Ok(said.and_then(|(said, again)| {
+        let at = |seconds| DateTime::from_timestamp(seconds, 0).ok_or("it names no time");
+        let window = Window {
+            start: at(said.suggested_window.start.unix_timestamp())?,
+            end: at(said.suggested_window.end.unix_timestamp())?,
+        };
+        Ok((
+            window,
+            TimeDelta::from_std(again)
+                .unwrap_or(ASKED.1)
+                .clamp(ASKED.0, ASKED.1),
+        ))
+    }))
+}
+
+/// Whether an order was refused for what it says it replaces, and may be accepted without.
+pub(crate) fn is_about_replacing(error: &AcmeError) -> bool {
+    match error {
+        AcmeError::Unsupported(_) => true,
+        AcmeError::Api(problem) => problem
+            .r#type
+            .as_deref()
+            .is_some_and(|kind| kind.ends_with(":alreadyReplaced") || kind.ends_with(":malformed")),
+        // It took the order and did not say what it replaces, which the client takes for a fault.
+        AcmeError::Other(error) => error.to_string().starts_with("replaces field"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn day(day: i64) -> DateTime<Utc> {
+        DateTime::UNIX_EPOCH + TimeDelta::days(day)
+    }
+
+    fn moment(start: i64, end: i64, random: u64) -> Option<DateTime<Utc>> {
+        Window {
+            start: day(start),
+            end: day(end),
+        }
+        .moment(
+            Life {
+                from: day(0),
+                until: day(90),
+            },
+            random,
+        )
+    }
+
+    #[test]
+    fn a_moment_in_the_window_is_chosen_at_random() {
+        assert_eq!(moment(40, 60, 0), Some(day(40)));
+        assert_eq!(moment(40, 60, 1 << 63), Some(day(50)));
+        let last = moment(40, 60, u64::MAX).unwrap();
+        assert!(
+            last < day(60) && last > day(60) - TimeDelta::seconds(1),
+            "{last}"
+        );
+    }
+
+    #[test]
+    fn a_window_that_is_over_means_now_and_never_twice_a_day() {
+        assert_eq!(moment(-20, -10, 7), Some(day(1)), "right after it was made");
+        assert_eq!(moment(5, 6, 0), Some(day(5)), "whatever time it is");
+        let short = Window {
+            start: day(-2),
+            end: day(-1),
+        }
+        .moment(
+            Life {
+                from: day(0),
+                until: day(0) + TimeDelta::hours(6),
+            },
+            0,
+        );
+        assert_eq!(
+            short,
+            Some(day(0) + TimeDelta::hours(2)),
+            "of a life of hours a third"
+        );
+    }
+
+    #[test]
+    fn a_window_of_no_use_is_none() {
+        assert_eq!(moment(60, 40, 0), None);
+        assert_eq!(moment(60, 60, 0), None);
+        assert_eq!(moment(90, 95, 0), None, "after its end");
+        assert_eq!(moment(81, 100, 0), None, "in its last tenth");
+        assert!(
+            moment(71, 2000, u64::MAX).unwrap() <= day(81),
+            "no later than is safe"
+        );
+    }
+}

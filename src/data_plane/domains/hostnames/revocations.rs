@@ -1,0 +1,102 @@
+//! Certificates of hostnames that were deleted are revoked (RFC 8555, 7.6), if their authority can be made to in two days.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use instant_acme::{Error as AcmeError, RevocationReason, RevocationRequest};
+use tokio::time::timeout;
+
+use super::{
+    acme,
+    acme::{Authority, Failure},
+    certificates,
+};
+use crate::{
+    base::error::{Context, Error},
+    data_plane::context::DataPlaneContext,
+};
+
+/// What the authority gets for one.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Certificates of one pass, the pause between attempts, and how many there are.
+const BATCH: i64 = 16;
+const PAUSE: TimeDelta = TimeDelta::hours(1);
+const ATTEMPTS_MAX: i32 = 48;
+
+/// Revokes what is due.
+pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some(authority) = &context.data_plane_settings.authority else {
+        return Ok(());
+    };
+    let (doing, now) = ("revoking certificates", context.clock.now());
+    // Nobody relies on one that is over.
+    context
+        .db
+        .query(
+            "delete from acme_revocations where not_after <= $1 or attempts >= $2",
+            &[&now, &ATTEMPTS_MAX],
+        )
+        .await
+        .context(doing)?;
+    // Claimed by the time of the next attempt, as hostnames are.
+    let sql = "update acme_revocations set not_before = $2, attempts = attempts + 1 where id in \
+               (select id from acme_revocations where not_before <= $1 and directory = $3 order by id limit $4 for update skip locked) \
+               returning id, chain, not_after";
+    let due = context
+        .db
+        .query(sql, &[&now, &(now + PAUSE), &authority.directory, &BATCH])
+        .await
+        .context(doing)?;
+    for row in due {
+        let (id, chain, until): (i64, &str, DateTime<Utc>) = (row.get(0), row.get(1), row.get(2));
+        match timeout(PATIENCE, Box::pin(revoke(context, authority, chain))).await {
+            Ok(Ok(())) => {
+                context
+                    .db
+                    .query("delete from acme_revocations where id = $1", &[&id])
+                    .await
+                    .context(doing)?;
+            }
+            Ok(Err(Failure::Ours(error))) => return Err(error),
+            Ok(Err(why)) => {
+                tracing::info!(%until, %why, "the certificate of a hostname that is gone is not revoked yet")
+            }
+            Err(_) => {
+                tracing::info!(%until, "the authority takes its time to revoke a certificate")
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn revoke(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    chain: &str,
+) -> Result<(), Failure> {
+    let chain = certificates::read(chain)?;
+    // Without an account there, or a certificate, there is nothing that could be revoked.
+    let (Some(account), Some(certificate)) = (
+        acme::known_account(context, authority).await?,
+        chain.first(),
+    ) else {
+        return Ok(());
+    };
+    match account
+        .revoke(&RevocationRequest {
+            certificate,
+            reason: Some(RevocationReason::CessationOfOperation),
+        })
+        .await
+    {
+        Err(AcmeError::Api(problem))
+            if problem
+                .r#type
+                .as_deref()
+                .is_some_and(|kind| kind.ends_with(":alreadyRevoked")) =>
+        {
+            Ok(())
+        }
+        said => Ok(said?),
+    }
+}

@@ -1,0 +1,171 @@
+//! The certificate for `*.<domain>`, below which projects are reached, if it is the authority's: proven by DNS, and kept as those of hostnames.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rustls::sign::CertifiedKey;
+use uuid::Uuid;
+
+use super::{
+    acme,
+    acme::{Authority, Outcome, Subject},
+    certificates, keeper, renewal,
+};
+use crate::{
+    base::{
+        db::Param,
+        error::{Context, Error},
+    },
+    data_plane::context::DataPlaneContext,
+};
+
+/// The pause after the authority refused.
+const REFUSED_PAUSE: TimeDelta = TimeDelta::hours(1);
+
+/// The name, where its certificate is the authority's.
+fn name(context: &DataPlaneContext) -> Option<(&Authority, String)> {
+    let authority = context
+        .data_plane_settings
+        .authority
+        .as_ref()
+        .filter(|authority| authority.wildcard)?;
+    Some((
+        authority,
+        format!("*.{}", context.settings.project_domain.to_ascii_lowercase()),
+    ))
+}
+
+/// Looks whether the certificate is there and not to be renewed, when it is time to.
+pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
+    let Some((authority, name)) = name(context) else {
+        return Ok(());
+    };
+    let (doing, now) = (
+        "looking for the certificate of the projects' domain",
+        context.clock.now(),
+    );
+    let sql =
+        "insert into wildcards (name, id, not_before) values ($1, $2, $3) on conflict do nothing";
+    context
+        .db
+        .query(sql, &[&name, &context.entropy.uuid(), &now])
+        .await
+        .context(doing)?;
+    // Claimed by the time of the next look: of several nodes one orders.
+    let sql = "update wildcards set not_before = $3 where name = $1 and not_before <= $2 returning id, attempts";
+    let rows = context
+        .db
+        .query(sql, &[&name, &now, &(now + keeper::CLAIM)])
+        .await
+        .context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(());
+    };
+    let subject = Subject {
+        id: row.get(0),
+        name,
+        organization: None,
+        attempts: row.get(1),
+        delegate: None,
+    };
+    let renewal = renewal::settle(context, subject.id).await?;
+    if renewal.is_some_and(|renewal| renewal.at > now) {
+        return write(context, &subject, None, keeper::next_look(renewal, now)).await;
+    }
+    order(context, authority, subject).await
+}
+
+async fn order(
+    context: &DataPlaneContext,
+    authority: &Authority,
+    subject: Subject,
+) -> Result<(), Error> {
+    let (now, name) = (context.clock.now(), subject.name.as_str());
+    match acme::obtain(context, authority, &subject).await? {
+        Outcome::Certified(renew_at) => {
+            tracing::info!(name, %renew_at, "the projects' domain has a certificate");
+            write(
+                context,
+                &Subject {
+                    attempts: 0,
+                    ..subject.clone()
+                },
+                None,
+                now,
+            )
+            .await?;
+            acme::forget(context, subject.id).await
+        }
+        Outcome::Refused(why) => {
+            tracing::error!(name, why, "the projects' domain was refused a certificate");
+            let attempts = subject.attempts.saturating_add(1);
+            write(
+                context,
+                &Subject {
+                    attempts,
+                    ..subject
+                },
+                Some(&why),
+                now + REFUSED_PAUSE,
+            )
+            .await
+        }
+        Outcome::Postponed(why) => {
+            tracing::warn!(
+                name,
+                why,
+                "no certificate was asked for the projects' domain"
+            );
+            write(context, &subject, Some(&why), now + keeper::POSTPONED_PAUSE).await
+        }
+        Outcome::Unfinished(why) => {
+            tracing::info!(
+                name,
+                why,
+                "the projects' domain has no certificate yet; it will be tried again"
+            );
+            write(context, &subject, None, now + keeper::UNFINISHED_PAUSE).await
+        }
+    }
+}
+
+async fn write(
+    context: &DataPlaneContext,
+    subject: &Subject,
+    refusal: Option<&str>,
+    not_before: DateTime<Utc>,
+) -> Result<(), Error> {
+    let sql = "update wildcards set refusal = $2, attempts = $3, not_before = $4 where id = $1";
+    let params: [Param<'_>; 4] = [&subject.id, &refusal, &subject.attempts, &not_before];
+    context
+        .db
+        .query(sql, &params)
+        .await
+        .context("writing what became of a certificate")
+        .map(drop)
+}
+
+/// The certificate, opened, if it is the authority's and there is one.
+pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<CertifiedKey>>, Error> {
+    let Some((_, name)) = name(context) else {
+        return Ok(None);
+    };
+    let sql = "select w.id, c.chain, c.sealed_key, c.not_after from wildcards w join hostname_certificates c on c.hostname_id = w.id where w.name = $1";
+    let rows = context
+        .db
+        .query(sql, &[&name])
+        .await
+        .context("reading the certificate of the projects' domain")?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let (id, chain, sealed, until): (Uuid, &str, &[u8], DateTime<Utc>) =
+        (row.get(0), row.get(1), row.get(2), row.get(3));
+    let opened = certificates::open(context, id, chain, sealed, until);
+    // One that cannot be opened keeps no hostname from being served.
+    Ok(opened
+        .inspect_err(
+            |error| tracing::error!(%error, "the certificate of the projects' domain is of no use"),
+        )
+        .ok())
+}

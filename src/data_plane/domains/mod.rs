@@ -1,0 +1,121 @@
+//! Names under which a project is reached: a vanity subdomain of the projects' domain, or a hostname of its owner's.
+
+pub mod hostnames;
+mod reserved;
+pub mod vanity;
+pub mod zone;
+
+use std::sync::Arc;
+
+use rustls::sign::CertifiedKey;
+use smol_str::SmolStr;
+use tokio_postgres::{Row, Transaction};
+
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{context::DataPlaneContext, projects},
+};
+
+/// Keeps others from changing the names of a project until the transaction ends. Refuses one that was removed.
+async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
+    let sql = "select from projects where id = $1 and desired <> 'removed' for update";
+    let found = transaction
+        .query_opt(sql, &[&project.0])
+        .await
+        .context("holding a project's names")?;
+    found.map(drop).ok_or_else(projects::removed)
+}
+
+/// The hostname a project has or wants, and its vanity subdomain: it has one of them at most.
+async fn taken(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<(Option<String>, Option<String>), Error> {
+    let sql = "select (select host from custom_hostnames where project_id = $1), (select name from vanity_subdomains where project_id = $1)";
+    let row = transaction
+        .query_one(sql, &[&project.0])
+        .await
+        .context("reading a project's names")?;
+    Ok((row.get(0), row.get(1)))
+}
+
+/// A project, and the names it is reached under besides its reference.
+#[derive(Debug)]
+pub struct Published {
+    /// Whose they are.
+    pub project: ProjectId,
+    /// Its reference.
+    pub reference: ProjectRef,
+    /// Whether its services are stopped.
+    pub paused: bool,
+    /// Below the projects' domain.
+    pub vanity: Option<String>,
+    /// Its owner's own.
+    pub hostname: Option<Hostname>,
+}
+
+/// A hostname that has a certificate.
+#[derive(Debug)]
+pub struct Hostname {
+    /// The name in DNS.
+    pub host: SmolStr,
+    /// Whether it was activated.
+    pub active: bool,
+    /// With what the edge answers for it.
+    pub certificate: Option<Arc<CertifiedKey>>,
+    /// For how many seconds clients are to use nothing but HTTPS for it.
+    pub hsts_secs: Option<i32>,
+}
+
+/// Every project that is there, with its names.
+pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Error> {
+    let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
+               left join vanity_subdomains v on v.project_id = p.id \
+               left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') and not is_blocked(c.host) \
+               left join hostname_certificates k on k.hostname_id = c.id where p.desired <> 'removed'";
+    let rows = context
+        .db
+        .query(sql, &[])
+        .await
+        .context("reading the names of projects")?;
+    rows.iter()
+        .map(|row| read_published(context, row))
+        .collect()
+}
+
+fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Error> {
+    let host: Option<&str> = row.get(4);
+    let certificate = match (row.get(7), row.get(8), row.get(9)) {
+        (Some(chain), Some(sealed), Some(until)) => hostnames::certificates::open(
+            context,
+            row.get(6),
+            chain,
+            sealed,
+            until,
+        )
+        // One that cannot be opened keeps no other name from being served.
+        .inspect_err(
+            |error| tracing::error!(host, %error, "the certificate of a hostname is of no use"),
+        )
+        .ok(),
+        _ => None,
+    };
+    Ok(Published {
+        project: ProjectId(row.get(0)),
+        reference: row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?,
+        paused: row.get(2),
+        vanity: row.get(3),
+        hostname: host.map(|host| Hostname {
+            host: host.into(),
+            active: row.get::<_, &str>(5) == "active",
+            certificate,
+            hsts_secs: row.get(10),
+        }),
+    })
+}

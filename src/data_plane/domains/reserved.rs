@@ -1,0 +1,265 @@
+//! Labels below the projects' domain that no project can have as its vanity subdomain.
+
+/// Labels with one reason to be reserved.
+struct Group {
+    /// Why none of them is given to a project.
+    reason: &'static str,
+    /// Sorted.
+    labels: &'static [&'static str],
+}
+
+/// Reserved labels. A project that has one since before it was reserved keeps it.
+const RESERVED: &[Group] = &[
+    Group {
+        reason: "programs look the name up by themselves and trust the answer with mail, proxies or certificates",
+        labels: &[
+            "acme",
+            "acme-challenge",
+            "autoconfig",
+            "autodiscover",
+            "bimi",
+            "broadcasthost",
+            "caldav",
+            "carddav",
+            "crl",
+            "enterpriseenrollment",
+            "enterpriseregistration",
+            "isatap",
+            "kerberos",
+            "localdomain",
+            "localhost",
+            "loopback",
+            "lyncdiscover",
+            "mta-sts",
+            "ocsp",
+            "openpgpkey",
+            "pki",
+            "sip",
+            "stun",
+            "turn",
+            "wpad",
+            "xmpp",
+        ],
+    },
+    Group {
+        reason: "a mailbox that certificate authorities or RFC 2142 take for the operator's",
+        labels: &[
+            "abuse",
+            "admin",
+            "administrator",
+            "hostmaster",
+            "info",
+            "noc",
+            "postmaster",
+            "root",
+            "security",
+            "ssladmin",
+            "ssladministrator",
+            "sslwebmaster",
+            "support",
+            "sysadmin",
+            "usenet",
+            "uucp",
+            "webmaster",
+        ],
+    },
+    Group {
+        reason: "people take the name for a page or a service of the operator",
+        labels: &[
+            "about",
+            "account",
+            "accounts",
+            "app",
+            "billing",
+            "blog",
+            "console",
+            "dashboard",
+            "dev",
+            "docs",
+            "help",
+            "internal",
+            "legal",
+            "login",
+            "logout",
+            "official",
+            "password",
+            "payment",
+            "payments",
+            "portal",
+            "privacy",
+            "prod",
+            "production",
+            "register",
+            "secure",
+            "signin",
+            "signup",
+            "ssl",
+            "sso",
+            "staff",
+            "staging",
+            "status",
+            "team",
+            "terms",
+            "test",
+            "webmail",
+        ],
+    },
+    Group {
+        reason: "the platform answers under the name, or may come to do so",
+        labels: &[
+            "api",
+            "assets",
+            "auth",
+            "cdn",
+            "database",
+            "db",
+            "edge",
+            "functions",
+            "gantry",
+            "graphql",
+            "mcp",
+            "oauth",
+            "pooler",
+            "postgres",
+            "realtime",
+            "rest",
+            "static",
+            "storage",
+            "studio",
+            "supabase",
+        ],
+    },
+    Group {
+        reason: "how the operator's own machines and their monitoring are called",
+        labels: &[
+            "alertmanager",
+            "backup",
+            "gateway",
+            "grafana",
+            "health",
+            "healthz",
+            "logs",
+            "metrics",
+            "monitor",
+            "monitoring",
+            "prometheus",
+            "proxy",
+            "sftp",
+            "ssh",
+        ],
+    },
+];
+
+/// Kinds of servers, reserved with any number behind them: `ns`, `ns1`, `ns-02`. Sorted.
+const SERVERS: &[&str] = &[
+    "dns", "ftp", "imap", "ldap", "mail", "mx", "ns", "ntp", "pop", "relay", "resolver", "smtp",
+    "time", "vpn", "web", "www",
+];
+
+/// Why a label in lower case is given to no project. None: it may be.
+pub(crate) fn reason(label: &str) -> Option<&'static str> {
+    let listed = |label: &str| {
+        RESERVED
+            .iter()
+            .find(|group| group.labels.binary_search(&label).is_ok())
+            .map(|group| group.reason)
+    };
+    let server = |label: &str| {
+        let stem = label
+            .trim_end_matches(|letter: char| letter.is_ascii_digit())
+            .trim_end_matches('-');
+        SERVERS
+            .binary_search(&stem)
+            .is_ok()
+            .then_some("how servers of a domain are called")
+    };
+    let reserved = |label: &str| listed(label).or_else(|| server(label));
+    reserved(label).or_else(|| {
+        look_alikes(label)
+            .iter()
+            .find_map(|alike| reserved(alike))
+            .map(|_| "it looks like a reserved name")
+    })
+}
+
+/// The labels that a label could be read as: with the letters that `0`, `1`, `rn` and `vv` look like.
+fn look_alikes(label: &str) -> [String; 2] {
+    let letters = label
+        .replace('0', "o")
+        .replace("rn", "m")
+        .replace("vv", "w");
+    [letters.replace('1', "l"), letters.replace('1', "i")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_labels_are_refused_also_with_numbers_and_in_other_letters() {
+        for label in [
+            "mta-sts",
+            "ns",
+            "ns1",
+            "ns2",
+            "ns-3",
+            "ns10",
+            "mx1",
+            "metrics",
+            "autodiscover",
+            "autoconfig",
+            "wpad",
+            "isatap",
+            "www",
+            "www2",
+            "mail",
+            "mail01",
+            "smtp",
+            "imap",
+            "ftp",
+            "api",
+            "admin",
+            "status",
+            "localhost",
+            "acme-challenge",
+            "adm1n",
+            "log1n",
+            "b1ll1ng",
+            "supp0rt",
+            "vvebmaster",
+            "rnetrics",
+        ] {
+            assert!(reason(label).is_some(), "{label}");
+        }
+        for label in [
+            "shop", "my-api", "api2go", "nsfw", "mailer", "a11y", "modern", "timeline", "webshop",
+            "testing", "bureau-1",
+        ] {
+            assert_eq!(reason(label), None, "{label}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_in_order_and_names_each_label_once() {
+        let all: Vec<_> = RESERVED
+            .iter()
+            .flat_map(|group| group.labels)
+            .chain(SERVERS)
+            .collect();
+        let mut once = all.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), all.len());
+        assert!(
+            RESERVED
+                .iter()
+                .all(|group| group.labels.is_sorted() && !group.reason.is_empty())
+                && SERVERS.is_sorted()
+        );
+        assert!(all.iter().all(|label| {
+            label
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+        }));
+    }
+}

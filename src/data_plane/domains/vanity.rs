@@ -1,0 +1,327 @@
+//! Vanity subdomains: a name of a project's choosing below the projects' domain.
+
+use std::{fmt, str::FromStr};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
+use tokio_postgres::Transaction;
+
+use super::{hold, reserved, taken};
+use crate::{
+    base::{
+        db,
+        error::{Context, Error},
+        ids::{Malformed, OrganizationId, ProjectId, ProjectRef},
+    },
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{access::Project, audit::Recorder, notifications, tables::Table},
+};
+
+/// For how long a name that was let go is kept for the organization that had it: links to it are still about.
+const KEPT: TimeDelta = TimeDelta::days(90);
+
+/// Names that are kept for one organization. Of more, those that were let go first are free again: nobody keeps names by the thousand.
+const KEPT_MAX: i64 = 20;
+
+/// Shortest name. Shorter ones are too few to be given away.
+const LETTERS_MIN: usize = 3;
+/// Longest label of DNS.
+const LETTERS_MAX: usize = 63;
+
+/// A name of the right form. Whether somebody may have it is another question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name(String);
+
+impl FromStr for Name {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        // DNS does not tell upper case from lower.
+        let name = text.to_ascii_lowercase();
+        let letters = name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        let edges = !name.starts_with('-') && !name.ends_with('-');
+        // `xn--` begins what looks like another name than it is, and others of that form are not given out by anybody.
+        let plain = name.get(2..4) != Some("--");
+        if (LETTERS_MIN..=LETTERS_MAX).contains(&name.len()) && letters && edges && plain {
+            Ok(Self(name))
+        } else {
+            Err(Malformed(
+                "3 to 63 letters, digits or -, which neither begins, ends nor stands third and fourth; without the domain",
+            ))
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Name {
+    /// Whether no project is given it: it is in the table of reserved names, or could be the reference of a project.
+    pub fn is_reserved(&self) -> bool {
+        reserved::reason(&self.0).is_some() || self.0.parse::<ProjectRef>().is_ok()
+    }
+
+    /// The name in DNS.
+    pub fn within(&self, domain: &str) -> String {
+        format!("{}.{domain}", self.0)
+    }
+}
+
+/// How a project is reached, besides under its reference.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Used {
+    /// It is not.
+    Nothing,
+    /// By its vanity subdomain, with its domain.
+    Vanity(String),
+    /// By a hostname of its owner's, which leaves no room for another.
+    Custom(String),
+}
+
+/// How a project is reached.
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, Error> {
+    let sql = "select p.desired, v.name, c.host from projects p left join vanity_subdomains v on v.project_id = p.id \
+               left join custom_hostnames c on c.project_id = p.id where p.id = $1";
+    let rows = context
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("reading a vanity subdomain")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    if row.get::<_, &str>(0) == "removed" {
+        return Err(projects::removed());
+    }
+    let (name, host): (Option<String>, Option<String>) = (row.get(1), row.get(2));
+    let vanity =
+        || name.map(|name| Used::Vanity(format!("{name}.{}", context.settings.project_domain)));
+    Ok(host
+        .map(Used::Custom)
+        .or_else(vanity)
+        .unwrap_or(Used::Nothing))
+}
+
+/// Whether a project could have this name. One that it has already, it could.
+pub async fn is_available(
+    context: &DataPlaneContext,
+    project: &Project,
+    name: &Name,
+) -> Result<bool, Error> {
+    let sql = "select p.desired = 'removed', \
+               not exists (select from vanity_subdomains v where v.name = $2 and v.project_id <> p.id) \
+               and not exists (select from vanity_releases r where r.name = $2 and r.organization_id <> p.organization_id and r.until > $3), \
+               exists (select from vanity_subdomains v where v.name = $2 and v.project_id = p.id) from projects p where p.id = $1";
+    let rows = context
+        .db
+        .query(sql, &[&project.id.0, &name.0, &context.clock.now()])
+        .await
+        .context("looking for a vanity subdomain")?;
+    let row = rows.first().ok_or(Error::NotFound)?;
+    if row.get(0) {
+        return Err(projects::removed());
+    }
+    let (free, own): (bool, bool) = (row.get(1), row.get(2));
+    Ok(own || free && !name.is_reserved())
+}
+
+/// Gives a project this name, in place of the one it may have. Returns it with its domain.
+pub async fn activate(
+    context: &DataPlaneContext,
+    project: &Project,
+    name: &Name,
+    audit: &Recorder,
+) -> Result<String, Error> {
+    let (doing, now) = ("activating a vanity subdomain", context.clock.now());
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    hold(&transaction, project.id).await?;
+    let (host, before) = taken(&transaction, project.id).await?;
+    if let Some(host) = host {
+        let why = format!(
+            "The project uses the custom hostname {host}. Delete it before activating a vanity subdomain."
+        );
+        return Err(Error::Rejected(why.into()));
+    }
+    if before.as_ref() != Some(&name.0) {
+        // A project that has a name since before it was reserved keeps it.
+        if name.is_reserved() {
+            return Err(unavailable(name));
+        }
+        release(&transaction, project.id, project.organization, now).await?;
+        let sql =
+            "insert into vanity_subdomains (project_id, name, created_at) values ($1, $2, $3)";
+        transaction
+            .execute(sql, &[&project.id.0, &name.0, &now])
+            .await
+            .map_err(|error| match db::violated(&error) {
+                Some("vanity_subdomains_name_key") => unavailable(name),
+                _ => Error::internal(doing, error),
+            })?;
+        take_back(&transaction, project, name, now).await?;
+    }
+    let (before, after) = (
+        before.map(|name| json!({"vanity_subdomain": name})),
+        json!({"vanity_subdomain": name.0}),
+    );
+    audit
+        .write_in(&transaction, 201, (before, Some(after)), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    context.table_changed(Table::VanitySubdomains);
+    Ok(name.within(&context.settings.project_domain))
+}
+
+/// Ends the keeping of a name that is the project's from now on, or finds that it is kept for others. Only once the name is
+/// taken: who let it go a moment ago did so before that could be.
+async fn take_back(
+    transaction: &Transaction<'_>,
+    project: &Project,
+    name: &Name,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    let sql = "delete from vanity_releases where name = $1 returning organization_id, until";
+    let kept = transaction
+        .query_opt(sql, &[&name.0])
+        .await
+        .context("taking back a vanity subdomain")?;
+    match kept {
+        Some(row)
+            if row.get::<_, i64>(0) != project.organization.0
+                && row.get::<_, DateTime<Utc>>(1) > now =>
+        {
+            Err(unavailable(name))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Takes a project's name from it. One that has none is as it should be.
+pub async fn deactivate(
+    context: &DataPlaneContext,
+    project: &Project,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let (doing, now) = ("deactivating a vanity subdomain", context.clock.now());
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    hold(&transaction, project.id).await?;
+    let before = release(&transaction, project.id, project.organization, now).await?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (before.map(|name| json!({"vanity_subdomain": name})), None),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    context.table_changed(Table::VanitySubdomains);
+    // No node serves it any more when this is answered.
+    notifications::settle(&context.db).await
+}
+
+/// Lets go of a project's name, which is kept for its organization for a while.
+pub(crate) async fn release(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+    organization: OrganizationId,
+    now: DateTime<Utc>,
+) -> Result<Option<String>, Error> {
+    let doing = "releasing a vanity subdomain";
+    let sql = "delete from vanity_subdomains where project_id = $1 returning name";
+    let name = transaction
+        .query_opt(sql, &[&project.0])
+        .await
+        .context(doing)?
+        .map(|row| row.get::<_, String>(0));
+    // Nothing is kept for longer than it is of use.
+    transaction
+        .execute("delete from vanity_releases where until <= $1", &[&now])
+        .await
+        .context(doing)?;
+    if let Some(name) = &name {
+        let sql = "insert into vanity_releases (name, organization_id, until) values ($1, $2, $3) on conflict (name) do update \
+                   set organization_id = excluded.organization_id, until = excluded.until";
+        transaction
+            .execute(sql, &[name, &organization.0, &(now + KEPT)])
+            .await
+            .context(doing)?;
+        let sql = "delete from vanity_releases where name in \
+                   (select name from vanity_releases where organization_id = $1 order by until desc, name offset $2)";
+        transaction
+            .execute(sql, &[&organization.0, &KEPT_MAX])
+            .await
+            .context(doing)?;
+    }
+    Ok(name)
+}
+
+fn unavailable(name: &Name) -> Error {
+    Error::Rejected(
+        format!("The vanity subdomain {name} is not available. Choose another one.").into(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_label_that_looks_like_what_it_is() {
+        for (text, name) in [
+            ("abc", "abc"),
+            ("My-Shop", "my-shop"),
+            ("a-1", "a-1"),
+            ("123", "123"),
+            (&"a".repeat(63), &"a".repeat(63)),
+        ] {
+            assert_eq!(text.parse::<Name>().unwrap().0, *name);
+        }
+        let long = "a".repeat(64);
+        let bad = [
+            "",
+            "ab",
+            &long,
+            "-abc",
+            "abc-",
+            "a.b",
+            "shop.example.test",
+            "a_b",
+            "a b",
+            "xn--80ak6aa92e",
+            "ab--c",
+            "pаypal",
+            "a/b",
+            "a\0b",
+        ];
+        for text in bad {
+            assert!(text.parse::<Name>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_meaning_are_nobodys() {
+        for text in ["www", "API", "pooler", "abcdefghijklmnopqrst"] {
+            assert!(text.parse::<Name>().unwrap().is_reserved(), "{text}");
+        }
+        for text in ["my-api", "abcdefghijklmnopqrs1", "abcdefghijklmnopqrstu"] {
+            assert!(!text.parse::<Name>().unwrap().is_reserved(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_accepted_is_safe_in_a_host(text in ".{0,70}") {
+            if let Ok(name) = text.parse::<Name>() {
+                prop_assert!(name.0.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
+                prop_assert!((3..=63).contains(&name.0.len()) && !name.0.starts_with('-') && !name.0.ends_with('-'));
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Counters and durations of clusters, database connections and proxied requests.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::{postgres_proxy, service_proxy, service_proxy::upstreams::Service};
+use crate::platform::telemetry::{CLASSES, Metrics};
+
+/// Metrics of the data plane. Handles are made once.
+pub struct DataPlaneMetrics {
+    /// Of clusters.
+    pub clusters: ClusterMetrics,
+    /// Of connections to databases.
+    pub postgres_proxy: postgres_proxy::Tally,
+    /// Of requests to projects' services.
+    pub service_proxy: service_proxy::Tally,
+}
+
+impl DataPlaneMetrics {
+    /// Registers the metrics.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            clusters: ClusterMetrics::new(metrics),
+            postgres_proxy: postgres_proxy::Tally {
+                sessions: metrics.gauge("gantry_router_sessions", &[]),
+                outcomes: postgres_proxy::OUTCOMES.map(|outcome| {
+                    let labels = [("outcome", outcome)];
+                    (
+                        outcome,
+                        metrics.counter("gantry_router_connections_total", &labels),
+                    )
+                }),
+            },
+            service_proxy: service_proxy_tally(metrics),
+        }
+    }
+}
+
+/// What a new project's cluster is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A server that ran already.
+    Server,
+    /// Files that were there already.
+    Folder,
+    /// Nothing was ready.
+    Template,
+}
+
+/// What is done to a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Making its files.
+    Create,
+    /// Starting its server.
+    Start,
+    /// Waiting until the server accepts connections.
+    Ready,
+    /// Setting the customer's password.
+    Password,
+    /// Stopping its server.
+    Stop,
+    /// Putting it out of sight.
+    Remove,
+}
+
+impl Step {
+    /// What went wrong, if it does.
+    pub const fn doing(self) -> &'static str {
+        match self {
+            Self::Create => "making a cluster",
+            Self::Start => "starting a cluster",
+            Self::Ready => "waiting for a cluster",
+            Self::Password => "setting a password",
+            Self::Stop => "stopping a cluster",
+            Self::Remove => "removing a cluster",
+        }
+    }
+}
+
+/// A bound of a project's resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Memory of all processes: some were ended.
+    Memory,
+    /// Processes and threads: no more were started.
+    Processes,
+    /// Disk space is nearly used up.
+    DiskSoft,
+    /// Disk space is used up, and the project is read-only.
+    DiskHard,
+    /// The project wrote nevertheless, and was stopped.
+    DiskStop,
+}
+
+/// Counts and durations about clusters.
+pub struct ClusterMetrics {
+    origins: [Counter; 3],
+    steps: [Histogram; 6],
+    folders: Gauge,
+    servers: Gauge,
+    bounds: [Counter; 5],
+}
+
+impl ClusterMetrics {
+    fn new(metrics: &Metrics) -> Self {
+        let step = |step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)]);
+        let ready = |kind| metrics.gauge("gantry_clusters_prepared", &[("kind", kind)]);
+        Self {
+            origins: ["server", "folder", "template"]
+                .map(|from| metrics.counter("gantry_clusters_begun_total", &[("from", from)])),
+            steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
+            folders: ready("folder"),
+            servers: ready("server"),
+            bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {
+                metrics.counter("gantry_project_bounds_reached_total", &[("bound", bound)])
+            }),
+        }
+    }
+
+    /// A project reached a bound.
+    pub fn reached(&self, bound: Bound) {
+        self.bounds[bound as usize].increment(1);
+    }
+
+    /// A project was asked for.
+    pub fn began_from(&self, origin: Origin) {
+        self.origins[origin as usize].increment(1);
+    }
+
+    /// So many are ready.
+    #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
+    pub fn prepared(&self, folders: usize, servers: usize) {
+        self.folders.set(folders as f64);
+        self.servers.set(servers as f64);
+    }
+
+    /// A step took this long.
+    pub fn took(&self, step: Step, millis: u64) {
+        self.steps[step as usize].record(Duration::from_millis(millis).as_secs_f64());
+    }
+}
+
+fn service_proxy_tally(metrics: &Metrics) -> service_proxy::Tally {
+    let requests = |service| {
+        CLASSES.map(|class| {
+            let labels = [("service", service), ("status", class)];
+            metrics.counter("gantry_edge_requests_total", &labels)
+        })
+    };
+    let [rest, auth, storage, realtime, functions] =
+        Service::ALL.map(|service| requests(service.name()));
+    service_proxy::Tally {
+        connections: service_proxy::OUTCOMES.map(|outcome| {
+            let labels = [("outcome", outcome)];
+            (
+                outcome,
+                metrics.counter("gantry_edge_connections_total", &labels),
+            )
+        }),
+        requests: [rest, auth, storage, realtime, functions, requests("none")],
+        tunnels: metrics.gauge("gantry_edge_websockets", &[]),
+        dropped: metrics.counter("gantry_edge_log_dropped_total", &[]),
+    }
+}

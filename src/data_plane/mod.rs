@@ -1,0 +1,13 @@
+//! Runs the clusters of projects and carries traffic to them. Declares no operations.
+
+pub mod api_keys;
+pub mod clusters;
+pub mod context;
+pub mod database_access;
+pub mod database_session;
+pub mod domains;
+pub mod metrics;
+pub mod postgres_proxy;
+pub mod projects;
+pub mod service_proxy;
+pub mod temporary_access;

@@ -1,0 +1,218 @@
+//! The way in to projects' databases: one address for all of them, speaking PostgreSQL's start-up.
+//!
+//! A connection is taken in four steps: `connection` reads what it opens with, as `packet` understands it, and answers
+//! with TLS where asked; `named` finds the project it means; `login` passes the login on to the project's server and sees
+//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`refusal`).
+//!
+//! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
+//! before it is looked at, and the server is a stranger until it has asked for a password.
+
+mod connection;
+mod failures;
+mod login;
+mod named;
+mod packet;
+mod pipe;
+mod refusal;
+mod tls;
+mod wire;
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use metrics::{Counter, Gauge};
+use parking_lot::Mutex;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+
+pub use self::tls::Tls;
+
+use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
+use crate::{
+    base::{
+        ids::ProjectId,
+        net::{
+            accept,
+            connection_limit::{Place, Places},
+        },
+    },
+    data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
+};
+
+/// Connections of all projects, logged in or not.
+pub const CONNECTIONS_MAX: usize = 4000;
+/// Connections of one project. Its server takes fewer; the rest are those it is about to refuse.
+pub const PROJECT_CONNECTIONS_MAX: usize = 100;
+/// Connections that are not logged in yet.
+const LOGINS_MAX: usize = 500;
+/// Of these, from one address: nobody keeps everybody else out by saying nothing.
+const ADDRESS_LOGINS_MAX: usize = 200;
+/// What sessions that work may take when the router stops. Idle ones end at once.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Where clients reach the router, as connection strings say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// Name or address.
+    pub host: String,
+    /// The first listener's.
+    pub port: u16,
+    /// Whether it can speak TLS.
+    pub tls: bool,
+}
+
+/// What is known of the connections there are.
+pub struct Router {
+    connections: Arc<Semaphore>,
+    logins: Arc<Semaphore>,
+    addresses: Arc<Places<IpNet>>,
+    projects: Arc<Places<ProjectId>>,
+    /// Which server knows a session by this key. One entry for each session.
+    keys: Mutex<HashMap<CancelKey, ServerSocket>>,
+    failures: Failures,
+    stop: watch::Sender<bool>,
+}
+
+impl Default for Router {
+    fn default() -> Self {
+        Self {
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            logins: Arc::new(Semaphore::new(LOGINS_MAX)),
+            addresses: Places::new(ADDRESS_LOGINS_MAX),
+            projects: Places::new(PROJECT_CONNECTIONS_MAX),
+            keys: Mutex::default(),
+            failures: Failures::default(),
+            stop: watch::channel(false).0,
+        }
+    }
+}
+
+/// What is counted about connections.
+#[derive(Clone)]
+pub struct Tally {
+    /// Sessions there are.
+    pub sessions: Gauge,
+    /// Connections by how they ended.
+    pub outcomes: [(&'static str, Counter); 8],
+}
+
+/// How a connection may end, as the metrics have it.
+pub const OUTCOMES: [&str; 8] = [
+    "session",
+    "cancel",
+    "wrong password",
+    "malformed",
+    "unknown project",
+    "forbidden",
+    "unavailable",
+    "full",
+];
+
+impl Tally {
+    fn count(&self, outcome: &str) {
+        if let Some((_, counter)) = self.outcomes.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
+        }
+    }
+}
+
+impl Router {
+    /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Returns when the router is asked to stop.
+    async fn stopping(&self) {
+        // The sender lives as long as the application.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
+/// What a connection holds until it is logged in.
+struct Entry {
+    _login: OwnedSemaphorePermit,
+    _address: Place<IpNet>,
+}
+
+/// A session that can be cancelled, for as long as it is there.
+struct Cancellable {
+    context: DataPlaneContext,
+    key: CancelKey,
+}
+
+impl Cancellable {
+    fn new(context: &DataPlaneContext, key: CancelKey, socket: ServerSocket) -> Self {
+        context.router.keys.lock().insert(key.clone(), socket);
+        Self {
+            context: context.clone(),
+            key,
+        }
+    }
+}
+
+impl Drop for Cancellable {
+    fn drop(&mut self) {
+        self.context.router.keys.lock().remove(&self.key);
+    }
+}
+
+/// Takes connections until [`Router::stop`], then sees the sessions out.
+pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<Tls>) {
+    let take = |connections: &mut JoinSet<()>, stream, peer| {
+        take(&context, connections, stream, peer, tls.clone())
+    };
+    accept::run(
+        listener,
+        context.router.stopping(),
+        ("databases", DRAIN),
+        take,
+    )
+    .await;
+}
+
+/// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
+fn take(
+    context: &DataPlaneContext,
+    connections: &mut JoinSet<()>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Tls>,
+) {
+    let Some((connection, entry)) = enter(context, peer) else {
+        context
+            .data_plane_metrics
+            .postgres_proxy
+            .count(Refusal::Full.outcome());
+        // As much as fits into the socket's buffer, which is empty.
+        let _ = stream.try_write(&Refusal::Full.message());
+        return;
+    };
+    let context = context.clone();
+    connections.spawn(async move {
+        connection::serve(&context, stream, peer, tls, entry).await;
+        drop(connection);
+    });
+}
+
+/// A place among all connections, and one among those that log in.
+fn enter(context: &DataPlaneContext, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
+    let connection = context
+        .router
+        .connections
+        .clone()
+        .try_acquire_owned()
+        .ok()?;
+    let login = context.router.logins.clone().try_acquire_owned().ok()?;
+    let address = context.router.addresses.take(bans::block(peer.ip()))?;
+    Some((
+        connection,
+        Entry {
+            _login: login,
+            _address: address,
+        },
+    ))
+}

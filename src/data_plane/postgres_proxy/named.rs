@@ -1,0 +1,298 @@
+//! Which project a client means, and who it wants to be there.
+
+use super::{packet::Startup, refusal::Refusal};
+use crate::{
+    base::ids::ProjectRef,
+    data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access},
+};
+
+/// What a client asked for, with the project's name taken out.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) project: ProjectRef,
+    pub(super) user: String,
+    pub(super) options: Option<String>,
+}
+
+/// Roles that are not for customers to log in as. The server would not let most of them in either.
+const RESERVED: &[&str] = &["authenticator", "anon", "authenticated", "service_role"];
+/// Gantry's own, the platform's, PostgreSQL's own.
+const RESERVED_PREFIXES: &[&str] = &["gantry_", "supabase_", "pg_"];
+/// In `options`, names the project.
+const REFERENCE: &str = "reference=";
+
+/// Finds the project by the role's suffix, the option, the host name sent with TLS, or the name of a login role that was made
+/// for it. Whatever names one must name the same.
+pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result<Named, Refusal> {
+    let (user, by_user) = by_user(&startup.user);
+    let (options, by_options) = match &startup.options {
+        Some(text) => by_options(text)?,
+        None => (None, None),
+    };
+    let mut project: Option<ProjectRef> = None;
+    for found in [
+        by_user,
+        by_options,
+        sni.and_then(|host| by_host(host, domain)),
+        by_login_role(user),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        match &project {
+            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            _ => project = Some(found),
+        }
+    }
+    let project = project.ok_or(Refusal::NoProject)?;
+    if user.is_empty() {
+        return Err(Refusal::NoUser);
+    }
+    let ours = RESERVED.contains(&user)
+        || RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| user.starts_with(prefix));
+    // What members are let in as, for a time, has a password.
+    if ours && !user.starts_with(temporary_access::LOGIN_PREFIX) {
+        return Err(Refusal::Reserved(user.to_owned()));
+    }
+    Ok(Named {
+        project,
+        user: user.to_owned(),
+        options,
+    })
+}
+
+/// `role.<ref>`. A role may have dots of its own.
+fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
+    match user
+        .rsplit_once('.')
+        .map(|(role, suffix)| (role, suffix.parse()))
+    {
+        Some((role, Ok(project))) => (role, Some(project)),
+        _ => (user, None),
+    }
+}
+
+/// `cli_login_<…>_<ref>_<random>`: clients that connect by a name which only they can resolve say nothing else.
+fn by_login_role(user: &str) -> Option<ProjectRef> {
+    user.strip_prefix(LOGIN_ROLE_PREFIX)?
+        .rsplit('_')
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+/// `db.<ref>.<domain>` or `<ref>.<domain>`.
+fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
+    let host = host.to_ascii_lowercase();
+    let name = host
+        .strip_suffix(&domain.to_ascii_lowercase())?
+        .strip_suffix('.')?;
+    name.strip_prefix("db.").unwrap_or(name).parse().ok()
+}
+
+/// The option that names the project, and the others as they were: split where PostgreSQL splits them.
+fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), Refusal> {
+    let (mut kept, mut project): (Vec<&str>, Option<ProjectRef>) = (Vec::new(), None);
+    for word in words(text) {
+        let Some(reference) = word.strip_prefix(REFERENCE) else {
+            kept.push(word);
+            continue;
+        };
+        let found: ProjectRef = reference.parse().map_err(|_| Refusal::Unknown)?;
+        match &project {
+            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            _ => project = Some(found),
+        }
+    }
+    Ok(((!kept.is_empty()).then(|| kept.join(" ")), project))
+}
+
+/// The words of `options`: white space separates them, unless a backslash stands before it.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut escaped = false;
+    let separates = move |c: char| {
+        let separator = !escaped && c.is_ascii_whitespace();
+        escaped = !escaped && c == '\\';
+        separator
+    };
+    text.split(separates).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::packet::{Opening, opening},
+        *,
+    };
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbb";
+
+    fn ask(user: &str, options: Option<&str>, sni: Option<&str>) -> Result<Named, Refusal> {
+        let mut packet = [0, 3, 0, 0].to_vec();
+        for text in [
+            Some("user"),
+            Some(user),
+            options.map(|_| "options"),
+            options,
+        ]
+        .into_iter()
+        .flatten()
+        {
+            packet.extend_from_slice(text.as_bytes());
+            packet.push(0);
+        }
+        packet.push(0);
+        let Opening::Start(startup) = opening(&packet)? else {
+            panic!()
+        };
+        find(&startup, sni, "example.test")
+    }
+
+    fn named(project: &str, user: &str, options: Option<&str>) -> Named {
+        Named {
+            project: project.parse().unwrap(),
+            user: user.to_owned(),
+            options: options.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_project_is_named_in_four_ways() {
+        let (suffix, option) = (format!("postgres.{A}"), format!("reference={A}"));
+        let (host, short) = (format!("DB.{A}.Example.test"), format!("{A}.example.test"));
+        let login = format!("cli_login_postgres_{A}_qwertyui");
+        let plain = || named(A, "postgres", None);
+        assert_eq!(ask(&suffix, None, None).unwrap(), plain());
+        assert_eq!(ask("postgres", Some(&option), None).unwrap(), plain());
+        for host in [&host, &short] {
+            assert_eq!(ask("postgres", None, Some(host)).unwrap(), plain());
+            assert_eq!(ask(&suffix, Some(&option), Some(host)).unwrap(), plain());
+        }
+        assert_eq!(ask(&login, None, None).unwrap(), named(A, &login, None));
+        assert_eq!(
+            ask(&format!("{login}.{A}"), None, None).unwrap(),
+            named(A, &login, None)
+        );
+    }
+
+    #[test]
+    fn names_that_disagree_or_are_missing_are_refused() {
+        let conflict = Err(Refusal::Conflict(A.parse().unwrap(), B.parse().unwrap()));
+        assert_eq!(
+            ask(
+                &format!("postgres.{A}"),
+                Some(&format!("reference={B}")),
+                None
+            ),
+            conflict
+        );
+        assert_eq!(
+            ask(
+                &format!("postgres.{A}"),
+                None,
+                Some(&format!("db.{B}.example.test"))
+            ),
+            conflict
+        );
+        assert_eq!(
+            ask("x", Some(&format!("reference={A} reference={B}")), None),
+            conflict
+        );
+        assert_eq!(
+            ask(&format!("cli_login_postgres_{B}_qwertyui.{A}"), None, None),
+            conflict
+        );
+        for (user, sni) in [
+            ("postgres", None),
+            ("post.gres", None),
+            ("postgres.", None),
+            ("postgres", Some("db.example.test")),
+        ] {
+            assert_eq!(ask(user, None, sni), Err(Refusal::NoProject), "{user}");
+        }
+        assert_eq!(
+            ask("postgres", Some("reference=short"), None),
+            Err(Refusal::Unknown)
+        );
+        assert_eq!(
+            ask("postgres", None, Some(&format!("db.{A}.elsewhere.test"))),
+            Err(Refusal::NoProject)
+        );
+        assert_eq!(ask(&format!(".{A}"), None, None), Err(Refusal::NoUser));
+    }
+
+    #[test]
+    fn roles_keep_their_dots_quotes_and_letters() {
+        for role in [
+            "a.b",
+            "\"q\"",
+            "Straße",
+            "o'hara",
+            "-c role=x",
+            " ",
+            "postgres;--",
+            B,
+        ] {
+            assert_eq!(
+                ask(&format!("{role}.{A}"), None, None).unwrap(),
+                named(A, role, None)
+            );
+        }
+    }
+
+    #[test]
+    fn nobody_comes_as_one_of_ours() {
+        for role in [
+            "supabase_admin",
+            "gantry_owner",
+            "supabase_read_only_user",
+            "authenticator",
+            "anon",
+            "service_role",
+            "pg_monitor",
+        ] {
+            assert_eq!(
+                ask(&format!("{role}.{A}"), None, None),
+                Err(Refusal::Reserved(role.to_owned()))
+            );
+        }
+    }
+
+    #[test]
+    fn members_come_as_what_they_were_given() {
+        let role = format!("{}alice_k3v9", temporary_access::LOGIN_PREFIX);
+        assert_eq!(
+            ask(&format!("{role}.{A}"), None, None).unwrap(),
+            named(A, &role, None)
+        );
+        assert_eq!(
+            ask(&format!("gantry_jit.{A}"), None, None),
+            Err(Refusal::Reserved("gantry_jit".to_owned()))
+        );
+    }
+
+    #[test]
+    fn other_options_are_passed_on_as_they_are() {
+        for (sent, kept) in [
+            (format!("reference={A}"), None),
+            (
+                format!("-c a=b reference={A}  -c c=d\\ e"),
+                Some("-c a=b -c c=d\\ e"),
+            ),
+            (
+                format!("-c a=x\\ reference={B} reference={A}"),
+                Some("-c a=x\\ reference=bbbbbbbbbbbbbbbbbbbb"),
+            ),
+            (format!("-c a=\\\\ reference={A}"), Some("-c a=\\\\")),
+        ] {
+            assert_eq!(
+                ask("r", Some(&sent), None).unwrap(),
+                named(A, "r", kept),
+                "{sent}"
+            );
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Servers that nobody uses are stopped, and started again by whoever uses them next, who only notices a moment's delay.
+//!
+//! To its owner a sleeping project is healthy. [`wake`] is the one door to a project's server: it notes the use, and starts
+//! the server if it sleeps. Sessions that are open count as use.
+
+use std::{collections::HashMap, time::Duration};
+
+use chrono::TimeDelta;
+use parking_lot::Mutex;
+use tokio_postgres::Row;
+
+use super::{SETTLE_WAIT, Status, removed};
+use crate::{
+    base::{
+        clock::Ticks,
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{context::DataPlaneContext, database_session::Target},
+};
+
+/// A use is written down at most this often for each project.
+const NOTED_EVERY: Duration = Duration::from_mins(1);
+/// How often sleepers are looked for.
+const LOOK: Duration = Duration::from_secs(30);
+/// Projects put to sleep at one look.
+const BATCH: i64 = 64;
+/// Uses remembered at most; what is forgotten is only written down once more.
+const REMEMBERED_MAX: usize = 100_000;
+
+/// When the uses of projects were last written down.
+#[derive(Debug, Default)]
+pub struct Uses(Mutex<HashMap<ProjectId, Ticks>>);
+
+impl Uses {
+    /// Whether this use is to be written down.
+    fn is_news(&self, project: ProjectId, now: Ticks) -> bool {
+        let mut uses = self.0.lock();
+        let every = u64::try_from(NOTED_EVERY.as_millis()).unwrap_or(Ticks::MAX);
+        if uses
+            .get(&project)
+            .is_some_and(|noted| now.saturating_sub(*noted) < every)
+        {
+            return false;
+        }
+        if uses.len() >= REMEMBERED_MAX {
+            uses.clear();
+        }
+        uses.insert(project, now);
+        true
+    }
+}
+
+/// Where the project's PostgreSQL answers. Waits for a server that is just starting, and starts one that sleeps.
+pub async fn wake(
+    context: &DataPlaneContext,
+    id: ProjectId,
+    project: &ProjectRef,
+) -> Result<Target, Error> {
+    note_use(context, id).await?;
+    let mut changes = context.reconciler.changes();
+    let ready = async {
+        loop {
+            changes.borrow_and_update();
+            let rows = context
+                .db
+                .query(
+                    "select status, asleep from projects where id = $1",
+                    &[&id.0],
+                )
+                .await;
+            let rows = rows.context("reading a project's status")?;
+            let row = rows.first().ok_or(Error::NotFound)?;
+            match Status::read(row, 0)? {
+                Status::ActiveHealthy if row.get(1) => rouse(context, id).await?,
+                Status::ActiveHealthy => return Ok(Target::of(&context.clusters, project)),
+                Status::GoingDown | Status::Removed => return Err(removed()),
+                Status::Pausing
+                | Status::Inactive
+                | Status::InitFailed
+                | Status::PauseFailed
+                | Status::RestoreFailed => {
+                    return Err(Error::DatabaseUnreachable);
+                }
+                Status::ComingUp
+                | Status::ActiveUnhealthy
+                | Status::Restoring
+                | Status::Restarting => {}
+            }
+            changes.changed().await.context("waiting for a project")?;
+        }
+    };
+    tokio::time::timeout(SETTLE_WAIT, ready)
+        .await
+        .unwrap_or(Err(Error::DatabaseUnreachable))
+}
+
+/// Notes that somebody uses the project, where that matters. Costs nothing if it was noted a moment ago.
+pub async fn note_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
+    if context.data_plane_settings.idle_pause_after.is_some()
+        && context.uses.is_news(id, context.clock.ticks())
+    {
+        write_use(context, id).await?;
+    }
+    Ok(())
+}
+
+async fn write_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
+    let sql = "update projects set used_at = $2 where id = $1";
+    context
+        .db
+        .query(sql, &[&id.0, &context.clock.now()])
+        .await
+        .context("noting the use of a project")
+        .map(drop)
+}
+
+/// Has a sleeping server started. Somebody else may have at the same moment.
+async fn rouse(context: &DataPlaneContext, project: ProjectId) -> Result<(), Error> {
+    let sql = "update projects set asleep = false, status = 'RESTORING', generation = generation + 1, attempts = 0, not_before = $2, \
+               updated_at = $2 where id = $1 and asleep and status = 'ACTIVE_HEALTHY'";
+    context
+        .db
+        .query(sql, &[&project.0, &context.clock.now()])
+        .await
+        .context("waking a project")?;
+    context.reconciler.heard();
+    Ok(())
+}
+
+/// Puts projects to sleep that nobody used for so long, until it is dropped. Does nothing where that is not wanted.
+pub async fn run(context: DataPlaneContext) {
+    let Some(after) = context.data_plane_settings.idle_pause_after else {
+        return;
+    };
+    let mut look = tokio::time::interval(LOOK);
+    loop {
+        look.tick().await;
+        if let Err(error) = doze(&context, after).await {
+            tracing::warn!(%error, "could not look for projects that nobody uses");
+        }
+    }
+}
+
+/// Puts every project to sleep that was not used for `after`.
+pub async fn doze(context: &DataPlaneContext, after: Duration) -> Result<(), Error> {
+    if !context.lease.leads() {
+        return Ok(());
+    }
+    let since = context.clock.now() - TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
+    let sql = "select id, ref, generation from projects where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep \
+               and password_verifier is null and settings_before is null \
+               and greatest(used_at, settled_at, created_at) < $2 order by id limit $3";
+    let rows = context
+        .db
+        .query(sql, &[&context.settings.node, &since, &BATCH])
+        .await
+        .context("looking for unused projects")?;
+    for row in &rows {
+        let project: ProjectRef = row
+            .get::<_, &str>(1)
+            .parse()
+            .context("reading a project's ref")?;
+        match put_to_sleep(context, row, &project).await {
+            Ok(true) => tracing::info!(%project, "nobody uses the project; its server sleeps"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%project, %error, "could not put the project to sleep"),
+        }
+    }
+    Ok(())
+}
+
+async fn put_to_sleep(
+    context: &DataPlaneContext,
+    row: &Row,
+    project: &ProjectRef,
+) -> Result<bool, Error> {
+    let id = ProjectId(row.get(0));
+    // Nobody else has it in hand meanwhile; whoever wakes it waits.
+    let Some(_hold) = context.reconciler.hold(id) else {
+        return Ok(false);
+    };
+    if context
+        .clusters
+        .is_used(project)
+        .await
+        .context("looking for open sessions")?
+    {
+        write_use(context, id).await?;
+        return Ok(false);
+    }
+    let lease = context.lease.check()?;
+    // Written first: killed in between, it sleeps with its eyes open, and wakes all the faster.
+    let sql = "update projects set asleep = true, updated_at = $4 where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' \
+               and exists (select from node_leases l where l.node = projects.node and l.generation = $3 for share) returning id";
+    let written = context
+        .db
+        .query(
+            sql,
+            &[&id.0, &row.get::<_, i64>(2), &lease, &context.clock.now()],
+        )
+        .await;
+    if written.context("putting a project to sleep")?.is_empty() {
+        return Ok(false);
+    }
+    context
+        .clusters
+        .stop(project)
+        .await
+        .context("stopping a cluster")?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_use_is_written_down_once_a_minute() {
+        let uses = Uses::default();
+        let news = [0, 1, 59_999, 60_000, 60_001].map(|now| uses.is_news(ProjectId(1), now));
+        assert_eq!(news, [true, false, false, true, false]);
+        assert!(uses.is_news(ProjectId(2), 1));
+    }
+}

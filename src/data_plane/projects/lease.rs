@@ -1,0 +1,565 @@
+//! Which of several processes acts on the clusters of a data folder: one at a time.
+//!
+//! The lease is a row in the control database that runs out. Its holder renews it long before, and stops acting before another
+//! process may begin; what it still writes afterwards is refused, as each holder has a generation. Beside the row there is a lock
+//! file, which the kernel releases however a process ends: so a successor need not wait until a lease runs out when its holder was
+//! killed, and only has to when it hangs.
+//!
+//! The row also says where the holder's folder is. A process whose folder is elsewhere has a copy of it: it never gets the lease,
+//! until an operator says by `gantry node adopt` that the copy is the one to use.
+
+use std::{fs::File, time::Duration};
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_postgres::{Row, types::Json};
+use uuid::Uuid;
+
+use super::reconciler;
+use crate::{
+    base::{
+        clock::Entropy,
+        db::{Db, Param},
+        error::{Context, Error},
+    },
+    data_plane::{
+        clusters::{Likeness, Location, Moved},
+        context::DataPlaneContext,
+    },
+};
+
+/// How long a lease stands without being renewed.
+const TERM: Duration = Duration::from_secs(15);
+/// How long before that its holder stops acting.
+const MARGIN: Duration = Duration::from_secs(3);
+/// How often it is renewed.
+const RENEWAL: Duration = Duration::from_secs(4);
+/// How often others look whether it is free.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often the log repeats that the folder is a copy.
+const REMINDER: Duration = Duration::from_mins(5);
+
+/// A lease as it stands in its row.
+#[derive(Debug)]
+struct Standing {
+    holder: Uuid,
+    /// Whether the holder has the folder's lock file.
+    locked: bool,
+    expires_at: DateTime<Utc>,
+    /// Where the holder's folder is; unknown if the holder is an older version of Gantry.
+    location: Option<Location>,
+}
+
+impl Standing {
+    const SQL: &str = "select holder, locked, expires_at, location, clock_timestamp() from node_leases where node = $1";
+
+    /// The lease, and the time by the database's clock.
+    fn read(row: &Row) -> (Self, DateTime<Utc>) {
+        let location = row
+            .get::<_, Option<Json<Location>>>(3)
+            .map(|Json(location)| location);
+        (
+            Self {
+                holder: row.get(0),
+                locked: row.get(1),
+                expires_at: row.get(2),
+                location,
+            },
+            row.get(4),
+        )
+    }
+}
+
+/// A process that wants the lease.
+#[derive(Debug)]
+struct Claimant<'a> {
+    holder: Uuid,
+    /// Whether it has the folder's lock file.
+    locked: bool,
+    location: &'a Location,
+    /// Whether the control database lies in the folder: then no process elsewhere can use it.
+    own_database: bool,
+}
+
+/// Whether a claimant gets the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decision {
+    Take,
+    /// Not before it runs out.
+    Wait,
+    /// The folder is a copy of the holder's.
+    Refuse,
+}
+
+fn decide(lease: Option<&Standing>, ours: &Claimant<'_>, now: DateTime<Utc>) -> Decision {
+    let Some(lease) = lease else {
+        return Decision::Take;
+    };
+    if lease.holder == ours.holder || (ours.own_database && ours.locked) {
+        return Decision::Take;
+    }
+    match lease
+        .location
+        .as_ref()
+        .map(|earlier| ours.location.likeness(earlier))
+    {
+        Some(Likeness::Other) => Decision::Refuse,
+        // One kernel keeps the lock file, so the process that had the lock has ended.
+        Some(Likeness::Same) if lease.locked && ours.locked => Decision::Take,
+        _ if lease.expires_at < now => Decision::Take,
+        _ => Decision::Wait,
+    }
+}
+
+/// Outcome of a claim.
+#[derive(Debug)]
+enum Claimed {
+    Held { generation: i64 },
+    Waiting,
+    Refused(Moved),
+}
+
+/// This process's claim.
+#[derive(Debug)]
+pub struct Lease {
+    /// Names this process, and no later one.
+    holder: Uuid,
+    held: Mutex<Option<Held>>,
+    location: Location,
+    own_database: bool,
+    /// Why it was refused when it was last claimed.
+    refusal: Mutex<Option<Moved>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    generation: i64,
+    until: Instant,
+    /// The kernel's word for the same. A holder may have to do without until its predecessor, which hangs, has ended.
+    lock: Option<File>,
+    /// Whether what the predecessor left was looked through.
+    ready: bool,
+}
+
+impl Lease {
+    /// A claim that was not made yet, for a folder in this location. `own_database` says that the control database lies in it.
+    pub fn new(entropy: &Entropy, location: Location, own_database: bool) -> Self {
+        Self {
+            holder: entropy.uuid(),
+            held: Mutex::default(),
+            location,
+            own_database,
+            refusal: Mutex::default(),
+        }
+    }
+
+    /// Why this process may not act on the folder, whether or not another one does.
+    pub fn refusal(&self) -> Option<Moved> {
+        self.refusal.lock().clone()
+    }
+
+    /// The number of the lease while it is held: every outcome is written down under it.
+    pub(crate) fn generation(&self) -> Option<i64> {
+        self.held
+            .lock()
+            .as_ref()
+            .filter(|held| Instant::now() < held.until)
+            .map(|held| held.generation)
+    }
+
+    /// The same, to act on.
+    pub(crate) fn check(&self) -> Result<i64, Error> {
+        self.generation()
+            .ok_or("another process drives the clusters of this data folder now")
+            .context("acting on a cluster")
+    }
+
+    /// Whether this process acts on the clusters of its data folder.
+    pub fn leads(&self) -> bool {
+        self.held
+            .lock()
+            .as_ref()
+            .is_some_and(|held| held.ready && Instant::now() < held.until)
+    }
+
+    /// Lets go, for good: nothing may claim it again. The kernel tells whoever waits.
+    pub fn release(&self) {
+        *self.held.lock() = None;
+    }
+
+    /// Releases the lease for good and ends it in its row, so that a successor does not wait until it expires.
+    pub async fn hand_back(&self, context: &DataPlaneContext) {
+        let held = self.generation().is_some();
+        self.release();
+        let sql =
+            "update node_leases set expires_at = clock_timestamp() where node = $1 and holder = $2";
+        if held
+            && let Err(error) = context
+                .db
+                .query(sql, &[&context.settings.node, &self.holder])
+                .await
+        {
+            tracing::debug!(%error, "the lease of the data folder was not handed back; it runs out by itself");
+        }
+    }
+
+    fn is_begun(&self) -> bool {
+        self.held.lock().as_ref().is_some_and(|held| !held.ready)
+    }
+
+    pub(crate) fn set_ready(&self) {
+        if let Some(held) = self.held.lock().as_mut() {
+            held.ready = true;
+        }
+    }
+
+    /// Takes the lease if it is free, or prolongs it. If it is not held afterwards, another process may have it.
+    pub(crate) async fn claim(&self, context: &DataPlaneContext) -> Result<(), Error> {
+        // From before the question: how long the answer took is not time we have.
+        let asked = Instant::now();
+        let had = self.held.lock().as_mut().and_then(|held| held.lock.take());
+        let lock = match had {
+            Some(lock) => Some(lock),
+            None => context
+                .clusters
+                .try_lock()
+                .context("locking the data folder")?,
+        };
+        let claimed = self.ask(context, lock.is_some()).await;
+        let mut held = self.held.lock();
+        match claimed {
+            Ok(claimed) => {
+                let ready = held.as_ref().is_some_and(|held| held.ready);
+                let (generation, refusal) = match claimed {
+                    Claimed::Held { generation } => (Some(generation), None),
+                    Claimed::Waiting => (None, None),
+                    Claimed::Refused(moved) => (None, Some(moved)),
+                };
+                *held = generation.map(|generation| Held {
+                    generation,
+                    until: asked + TERM.saturating_sub(MARGIN),
+                    lock,
+                    ready,
+                });
+                *self.refusal.lock() = refusal;
+                Ok(())
+            }
+            Err(error) => {
+                // What is held stays held until it is due.
+                if let Some(held) = held.as_mut() {
+                    held.lock = lock;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn ask(&self, context: &DataPlaneContext, locked: bool) -> Result<Claimed, Error> {
+        let (doing, node, location) = (
+            "claiming the data folder's lease",
+            &context.settings.node,
+            Json(&self.location),
+        );
+        let held = |rows: Vec<Row>| {
+            rows.first().map_or(Claimed::Waiting, |row| Claimed::Held {
+                generation: row.get(0),
+            })
+        };
+        let sql = "update node_leases set locked = $3, location = $4, expires_at = clock_timestamp() + make_interval(secs => $5) \
+                   where node = $1 and holder = $2 returning generation";
+        let renewal: [Param<'_>; 5] = [node, &self.holder, &locked, &location, &TERM.as_secs_f64()];
+        if let renewed @ Claimed::Held { .. } =
+            held(context.db.query(sql, &renewal).await.context(doing)?)
+        {
+            return Ok(renewed);
+        }
+        let rows = context
+            .db
+            .query(Standing::SQL, &[node])
+            .await
+            .context(doing)?;
+        let standing = rows.first().map(Standing::read);
+        let ours = Claimant {
+            holder: self.holder,
+            locked,
+            location: &self.location,
+            own_database: self.own_database,
+        };
+        let (lease, now) = standing.map_or((None, DateTime::UNIX_EPOCH), |(lease, now)| {
+            (Some(lease), now)
+        });
+        match decide(lease.as_ref(), &ours, now) {
+            Decision::Wait => return Ok(Claimed::Waiting),
+            Decision::Refuse => {
+                let earlier = lease
+                    .as_ref()
+                    .and_then(|lease| lease.location.as_ref())
+                    .unwrap_or(&self.location);
+                return Ok(Claimed::Refused(Moved::new(
+                    context.clusters.home().dir(),
+                    earlier,
+                )));
+            }
+            Decision::Take => {}
+        }
+        let Some(lease) = lease else {
+            let sql = "insert into node_leases (node, holder, locked, location, generation, expires_at) \
+                       values ($1, $2, $3, $4, 1, clock_timestamp() + make_interval(secs => $5)) on conflict (node) do nothing \
+                       returning generation";
+            return Ok(held(context.db.query(sql, &renewal).await.context(doing)?));
+        };
+        // Only as it was when it was decided on: another process may have been faster.
+        let sql = "update node_leases set holder = $2, locked = $3, location = $4, generation = generation + 1, \
+                   expires_at = clock_timestamp() + make_interval(secs => $5) \
+                   where node = $1 and holder = $6 and locked = $7 and expires_at = $8 returning generation";
+        let params: [Param<'_>; 8] = [
+            node,
+            &self.holder,
+            &locked,
+            &location,
+            &TERM.as_secs_f64(),
+            &lease.holder,
+            &lease.locked,
+            &lease.expires_at,
+        ];
+        Ok(held(context.db.query(sql, &params).await.context(doing)?))
+    }
+}
+
+/// Where a folder of this node was last used, and whether its lease has run out. None if it never was.
+pub async fn last_used(db: &Db, node: Uuid) -> Result<Option<(Option<Location>, bool)>, Error> {
+    let rows = db
+        .query(Standing::SQL, &[&node])
+        .await
+        .context("reading a data folder's lease")?;
+    let standing = rows.first().map(Standing::read);
+    Ok(standing.map(|(lease, now)| (lease.location, lease.expires_at < now)))
+}
+
+/// Lets the next process in this location have the lease. Returns whether it did: not while a process elsewhere renews it.
+pub async fn adopt(
+    db: &Db,
+    node: Uuid,
+    location: &Location,
+    entropy: &Entropy,
+) -> Result<bool, Error> {
+    // A holder of its own, and a generation: a process elsewhere that hung and goes on has lost it.
+    let sql = "update node_leases set holder = $2, locked = false, location = $3, generation = generation + 1, \
+               expires_at = clock_timestamp() where node = $1 and expires_at < clock_timestamp() returning generation";
+    let rows = db
+        .query(sql, &[&node, &entropy.uuid(), &Json(location)])
+        .await
+        .context("adopting a data folder")?;
+    Ok(!rows.is_empty())
+}
+
+/// Claims the lease again and again until it is dropped, and takes stock whenever it passes to this process.
+pub async fn run(context: DataPlaneContext) {
+    let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
+    loop {
+        if let Err(error) = claim(&context).await {
+            tracing::warn!(%error, "the lease of the data folder could not be claimed");
+        }
+        let before = std::mem::replace(&mut led, context.lease.leads());
+        match (before, led) {
+            (true, false) => {
+                tracing::warn!("this process no longer acts on the clusters of its data folder")
+            }
+            (false, true) => {
+                tracing::info!("this process acts on the clusters of its data folder");
+                context.reconciler.wake();
+                context.pool.wake();
+                context.jit.wake();
+            }
+            _ => {}
+        }
+        told = remind(context.lease.refusal(), told);
+        tokio::time::sleep(if led { RENEWAL } else { LOOK }).await;
+    }
+}
+
+/// Logs a refusal when it is new, and again every now and then.
+fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Moved, Instant)> {
+    let refusal = refusal?;
+    if let Some((earlier, at)) =
+        told.filter(|(earlier, at)| *earlier == refusal && at.elapsed() < REMINDER)
+    {
+        return Some((earlier, at));
+    }
+    tracing::error!("{refusal}");
+    Some((refusal, Instant::now()))
+}
+
+/// Claims the lease once. Whoever has just got it first looks through what its predecessor left.
+pub async fn claim(context: &DataPlaneContext) -> Result<(), Error> {
+    context.lease.claim(context).await?;
+    if context.lease.is_begun() {
+        reconciler::take_stock(context).await?;
+        context.lease.set_ready();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    fn location(machine: &str, boot: &str, inode: u64) -> Location {
+        Location {
+            machine: Some(machine.to_owned()),
+            boot: boot.to_owned(),
+            device: 1,
+            inode,
+            host: machine.to_owned(),
+        }
+    }
+
+    /// The outcome for a process that finds the lease of another one.
+    fn asked(
+        earlier: Option<Location>,
+        expired: bool,
+        locked: [bool; 2],
+        here: &Location,
+        own_database: bool,
+    ) -> Decision {
+        let now = DateTime::UNIX_EPOCH;
+        let expires_at = now + TimeDelta::seconds(if expired { -1 } else { 1 });
+        let lease = Standing {
+            holder: Uuid::from_u128(1),
+            locked: locked[0],
+            expires_at,
+            location: earlier,
+        };
+        let ours = Claimant {
+            holder: Uuid::from_u128(2),
+            locked: locked[1],
+            location: here,
+            own_database,
+        };
+        decide(Some(&lease), &ours, now)
+    }
+
+    #[test]
+    fn a_lease_passes_at_once_on_one_machine_and_to_a_copy_never() {
+        use Decision::{Refuse, Take, Wait};
+        let here = location("m", "b", 1);
+        let (rebooted, copied, cloned) = (
+            location("m", "a", 1),
+            location("m", "b", 2),
+            location("n", "c", 1),
+        );
+        let both = [true, true];
+        for (earlier, expired, locked, decision, what) in [
+            (
+                Some(&here),
+                false,
+                both,
+                Take,
+                "the holder was killed, and the kernel says so",
+            ),
+            (
+                Some(&here),
+                false,
+                [true, false],
+                Wait,
+                "the holder has the lock file",
+            ),
+            (
+                Some(&here),
+                false,
+                [false, true],
+                Wait,
+                "the holder never had the lock file",
+            ),
+            (Some(&here), true, [true, false], Take, "the holder hangs"),
+            (
+                Some(&rebooted),
+                false,
+                both,
+                Wait,
+                "the machine was started again, or it is a clone that runs",
+            ),
+            (
+                Some(&rebooted),
+                true,
+                both,
+                Take,
+                "the machine was started again",
+            ),
+            (
+                Some(&copied),
+                false,
+                both,
+                Refuse,
+                "the original runs on the same machine",
+            ),
+            (
+                Some(&copied),
+                true,
+                both,
+                Refuse,
+                "a copy on the same machine",
+            ),
+            (
+                Some(&cloned),
+                false,
+                both,
+                Refuse,
+                "the original runs on another machine",
+            ),
+            (
+                Some(&cloned),
+                true,
+                both,
+                Refuse,
+                "a copy from another machine",
+            ),
+            (
+                None,
+                false,
+                both,
+                Wait,
+                "an older version holds it, without a location",
+            ),
+            (None, true, both, Take, "an older version held it"),
+        ] {
+            assert_eq!(
+                asked(earlier.cloned(), expired, locked, &here, false),
+                decision,
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_new_lease_and_ones_own_are_taken_without_waiting() {
+        let (here, now) = (location("m", "b", 1), DateTime::UNIX_EPOCH);
+        let ours = Claimant {
+            holder: Uuid::from_u128(2),
+            locked: false,
+            location: &here,
+            own_database: false,
+        };
+        assert_eq!(decide(None, &ours, now), Decision::Take);
+        let own = Standing {
+            holder: ours.holder,
+            locked: true,
+            expires_at: now,
+            location: Some(here.clone()),
+        };
+        assert_eq!(decide(Some(&own), &ours, now), Decision::Take);
+        // A folder with its own control database was confirmed before that was started.
+        let elsewhere = Some(location("n", "c", 9));
+        assert_eq!(
+            asked(elsewhere.clone(), false, [true, true], &here, true),
+            Decision::Take
+        );
+        assert_eq!(
+            asked(elsewhere, false, [true, false], &here, true),
+            Decision::Refuse
+        );
+    }
+}

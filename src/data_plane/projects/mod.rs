@@ -1,0 +1,60 @@
+//! The life of a project: desired and observed state, and the tasks that reconcile them.
+
+pub mod idle;
+pub mod lease;
+pub mod lifecycle;
+pub mod parameters;
+pub mod reconciler;
+pub mod regions;
+pub mod request;
+pub mod status;
+pub mod warm_pool;
+pub mod watch;
+pub mod watchdog;
+
+use std::time::Duration;
+
+pub use idle::{note_use, wake};
+pub use request::{InstanceSize, NewProject, verifier};
+pub use status::{Command, Status};
+
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::ProjectId,
+    },
+    data_plane::{context::DataPlaneContext, database_session::Target},
+    platform::access::Project,
+};
+
+/// How long an operation waits for the reconciler: for a project that is coming up or back, or for a password.
+pub const SETTLE_WAIT: Duration = Duration::from_secs(15);
+
+/// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
+/// script need not, and starts one that sleeps.
+pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<Target, Error> {
+    idle::wake(context, project.id, &project.reference).await
+}
+
+/// What was last seen of a project.
+pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status, Error> {
+    let rows = context
+        .db
+        .query("select status from projects where id = $1", &[&id.0])
+        .await
+        .context("reading a project's status")?;
+    Status::read(rows.first().ok_or(Error::NotFound)?, 0)
+}
+
+/// The major version of a version as the rows have it: 15 of `15.18`, 17 of `17beta1`.
+pub(crate) fn major(version: &str) -> Option<u16> {
+    let end = version
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(version.len());
+    version[..end].parse().ok()
+}
+
+/// What is said of a project that was removed, to those who may know that it was there.
+pub fn removed() -> Error {
+    Error::Rejected("Resource has been removed".into())
+}

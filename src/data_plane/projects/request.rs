@@ -1,0 +1,221 @@
+//! The body of `POST /v1/projects`: as clients send it, and what it means here.
+
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    regions,
+    regions::{Region, SmartGroup},
+};
+use crate::{
+    base::{
+        error::{Context, Error},
+        names,
+    },
+    data_plane::clusters::{Engine, Engines},
+};
+
+macro_rules! sizes {
+    ($($variant:ident = $code:literal;)*) => {
+        /// Compute size of the contract. All run with the same memory profile here; the size is kept for clients that compare it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+        #[expect(missing_docs, reason = "each name is the size's code")]
+        pub enum InstanceSize { $(#[serde(rename = $code)] $variant),* }
+
+        impl InstanceSize {
+            /// Code on the wire.
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code),* }
+            }
+        }
+    };
+}
+
+sizes! {
+    Nano = "nano"; Micro = "micro"; Small = "small"; Medium = "medium"; Large = "large"; XLarge = "xlarge";
+    X2 = "2xlarge"; X4 = "4xlarge"; X8 = "8xlarge"; X12 = "12xlarge"; X16 = "16xlarge";
+    X24 = "24xlarge"; X24Memory = "24xlarge_optimized_memory"; X24Cpu = "24xlarge_optimized_cpu"; X24HighMemory = "24xlarge_high_memory";
+    X48 = "48xlarge"; X48Memory = "48xlarge_optimized_memory"; X48Cpu = "48xlarge_optimized_cpu"; X48HighMemory = "48xlarge_high_memory";
+}
+
+/// The body, as sent.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "V1CreateProjectBody")]
+pub(crate) struct CreateRequest {
+    /// Password of the role `postgres`.
+    #[serde(deserialize_with = "secret")]
+    #[schemars(with = "String")]
+    db_pass: SecretString,
+    #[schemars(length(min = 1, max = 256))]
+    name: String,
+    /// Slug of the organization the project will belong to.
+    #[schemars(required, with = "String", regex(pattern = r"^[\w-]+$"))]
+    #[expect(
+        dead_code,
+        reason = "the guard reads it, as the request is counted and permitted by it"
+    )]
+    organization_slug: Option<String>,
+    /// Older spelling of `organization_slug`.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(
+        dead_code,
+        reason = "the guard reads it, as the request is counted and permitted by it"
+    )]
+    organization_id: Option<String>,
+    /// Accepted and ignored: nothing is billed here.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(dead_code, reason = "accepted from older clients")]
+    plan: Option<Plan>,
+    #[schemars(with = "Option<Region>", extend("deprecated" = true))]
+    region: Option<String>,
+    region_selection: Option<RegionSelection>,
+    /// Accepted and ignored.
+    #[schemars(extend("deprecated" = true))]
+    #[expect(dead_code, reason = "accepted from older clients")]
+    kps_enabled: Option<bool>,
+    desired_instance_size: Option<InstanceSize>,
+    template_url: Option<String>,
+    postgres_engine: Option<String>,
+    release_channel: Option<String>,
+    high_availability: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Plan {
+    Free,
+    Pro,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "camelCase")]
+enum RegionSelection {
+    Specific { code: Region },
+    SmartGroup { code: SmartGroup },
+}
+
+pub(crate) fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SecretString, D::Error> {
+    String::deserialize(deserializer).map(SecretString::from)
+}
+
+/// A project that is wanted, checked.
+#[derive(Debug)]
+pub struct NewProject {
+    /// What people call it.
+    pub name: String,
+    /// Its label.
+    pub region: Region,
+    /// Its compute size.
+    pub size: InstanceSize,
+    /// What it runs on.
+    pub engine: Engine,
+    password: SecretString,
+}
+
+impl CreateRequest {
+    /// Checks the body against what is installed here. Nothing that was asked for is silently left out.
+    pub(crate) fn check(self, engines: &Engines) -> Result<NewProject, Error> {
+        names::check("name", &self.name, 256)?;
+        if !(1..=256).contains(&self.db_pass.expose_secret().len()) {
+            return Err(Error::invalid("db_pass", "expected 1 to 256 bytes"));
+        }
+        if self.template_url.is_some() {
+            return Err(Error::invalid(
+                "template_url",
+                "is not supported by this server; apply a migration instead",
+            ));
+        }
+        if self.high_availability == Some(true) {
+            return Err(Error::invalid(
+                "high_availability",
+                "is not available on this server",
+            ));
+        }
+        let engine = choose(
+            engines,
+            self.postgres_engine.as_deref(),
+            self.release_channel.as_deref(),
+        )?;
+        let region = match (self.region, self.region_selection) {
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "region",
+                    "give either region or region_selection",
+                ));
+            }
+            (Some(code), None) => find_region(&code)?,
+            (None, Some(RegionSelection::Specific { code })) => code,
+            (None, Some(RegionSelection::SmartGroup { code })) => code.first(),
+            (None, None) => regions::DEFAULT,
+        };
+        let size = self.desired_instance_size.unwrap_or(InstanceSize::Nano);
+        Ok(NewProject {
+            name: self.name,
+            region,
+            size,
+            engine,
+            password: self.db_pass,
+        })
+    }
+}
+
+/// The first of the offered installations, the default before all others, that has the major version and release channel.
+fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Result<Engine, Error> {
+    let refused = |field, wanted: &str, available: Vec<String>| {
+        Err(Error::invalid(
+            field,
+            format!(
+                "{wanted} is not offered here; available: {}",
+                available.join(", ")
+            ),
+        ))
+    };
+    let of_major = |engine: &&Engine| major.is_none_or(|major| engine.major().to_string() == major);
+    let of_channel = |engine: &&Engine| channel.is_none_or(|channel| engine.channel() == channel);
+    let fits: Vec<&Engine> = engines.offered().iter().filter(of_major).collect();
+    if fits.is_empty() {
+        return refused(
+            "postgres_engine",
+            major.unwrap_or_default(),
+            engines
+                .offered()
+                .iter()
+                .map(|engine| engine.major().to_string())
+                .collect(),
+        );
+    }
+    if let Some(engine) = fits.iter().copied().find(of_channel) {
+        return Ok(engine.clone());
+    }
+    let mut channels: Vec<_> = fits
+        .iter()
+        .map(|engine| engine.channel().to_owned())
+        .collect();
+    channels.dedup();
+    refused("release_channel", channel.unwrap_or_default(), channels)
+}
+
+fn find_region(code: &str) -> Result<Region, Error> {
+    let found = Region::ALL
+        .iter()
+        .copied()
+        .find(|region| region.code() == code);
+    found.ok_or_else(|| Error::invalid("region", "Need to use one of available regions."))
+}
+
+impl NewProject {
+    pub(crate) async fn password_verifier(&self) -> Result<String, Error> {
+        verifier(self.password.clone()).await
+    }
+}
+
+/// A password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
+pub async fn verifier(password: SecretString) -> Result<String, Error> {
+    tokio::task::spawn_blocking(move || {
+        postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes())
+    })
+    .await
+    .context("making a password verifier")
+}

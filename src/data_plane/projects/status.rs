@@ -1,0 +1,303 @@
+//! The states of a project, and what leads from one to another. Pure: the table of `docs/reference/states.md` as code.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+
+use crate::base::error::{Context, Error};
+
+/// State of a project: the contract's names. The database holds those a project of ours can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    /// Being created.
+    ComingUp,
+    /// Running and answering.
+    ActiveHealthy,
+    /// Should run and does not; being repaired.
+    ActiveUnhealthy,
+    /// Could not be created yet; being retried.
+    InitFailed,
+    /// Being stopped, to stay so.
+    Pausing,
+    /// Stopped as wanted. The data is kept.
+    Inactive,
+    /// Could not be stopped yet; being retried.
+    PauseFailed,
+    /// Being started after a pause.
+    Restoring,
+    /// Could not be started after a pause yet; being retried.
+    RestoreFailed,
+    /// Being stopped and started.
+    Restarting,
+    /// Being removed.
+    GoingDown,
+    /// Gone.
+    Removed,
+}
+
+/// Attempts after which the project is shown as failed. It is retried all the same.
+const ATTEMPTS_SHOWN: i32 = 5;
+
+impl Status {
+    /// Every one of them.
+    pub const ALL: [Self; 12] = [
+        Self::ComingUp,
+        Self::ActiveHealthy,
+        Self::ActiveUnhealthy,
+        Self::InitFailed,
+        Self::Pausing,
+        Self::Inactive,
+        Self::PauseFailed,
+        Self::Restoring,
+        Self::RestoreFailed,
+        Self::Restarting,
+        Self::GoingDown,
+        Self::Removed,
+    ];
+
+    /// Name on the wire and in the database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ComingUp => "COMING_UP",
+            Self::ActiveHealthy => "ACTIVE_HEALTHY",
+            Self::ActiveUnhealthy => "ACTIVE_UNHEALTHY",
+            Self::InitFailed => "INIT_FAILED",
+            Self::Pausing => "PAUSING",
+            Self::Inactive => "INACTIVE",
+            Self::PauseFailed => "PAUSE_FAILED",
+            Self::Restoring => "RESTORING",
+            Self::RestoreFailed => "RESTORE_FAILED",
+            Self::Restarting => "RESTARTING",
+            Self::GoingDown => "GOING_DOWN",
+            Self::Removed => "REMOVED",
+        }
+    }
+
+    /// The value of the column `desired` in this state.
+    pub(crate) const fn desired(self) -> &'static str {
+        match self {
+            Self::Pausing | Self::Inactive | Self::PauseFailed => "paused",
+            Self::GoingDown | Self::Removed => "removed",
+            _ => "active",
+        }
+    }
+
+    /// Whether nothing is being done about it.
+    pub fn is_settled(self) -> bool {
+        self == self.goal()
+    }
+
+    /// Where the work begun in this state leads; a settled state leads to itself.
+    pub(crate) const fn goal(self) -> Self {
+        match self {
+            Self::Pausing | Self::Inactive | Self::PauseFailed => Self::Inactive,
+            Self::GoingDown | Self::Removed => Self::Removed,
+            _ => Self::ActiveHealthy,
+        }
+    }
+
+    /// What is shown when an attempt failed, the `attempts`th in a row.
+    pub(crate) const fn after_failure(self, attempts: i32) -> Self {
+        match self {
+            // Only a password was to be set, and the server did not even let us in.
+            Self::ActiveHealthy => Self::ActiveUnhealthy,
+            Self::ComingUp if attempts >= ATTEMPTS_SHOWN => Self::InitFailed,
+            Self::Pausing if attempts >= ATTEMPTS_SHOWN => Self::PauseFailed,
+            Self::Restoring if attempts >= ATTEMPTS_SHOWN => Self::RestoreFailed,
+            Self::Restarting if attempts >= ATTEMPTS_SHOWN => Self::ActiveUnhealthy,
+            other => other,
+        }
+    }
+
+    /// Whether it may be restored.
+    pub(crate) const fn is_paused(self) -> bool {
+        matches!(
+            self,
+            Self::Inactive | Self::PauseFailed | Self::RestoreFailed
+        )
+    }
+
+    /// The state that a row has in this column.
+    pub fn read(row: &Row, column: usize) -> Result<Self, Error> {
+        let name: &str = row.get(column);
+        Self::ALL
+            .into_iter()
+            .find(|status| status.name() == name)
+            .ok_or(name.to_owned())
+            .context("reading a project's status")
+    }
+}
+
+/// What can be asked of a project that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Stop it and keep its data.
+    Pause,
+    /// Start it again.
+    Restore,
+    /// Let it be paused after all.
+    CancelRestore,
+    /// Stop and start it.
+    Restart,
+}
+
+impl Command {
+    /// Whether it can be followed in this state.
+    pub fn fits(self, status: Status) -> bool {
+        self.begin(status).is_ok()
+    }
+
+    /// The state in which its work begins, or why it cannot be followed now. The same command again is the way out of its
+    /// own failure.
+    pub(crate) fn begin(self, status: Status) -> Result<Status, String> {
+        let (accepted, begins, refusal) = match self {
+            Self::Pause => (
+                matches!(
+                    status,
+                    Status::ActiveHealthy | Status::ActiveUnhealthy | Status::PauseFailed
+                ),
+                Status::Pausing,
+                "This project cannot be paused",
+            ),
+            Self::Restore if status == Status::Pausing => {
+                (false, status, "This project is not in a paused state yet")
+            }
+            Self::Restore => (
+                status.is_paused(),
+                Status::Restoring,
+                "This project is no longer in a paused state",
+            ),
+            Self::CancelRestore => (
+                matches!(status, Status::Restoring | Status::RestoreFailed),
+                Status::Pausing,
+                "This project is not being restored",
+            ),
+            Self::Restart => (
+                matches!(status, Status::ActiveHealthy | Status::ActiveUnhealthy),
+                Status::Restarting,
+                "This project cannot be restarted",
+            ),
+        };
+        if accepted {
+            Ok(begins)
+        } else {
+            Err(format!("{refusal}, it is {}", status.name()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMANDS: [Command; 4] = [
+        Command::Pause,
+        Command::Restore,
+        Command::CancelRestore,
+        Command::Restart,
+    ];
+
+    #[test]
+    fn names_on_the_wire_and_in_the_database_are_one() {
+        for status in Status::ALL {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
+        }
+    }
+
+    /// Whatever fails however often, the goal stays the same, and so does what is wanted: the next attempt can still reach it.
+    #[test]
+    fn no_failure_leads_astray() {
+        for begun in Status::ALL {
+            let mut status = begun;
+            for attempts in 1..20 {
+                status = status.after_failure(attempts);
+                assert_eq!(
+                    (status.goal(), status.desired()),
+                    (begun.goal(), begun.desired()),
+                    "{begun:?} after {attempts}"
+                );
+            }
+            assert_eq!(status.after_failure(20), status, "{begun:?} comes to rest");
+            assert!(
+                status == begun || status != begun.goal(),
+                "{begun:?} is not announced by failing"
+            );
+        }
+    }
+
+    #[test]
+    fn a_failure_is_shown_after_five_attempts() {
+        for (begun, shown) in [
+            (Status::ComingUp, Status::InitFailed),
+            (Status::Pausing, Status::PauseFailed),
+            (Status::Restoring, Status::RestoreFailed),
+            (Status::Restarting, Status::ActiveUnhealthy),
+        ] {
+            assert_eq!(
+                (begun.after_failure(4), begun.after_failure(5)),
+                (begun, shown)
+            );
+        }
+    }
+
+    #[test]
+    fn every_command_is_accepted_where_the_table_says() {
+        use Status::{
+            ActiveHealthy, ActiveUnhealthy, Inactive, PauseFailed, RestoreFailed, Restoring,
+        };
+        for (command, accepted, begins) in [
+            (
+                Command::Pause,
+                &[ActiveHealthy, ActiveUnhealthy, PauseFailed][..],
+                Status::Pausing,
+            ),
+            (
+                Command::Restore,
+                &[Inactive, PauseFailed, RestoreFailed],
+                Status::Restoring,
+            ),
+            (
+                Command::CancelRestore,
+                &[Restoring, RestoreFailed],
+                Status::Pausing,
+            ),
+            (
+                Command::Restart,
+                &[ActiveHealthy, ActiveUnhealthy],
+                Status::Restarting,
+            ),
+        ] {
+            for status in Status::ALL {
+                match command.begin(status) {
+                    Ok(next) => assert_eq!(
+                        (next, accepted.contains(&status)),
+                        (begins, true),
+                        "{command:?} in {status:?}"
+                    ),
+                    Err(text) => assert!(
+                        !accepted.contains(&status) && text.ends_with(status.name()),
+                        "{command:?}: {text}"
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Every state but those of a removal can be left by asking, at the latest when its own work has ended.
+    #[test]
+    fn every_state_has_a_way_out() {
+        for status in Status::ALL
+            .into_iter()
+            .filter(|status| status.goal() != Status::Removed)
+        {
+            let reachable = [status, status.goal()];
+            assert!(
+                COMMANDS.into_iter().any(|command| reachable
+                    .into_iter()
+                    .any(|from| command.begin(from).is_ok())),
+                "{status:?}"
+            );
+        }
+    }
+}

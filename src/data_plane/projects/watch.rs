@@ -1,0 +1,84 @@
+//! Notices at once when a healthy project's server ends: the kernel tells, nobody has to look.
+
+use std::collections::{HashMap, HashSet};
+
+use parking_lot::Mutex;
+
+use crate::{
+    base::ids::ProjectId,
+    data_plane::{clusters::Running, context::DataPlaneContext},
+};
+
+/// Servers whose end is waited for, and projects to look at in the next pass. Both are bounded by the
+/// projects of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// The pid tells a server from the next one of the same project.
+    watched: Mutex<HashMap<ProjectId, i32>>,
+    ended: Mutex<HashSet<ProjectId>>,
+}
+
+impl Watch {
+    /// The projects to look at: those whose server ended, or was just announced.
+    pub(crate) fn take_ended(&self) -> HashSet<ProjectId> {
+        std::mem::take(&mut *self.ended.lock())
+    }
+
+    /// Whether nobody waits for the end of this server yet. From now on somebody does.
+    fn begin(&self, project: ProjectId, pid: i32) -> bool {
+        self.watched.lock().insert(project, pid) != Some(pid)
+    }
+
+    fn end(&self, project: ProjectId, pid: i32) {
+        let mut watched = self.watched.lock();
+        // The next server may be watched already.
+        if watched.get(&project) == Some(&pid) {
+            watched.remove(&project);
+        }
+        drop(watched);
+        self.look_at(project);
+    }
+
+    /// Has the next pass look at this project.
+    pub(crate) fn look_at(&self, project: ProjectId) {
+        self.ended.lock().insert(project);
+    }
+}
+
+/// Wakes the reconciler when this server ends. Asked again about the same server, it does nothing.
+pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: Running) {
+    let pid = server.pid();
+    if !context.reconciler.watch.begin(project, pid) {
+        return;
+    }
+    let context = context.clone();
+    tokio::spawn(async move {
+        // Should waiting fail, looking costs little, and the next full pass waits again.
+        if let Err(error) = server.ended().await {
+            tracing::warn!(%error, "the end of a server cannot be waited for");
+        }
+        context.reconciler.watch.end(project, pid);
+        context.reconciler.wake();
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_is_watched_once_and_each_end_is_told_once() {
+        let (watch, project) = (Watch::default(), ProjectId(1));
+        assert!(watch.begin(project, 10) && !watch.begin(project, 10));
+        // Started again before the first end is heard of.
+        assert!(watch.begin(project, 11));
+        watch.end(project, 10);
+        assert!(!watch.begin(project, 11), "the second is still watched");
+        watch.end(project, 11);
+        assert_eq!(
+            (watch.take_ended(), watch.take_ended()),
+            ([project].into(), HashSet::new())
+        );
+        assert!(watch.begin(project, 11), "a pid may come back");
+    }
+}

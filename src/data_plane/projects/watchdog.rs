@@ -1,0 +1,418 @@
+//! Keeps running projects within their bounds where the kernel does not, and tells their health when they reach one.
+//!
+//! Memory and processes: the kernel bounds a control group, and this only reports. Without control groups the sum is
+//! measured, and the largest process is ended. Disk space and inodes: from the hard limit the project is read-only, so that
+//! its owner can still delete data; a server that writes nevertheless is stopped. Every restriction ends when the project is
+//! within its bounds again, or when the operator raises them.
+
+mod rules;
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rustix::process::Signal;
+use tokio::{sync::Mutex, time::MissedTickBehavior};
+use tokio_postgres::Row;
+
+use self::rules::{DiskLevel, Remedy};
+use crate::{
+    base::{
+        clock::Ticks,
+        db::Param,
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{
+        clusters::resources::{Measured, disk},
+        context::DataPlaneContext,
+        metrics::Bound,
+    },
+};
+
+/// How often control groups are read: the kernel enforces them, and this only reports.
+const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
+/// How often processes are measured where nothing else bounds their sum.
+const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
+/// How long disk space is not measured if little of it was used meanwhile, in milliseconds.
+const DISK_ROUND_MS: Ticks = 120_000;
+/// How long an event, such as a process that was ended, is told, in milliseconds.
+const EVENT_MS: Ticks = 15 * 60_000;
+/// Time for the owner to delete data after starting a project that was stopped for its disk space.
+const GRACE: TimeDelta = TimeDelta::minutes(10);
+/// Largest fall of the file system's free space that goes without measuring projects, in bytes.
+const SLACK_BYTES: u64 = 64 << 20;
+/// Largest fall of free inodes that goes without measuring projects.
+const SLACK_INODES: u64 = 5_000;
+
+/// State kept between two looks. Bounded by the running projects of this node.
+#[derive(Debug, Default)]
+pub struct Watchdog(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    projects: HashMap<ProjectId, Seen>,
+    /// When disk space was last measured, and the free space and inodes of the file system then.
+    measured: Option<(Ticks, (u64, u64))>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The kernel's counts of ended processes and refused forks, at the last look.
+    counts: Option<(u64, u64)>,
+    /// The last event, and when it came.
+    event: Option<(Ticks, String)>,
+    /// Looks in a row that found the project over its memory.
+    strikes: u32,
+    level: Option<(DiskLevel, Option<String>)>,
+}
+
+/// A running project.
+struct Watched {
+    id: ProjectId,
+    project: ProjectRef,
+    generation: i64,
+    settled_at: Option<DateTime<Utc>>,
+    warning: Option<String>,
+    read_only: bool,
+}
+
+/// Whether a look measures disk space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    /// If much of it was used since the last time, or that is long ago.
+    IfDue,
+    /// In any case.
+    Always,
+}
+
+/// Looks again and again until it is dropped. Does nothing where projects have no limits.
+pub async fn run(context: DataPlaneContext) {
+    let Some(resources) = context.clusters.resources() else {
+        return;
+    };
+    let mut look_again = tokio::time::interval(if resources.groups().enforced() {
+        LOOK_AT_GROUPS
+    } else {
+        LOOK_AT_PROCESSES
+    });
+    look_again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        look_again.tick().await;
+        if let Err(error) = look(&context, Disk::IfDue).await {
+            tracing::warn!(%error, "the resources of projects could not be looked at");
+        }
+    }
+}
+
+/// Looks at every running project of this node once, and does what its bounds ask for. One project's failure holds up no
+/// other.
+pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
+    let mut state = context.watchdog.0.lock().await;
+    if !context.lease.leads() || context.clusters.resources().is_none() {
+        *state = State::default();
+        return Ok(());
+    }
+    let projects = running(context).await?;
+    let running: HashSet<ProjectId> = projects.iter().map(|project| project.id).collect();
+    state.projects.retain(|id, _| running.contains(id));
+    let refs = projects
+        .iter()
+        .map(|project| project.project.clone())
+        .collect();
+    let mut measured = context
+        .clusters
+        .measure_processes(refs)
+        .await
+        .context("measuring projects")?;
+    let measure_disk = disk_is_due(context, &mut state, disk);
+    for project in &projects {
+        let seen = state.projects.entry(project.id).or_default();
+        let looked = async {
+            if let Some(measured) = measured.remove(&project.project) {
+                look_at_processes(context, project, seen, measured).await?;
+            }
+            if measure_disk {
+                look_at_disk(context, project, seen).await?;
+            }
+            tell(context, project, seen).await
+        };
+        if let Err(error) = looked.await {
+            tracing::warn!(project = %project.project, %error, "the project's resources could not be looked at");
+        }
+    }
+    Ok(())
+}
+
+async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
+    let sql = "select id, ref, generation, settled_at, resource_warning, read_only from projects \
+               where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
+    let rows = context
+        .db
+        .query(sql, &[&context.settings.node])
+        .await
+        .context("reading running projects")?;
+    let read = |row: &Row| {
+        Ok(Watched {
+            id: ProjectId(row.get(0)),
+            project: row
+                .get::<_, &str>(1)
+                .parse()
+                .context("reading a project's ref")?,
+            generation: row.get(2),
+            settled_at: row.get(3),
+            warning: row.get(4),
+            read_only: row.get(5),
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Whether disk space is measured in this look: after much of it was used, or a long time.
+fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> bool {
+    let Some(resources) = context.clusters.resources() else {
+        return false;
+    };
+    // A file system that does not say is measured as if nothing changed.
+    let (bytes, inodes) = disk::free(context.clusters.home().dir()).unwrap_or_default();
+    let now = context.clock.ticks();
+    let slack = SLACK_BYTES.min(resources.limits().disk_hard_bytes / 16);
+    let due = state.measured.is_none_or(|(at, (before, inodes_before))| {
+        now.saturating_sub(at) >= DISK_ROUND_MS
+            || bytes.saturating_add(slack) <= before
+            || inodes.saturating_add(SLACK_INODES) <= inodes_before
+    });
+    if due || disk == Disk::Always {
+        state.measured = Some((now, (bytes, inodes)));
+    } else if let Some((_, free)) = &mut state.measured {
+        // Space that was freed meanwhile can be used again without going unnoticed.
+        *free = (free.0.max(bytes), free.1.max(inodes));
+    }
+    due || disk == Disk::Always
+}
+
+/// Notes what the kernel did to a project in its control group, or bounds one that has none.
+async fn look_at_processes(
+    context: &DataPlaneContext,
+    project: &Watched,
+    seen: &mut Seen,
+    measured: Measured,
+) -> Result<(), Error> {
+    let Some(resources) = context.clusters.resources() else {
+        return Ok(());
+    };
+    let limits = resources.limits();
+    match measured {
+        Measured::Group(counts) => {
+            let (kills, refused) = seen
+                .counts
+                .replace((counts.oom_kills, counts.forks_refused))
+                .unwrap_or_default();
+            if counts.oom_kills > kills {
+                note(
+                    context,
+                    project,
+                    seen,
+                    Bound::Memory,
+                    rules::memory_event(limits.memory_bytes),
+                );
+            } else if counts.forks_refused > refused {
+                note(
+                    context,
+                    project,
+                    seen,
+                    Bound::Processes,
+                    rules::processes_event(limits.processes),
+                );
+            }
+        }
+        Measured::Processes(_) if resources.groups().enforced() => {
+            context
+                .clusters
+                .adopt(&project.project)
+                .await
+                .context("bounding a project's server")?;
+        }
+        Measured::Processes(usage) => {
+            let (remedy, strikes) = rules::remedy(&usage, limits, seen.strikes);
+            seen.strikes = strikes;
+            if remedy == Remedy::Nothing {
+                return Ok(());
+            }
+            let over = usage.memory_bytes > limits.memory_bytes;
+            let event = if over {
+                rules::memory_event(limits.memory_bytes)
+            } else {
+                rules::processes_event(limits.processes)
+            };
+            note(
+                context,
+                project,
+                seen,
+                if over {
+                    Bound::Memory
+                } else {
+                    Bound::Processes
+                },
+                event,
+            );
+            bound_processes(context, project, remedy).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn bound_processes(
+    context: &DataPlaneContext,
+    project: &Watched,
+    remedy: Remedy,
+) -> Result<(), Error> {
+    match remedy {
+        Remedy::Nothing => Ok(()),
+        Remedy::Terminate(pid) => context
+            .clusters
+            .end_process(&project.project, pid, Signal::TERM)
+            .await
+            .context("ending a process"),
+        Remedy::Kill(pid) => context
+            .clusters
+            .end_process(&project.project, pid, Signal::KILL)
+            .await
+            .context("ending a process"),
+        Remedy::StopServer => {
+            // The reconciler finds it down, and starts it again.
+            let Some(_hold) = context.reconciler.hold(project.id) else {
+                return Ok(());
+            };
+            let stopped = context
+                .clusters
+                .stop_at_once(&project.project)
+                .await
+                .context("stopping a cluster");
+            context.reconciler.watch.look_at(project.id);
+            stopped
+        }
+    }
+}
+
+fn note(
+    context: &DataPlaneContext,
+    project: &Watched,
+    seen: &mut Seen,
+    bound: Bound,
+    event: String,
+) {
+    tracing::warn!(project = %project.project, "{event}");
+    context.data_plane_metrics.clusters.reached(bound);
+    seen.event = Some((context.clock.ticks(), event));
+}
+
+/// Measures a project's disk space, and makes it read-only, writable or stopped where its limits ask for it.
+async fn look_at_disk(
+    context: &DataPlaneContext,
+    project: &Watched,
+    seen: &mut Seen,
+) -> Result<(), Error> {
+    let Some(resources) = context.clusters.resources() else {
+        return Ok(());
+    };
+    let limits = resources.limits();
+    let usage = context
+        .clusters
+        .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
+        .await
+        .context("measuring disk space")?;
+    let level = rules::disk_level(usage, limits, project.read_only);
+    let before = seen
+        .level
+        .replace((level, rules::disk_warning(level, usage, limits)))
+        .map(|(level, _)| level);
+    if level > before.unwrap_or(DiskLevel::Fine) {
+        let bound = if level == DiskLevel::Soft {
+            Bound::DiskSoft
+        } else {
+            Bound::DiskHard
+        };
+        tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk space is nearly or fully used");
+        context.data_plane_metrics.clusters.reached(bound);
+    }
+    let read_only = level >= DiskLevel::ReadOnly;
+    if read_only != project.read_only {
+        context
+            .clusters
+            .set_read_only(&project.project, read_only)
+            .await
+            .context("making a project read-only or writable")?;
+        let sql = "update projects set read_only = $2 where id = $1";
+        context
+            .db
+            .query(sql, &[&project.id.0, &read_only])
+            .await
+            .context("writing that a project is read-only")?;
+    }
+    let begun = project
+        .settled_at
+        .is_none_or(|settled| context.clock.now() - settled >= GRACE);
+    if level == DiskLevel::Stop && (begun || rules::beyond_grace(usage, limits)) {
+        stop(context, project, rules::disk_warning(level, usage, limits)).await?;
+    }
+    Ok(())
+}
+
+/// Pauses a project. Its owner can restore it, and then has [`GRACE`] to delete data.
+async fn stop(
+    context: &DataPlaneContext,
+    project: &Watched,
+    warning: Option<String>,
+) -> Result<(), Error> {
+    let lease = context.lease.check()?;
+    let sql = "update projects set desired = 'paused', status = 'PAUSING', generation = generation + 1, attempts = 0, falls = 0, \
+               last_error = null, resource_warning = $4, not_before = $5, updated_at = $5 \
+               where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' and exists \
+               (select from node_leases l where l.node = projects.node and l.generation = $3 for share)";
+    let params: [Param<'_>; 5] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &warning,
+        &context.clock.now(),
+    ];
+    context
+        .db
+        .query(sql, &params)
+        .await
+        .context("stopping a project")?;
+    tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
+    context.data_plane_metrics.clusters.reached(Bound::DiskStop);
+    context.reconciler.heard();
+    Ok(())
+}
+
+/// Writes down what the project's health is to say, if that changed.
+async fn tell(context: &DataPlaneContext, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
+    let now = context.clock.ticks();
+    seen.event
+        .take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
+    // Disk space was not measured since this process leads: what the last one said stands.
+    let Some((_, disk)) = &seen.level else {
+        return Ok(());
+    };
+    let event = seen.event.as_ref().map(|(_, event)| event.clone());
+    let warning = match (disk.clone(), event) {
+        (Some(disk), Some(event)) => Some(format!("{disk}; {event}")),
+        (disk, event) => disk.or(event),
+    };
+    if warning == project.warning {
+        return Ok(());
+    }
+    let sql =
+        "update projects set resource_warning = $2 where id = $1 and status = 'ACTIVE_HEALTHY'";
+    context
+        .db
+        .query(sql, &[&project.id.0, &warning])
+        .await
+        .context("writing what a project's health is to say")
+        .map(drop)
+}

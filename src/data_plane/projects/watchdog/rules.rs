@@ -1,0 +1,217 @@
+//! When a project is over its bounds, and what is done about it. Pure.
+
+use rustix::process::Pid;
+
+use crate::data_plane::clusters::{
+    ResourceLimits,
+    resources::{disk::DiskUsage, usage::ProcessUsage},
+};
+
+/// Part of the hard limit, in percent, below which a read-only project is writable again.
+const WRITABLE_PERCENT: u64 = 95;
+/// Part of the hard limit, in percent, from which a started server is stopped again without grace.
+const GRACE_PERCENT: u64 = 150;
+/// Looks in a row over the limit after which the largest process is killed, and after which the server is stopped.
+const KILL_STRIKES: u32 = 2;
+const STOP_STRIKES: u32 = 3;
+
+/// How full a project's disk space is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DiskLevel {
+    Fine,
+    /// Told in its health.
+    Soft,
+    /// Transactions are read-only unless they ask not to be.
+    ReadOnly,
+    /// The server is stopped.
+    Stop,
+}
+
+/// The action on a project without a control group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Remedy {
+    Nothing,
+    Terminate(Pid),
+    Kill(Pid),
+    StopServer,
+}
+
+/// How full the disk space is. One that was read-only stays so until a part of the space is free again.
+pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
+    let share = |part: u64, percent: u64| part / 100 * percent;
+    let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
+    if usage.unbounded
+        || usage.bytes >= limits.disk_stop_bytes()
+        || usage.inodes >= limits.inodes_stop()
+    {
+        DiskLevel::Stop
+    } else if usage.bytes >= share(limits.disk_hard_bytes, writable_from)
+        || usage.inodes >= share(limits.inodes, writable_from)
+    {
+        DiskLevel::ReadOnly
+    } else if usage.bytes >= limits.disk_soft_bytes {
+        DiskLevel::Soft
+    } else {
+        DiskLevel::Fine
+    }
+}
+
+/// Whether so much is in use that a started server is stopped again at once.
+pub(super) fn beyond_grace(usage: DiskUsage, limits: &ResourceLimits) -> bool {
+    usage.bytes >= limits.disk_hard_bytes / 100 * GRACE_PERCENT
+}
+
+/// The sentence for the project's health.
+pub(super) fn disk_warning(
+    level: DiskLevel,
+    usage: DiskUsage,
+    limits: &ResourceLimits,
+) -> Option<String> {
+    let many = if usage.unbounded { "more than " } else { "" };
+    let used = format!(
+        "the project uses {} MB of {} MB of disk space and {many}{} of {} files",
+        usage.bytes >> 20,
+        limits.disk_hard_bytes >> 20,
+        usage.inodes,
+        limits.inodes
+    );
+    match level {
+        DiskLevel::Fine => None,
+        DiskLevel::Soft => Some(format!(
+            "{used}; when it is used up, the project becomes read-only"
+        )),
+        DiskLevel::ReadOnly => Some(format!(
+            "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or have the operator \
+             raise the limit"
+        )),
+        DiskLevel::Stop => Some(format!(
+            "{used}, and went on writing while it was read-only, so its server was stopped: restore it and delete data within 10 minutes, or \
+             have the operator raise the limit"
+        )),
+    }
+}
+
+/// The action on processes that together use too much, after so many looks in a row that found it; and how many
+/// looks it were now. First the largest process is asked to end, then it is killed, then the server is stopped.
+pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32) -> (Remedy, u32) {
+    if usage.memory_bytes <= limits.memory_bytes && usage.processes <= limits.processes {
+        return (Remedy::Nothing, 0);
+    }
+    let strikes = strikes.saturating_add(1);
+    // One process less does not help against too many.
+    let largest = usage
+        .largest
+        .filter(|_| usage.processes <= limits.processes);
+    let remedy = match largest {
+        Some((pid, _)) if strikes < KILL_STRIKES => Remedy::Terminate(pid),
+        Some((pid, _)) if strikes < STOP_STRIKES => Remedy::Kill(pid),
+        _ => Remedy::StopServer,
+    };
+    (remedy, strikes)
+}
+
+pub(super) fn memory_event(bytes: u64) -> String {
+    format!(
+        "processes of the server were ended, as together they reached the project's {} MB of memory",
+        bytes >> 20
+    )
+}
+
+pub(super) fn processes_event(processes: u64) -> String {
+    format!("the server reached the project's {processes} processes, and could start no more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn limits() -> ResourceLimits {
+        ResourceLimits {
+            memory_bytes: 100,
+            processes: 10,
+            ..ResourceLimits::default()
+        }
+        .with_disk(1000 * MB, 1000)
+    }
+
+    #[test]
+    fn disk_space_is_told_then_read_only_then_the_server_is_stopped() {
+        for (megabytes, inodes, read_only, level) in [
+            (799, 10, false, DiskLevel::Fine),
+            (801, 10, false, DiskLevel::Soft),
+            (999, 10, false, DiskLevel::Soft),
+            (1000, 10, false, DiskLevel::ReadOnly),
+            (1099, 10, true, DiskLevel::ReadOnly),
+            (1100, 10, true, DiskLevel::Stop),
+            (951, 10, true, DiskLevel::ReadOnly),
+            (949, 10, true, DiskLevel::Soft),
+            (10, 1000, false, DiskLevel::ReadOnly),
+            (10, 1100, false, DiskLevel::Stop),
+            (10, 940, true, DiskLevel::Fine),
+        ] {
+            let usage = DiskUsage {
+                bytes: megabytes * MB,
+                inodes,
+                unbounded: false,
+            };
+            assert_eq!(
+                disk_level(usage, &limits(), read_only),
+                level,
+                "{megabytes} MB, {inodes} files, {read_only}"
+            );
+            assert_eq!(
+                disk_warning(level, usage, &limits()).is_none(),
+                level == DiskLevel::Fine
+            );
+        }
+        let endless = DiskUsage {
+            bytes: 0,
+            inodes: 0,
+            unbounded: true,
+        };
+        assert_eq!(disk_level(endless, &limits(), false), DiskLevel::Stop);
+        for (megabytes, beyond) in [(1499, false), (1500, true)] {
+            assert_eq!(
+                beyond_grace(
+                    DiskUsage {
+                        bytes: megabytes * MB,
+                        ..endless
+                    },
+                    &limits()
+                ),
+                beyond
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_process_is_ended_before_the_server() {
+        let pid = Pid::from_raw(7).unwrap();
+        let over = ProcessUsage {
+            memory_bytes: 101,
+            processes: 3,
+            largest: Some((pid, 90)),
+        };
+        assert_eq!(remedy(&over, &limits(), 0), (Remedy::Terminate(pid), 1));
+        assert_eq!(remedy(&over, &limits(), 1), (Remedy::Kill(pid), 2));
+        assert_eq!(remedy(&over, &limits(), 2), (Remedy::StopServer, 3));
+        let within = ProcessUsage {
+            memory_bytes: 100,
+            processes: 10,
+            largest: Some((pid, 90)),
+        };
+        assert_eq!(remedy(&within, &limits(), 2), (Remedy::Nothing, 0));
+        let many = ProcessUsage {
+            processes: 11,
+            ..within
+        };
+        assert_eq!(remedy(&many, &limits(), 0), (Remedy::StopServer, 1));
+        let alone = ProcessUsage {
+            largest: None,
+            ..over
+        };
+        assert_eq!(remedy(&alone, &limits(), 0), (Remedy::StopServer, 1));
+    }
+}

@@ -1,0 +1,247 @@
+//! Bodies on their way through: bounded in time while they stand still, and holding what they take until they end.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Either, Empty, Full, Limited};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep, sleep_until, timeout},
+};
+
+use super::{
+    answer::Refusal,
+    capacity::{Capacity, Held, Holder, UnfinishedBody},
+    links::Arriving,
+};
+use crate::base::clock::Clock;
+
+/// How long a body may stand still.
+const STILL: Duration = Duration::from_mins(5);
+
+/// What went wrong with a body.
+pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// What is sent to a service.
+pub(super) type Upload = Either<Empty<Bytes>, Limited<Moving<ClientBody, Option<Sent>>>>;
+
+/// What is sent to a client.
+pub(super) type Download = Either<Full<Bytes>, Moving<Arriving, Option<Held>>>;
+
+/// Tells when a request was sent, or given up.
+pub(super) struct Sent(pub(super) Arc<Notify>);
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// A body of ours.
+pub(super) fn full(text: impl Into<Bytes>) -> Download {
+    Either::Left(Full::new(text.into()))
+}
+
+/// A body that stood still for too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the body stood still for {} s", STILL.as_secs())]
+pub(super) struct StoodStill;
+
+/// A body that must keep moving, and what is held until it ends.
+pub(super) struct Moving<B, H> {
+    body: B,
+    held: H,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B, H> Moving<B, H> {
+    pub(super) fn new(body: B, held: H) -> Self {
+        Self {
+            body,
+            held,
+            deadline: None,
+        }
+    }
+}
+
+impl<B, H> Body for Moving<B, H>
+where
+    B: Body<Data = Bytes, Error: Into<Error>> + Unpin,
+    H: Unpin + Default,
+{
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                this.deadline = None;
+                if frame.is_none() {
+                    this.held = H::default();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+            }
+            // Most frames are there when they are asked for: only one that is not needs a timer.
+            Poll::Pending => {
+                let deadline = this
+                    .deadline
+                    .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STILL)));
+                deadline
+                    .as_mut()
+                    .poll(cx)
+                    .map(|()| Some(Err(StoodStill.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Why a client's body did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientBodyError {
+    /// It is not a body as HTTP has it, or the client went away.
+    #[error("the client's body could not be read: {0}")]
+    Unreadable(#[source] hyper::Error),
+    /// It stalled, and was ended to make room for other requests.
+    #[error("the client's body stalled, and others needed the room")]
+    Ended,
+}
+
+impl ClientBodyError {
+    /// The answer to the client.
+    pub(super) const fn refusal(&self) -> Refusal {
+        match self {
+            Self::Unreadable(_) => Refusal::Malformed,
+            Self::Ended => Refusal::Stalled,
+        }
+    }
+}
+
+/// The body of a client's request: counted as unfinished until it ends. Trailers are dropped, as RFC 9110, 6.5.1 allows: a service
+/// could take them for header fields that the edge did not see.
+pub(super) struct ClientBody {
+    /// Bytes that were read ahead.
+    first: Option<Bytes>,
+    rest: Incoming,
+    unfinished: Option<UnfinishedBody>,
+    clock: Clock,
+}
+
+impl ClientBody {
+    pub(super) const fn new(body: Incoming, unfinished: UnfinishedBody, clock: Clock) -> Self {
+        Self {
+            first: None,
+            rest: body,
+            unfinished: Some(unfinished),
+            clock,
+        }
+    }
+
+    /// Waits until the first bytes have arrived, and counts the request as in flight. None: the body is empty, and ended.
+    pub(super) async fn begin(
+        mut self,
+        capacity: &Arc<Capacity>,
+        holder: Holder,
+    ) -> Result<Option<(Self, Held)>, Refusal> {
+        loop {
+            let Ok(frame) = timeout(STILL, self.frame()).await else {
+                return Err(Refusal::Stalled);
+            };
+            let Some(frame) = frame else { return Ok(None) };
+            let first = frame
+                .map_err(|error| error.refusal())?
+                .into_data()
+                .unwrap_or_default();
+            if !first.is_empty() {
+                self.first = Some(first);
+                break;
+            }
+        }
+        let held = match &self.unfinished {
+            Some(unfinished) => unfinished.request(self.clock.ticks())?,
+            // All of it has arrived.
+            None => capacity.request(holder, self.clock.ticks())?,
+        };
+        Ok(Some((self, held)))
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = ClientBodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
+        let this = &mut *self;
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let polled = Pin::new(&mut this.rest).poll_frame(cx);
+        if let Some(unfinished) = &this.unfinished {
+            match &polled {
+                Poll::Pending => unfinished.waits(cx, this.clock.ticks()),
+                Poll::Ready(Some(Ok(frame)))
+                    if frame.data_ref().is_some_and(|data| !data.is_empty()) =>
+                {
+                    unfinished.moved()
+                }
+                Poll::Ready(_) => {}
+            }
+            if unfinished.is_ended() {
+                return Poll::Ready(Some(Err(ClientBodyError::Ended)));
+            }
+        }
+        match polled {
+            Poll::Ready(Some(Ok(frame))) if frame.is_data() => {
+                if this.rest.is_end_stream() {
+                    this.unfinished = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(Some(Err(ClientBodyError::Unreadable(error))))
+            }
+            Poll::Ready(_) => {
+                this.unfinished = None;
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (rest, first) = (
+            self.rest.size_hint(),
+            self.first.as_ref().map_or(0, |first| first.len() as u64),
+        );
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(first));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(first));
+        }
+        hint
+    }
+}

@@ -1,0 +1,468 @@
+//! Bounds on the requests, unfinished bodies and WebSockets that the edge carries for a project, and on the share of them that one
+//! client takes (decision 0073).
+//!
+//! A client is an IPv4 address or an IPv6 /64 network. When a bound is reached, the request body that has waited longest for its
+//! client's next byte is ended to make room, if it has waited for [`STALLED_MILLIS`].
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::Context,
+};
+
+use futures_util::task::AtomicWaker;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+
+use crate::base::{clock::Ticks, ids::ProjectId};
+
+/// Time without a byte from the client, in milliseconds, after which a request body may be ended to make room for another request.
+pub(super) const STALLED_MILLIS: Ticks = 2_000;
+
+/// In place of a time: the body does not wait for its client.
+const NOT_WAITING: Ticks = Ticks::MAX;
+
+/// Something of which a project has a bounded number at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A request whose head is complete and whose body, if it has one, has begun to arrive, until its answer has ended.
+    Request,
+    /// A request body of which more is to come, from the end of the request's head on.
+    Body,
+    /// A WebSocket.
+    WebSocket,
+}
+
+/// A number for each [`Kind`].
+type Counts = [usize; 3];
+
+/// The largest numbers at once, in the order of [`Kind`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// For one project.
+    pub(super) project: Counts,
+    /// For one client, of one project.
+    pub(super) client: Counts,
+}
+
+/// Bounds of every edge. A client's share is a quarter.
+pub(super) const BOUNDS: Bounds = Bounds {
+    project: [1000, 500, 500],
+    client: [250, 125, 125],
+};
+
+/// The project and the client that something is counted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) project: ProjectId,
+    pub(super) client: IpNet,
+}
+
+/// The bound that has been reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exceeded {
+    /// The project's.
+    Project,
+    /// The client's share.
+    Client,
+    /// The body's own: it was ended to make room before its request was counted.
+    Body,
+}
+
+/// Counts for every project that has anything in use. Memory is bounded by the connections of the edge.
+pub(super) struct Capacity {
+    bounds: Bounds,
+    projects: Mutex<HashMap<ProjectId, Usage>>,
+}
+
+/// Numbers in use for one project.
+#[derive(Default)]
+struct Usage {
+    all: Counts,
+    clients: HashMap<IpNet, Counts>,
+    /// Unfinished bodies by number.
+    bodies: HashMap<u64, Arc<Progress>>,
+    next_body: u64,
+}
+
+/// State of one unfinished body, shared by the capacity and the body.
+struct Progress {
+    number: u64,
+    client: IpNet,
+    /// Since when the body waits for a byte, or [`NOT_WAITING`].
+    waiting_since: AtomicU64,
+    /// Whether its request is counted as [`Kind::Request`]. Changed under the lock of the projects.
+    in_flight: AtomicBool,
+    /// Whether it was ended to make room. Changed under the lock of the projects.
+    ended: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Progress {
+    fn has_stalled(&self, now: Ticks) -> bool {
+        let since = self.waiting_since.load(Ordering::Relaxed);
+        since != NOT_WAITING && now.saturating_sub(since) >= STALLED_MILLIS
+    }
+}
+
+/// One of a kind, counted until it is dropped.
+pub(super) struct Held {
+    capacity: Arc<Capacity>,
+    holder: Holder,
+    kind: Kind,
+    progress: Option<Arc<Progress>>,
+}
+
+/// A request body of which more is to come, counted until it is dropped.
+pub(super) struct UnfinishedBody(Held);
+
+impl Capacity {
+    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            projects: Mutex::default(),
+        })
+    }
+
+    /// Counts a request without a body.
+    pub(super) fn request(self: &Arc<Self>, holder: Holder, now: Ticks) -> Result<Held, Exceeded> {
+        self.take(Kind::Request, holder, None, now)
+    }
+
+    /// Counts a WebSocket.
+    pub(super) fn websocket(
+        self: &Arc<Self>,
+        holder: Holder,
+        now: Ticks,
+    ) -> Result<Held, Exceeded> {
+        self.take(Kind::WebSocket, holder, None, now)
+    }
+
+    /// Counts a body of which nothing has arrived.
+    pub(super) fn body(
+        self: &Arc<Self>,
+        holder: Holder,
+        now: Ticks,
+    ) -> Result<UnfinishedBody, Exceeded> {
+        self.take(Kind::Body, holder, None, now).map(UnfinishedBody)
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        kind: Kind,
+        holder: Holder,
+        progress: Option<Arc<Progress>>,
+        now: Ticks,
+    ) -> Result<Held, Exceeded> {
+        let mut projects = self.projects.lock();
+        if progress
+            .as_ref()
+            .is_some_and(|progress| progress.ended.load(Ordering::Relaxed))
+        {
+            return Err(Exceeded::Body);
+        }
+        let usage = projects.entry(holder.project).or_default();
+        let ended = usage.make_room(kind, holder.client, &self.bounds, now)?;
+        usage.add(kind, holder.client);
+        let progress = match kind {
+            Kind::Body => Some(usage.begin_body(holder.client, now)),
+            Kind::Request | Kind::WebSocket => progress,
+        };
+        if let (Kind::Request, Some(progress)) = (kind, &progress) {
+            progress.in_flight.store(true, Ordering::Relaxed);
+        }
+        drop(projects);
+        if let Some(ended) = ended {
+            ended.waker.wake();
+        }
+        Ok(Held {
+            capacity: Arc::clone(self),
+            holder,
+            kind,
+            progress,
+        })
+    }
+}
+
+impl Usage {
+    fn add(&mut self, kind: Kind, client: IpNet) {
+        self.all[kind as usize] += 1;
+        self.clients.entry(client).or_default()[kind as usize] += 1;
+    }
+
+    fn subtract(&mut self, kind: Kind, client: IpNet) {
+        self.all[kind as usize] -= 1;
+        if let Some(counts) = self.clients.get_mut(&client) {
+            counts[kind as usize] -= 1;
+            if *counts == Counts::default() {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    fn begin_body(&mut self, client: IpNet, now: Ticks) -> Arc<Progress> {
+        let progress = Arc::new(Progress {
+            number: self.next_body,
+            client,
+            waiting_since: AtomicU64::new(now),
+            in_flight: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        });
+        self.bodies.insert(self.next_body, Arc::clone(&progress));
+        self.next_body += 1;
+        progress
+    }
+
+    /// Makes room for one more of a kind. Returns the body that was ended for it, if one was.
+    fn make_room(
+        &mut self,
+        kind: Kind,
+        client: IpNet,
+        bounds: &Bounds,
+        now: Ticks,
+    ) -> Result<Option<Arc<Progress>>, Exceeded> {
+        let own = self
+            .clients
+            .get(&client)
+            .map_or(0, |counts| counts[kind as usize]);
+        if own >= bounds.client[kind as usize] {
+            // Within its own share: no other client gives way to this one.
+            return self
+                .end_oldest_stalled(kind, Some(client), now)
+                .map(Some)
+                .ok_or(Exceeded::Client);
+        }
+        if self.all[kind as usize] >= bounds.project[kind as usize] {
+            return self
+                .end_oldest_stalled(kind, None, now)
+                .map(Some)
+                .ok_or(Exceeded::Project);
+        }
+        Ok(None)
+    }
+
+    /// Ends the body that has stalled for the longest time, of a client or of all, if that frees one of `kind`.
+    fn end_oldest_stalled(
+        &mut self,
+        kind: Kind,
+        client: Option<IpNet>,
+        now: Ticks,
+    ) -> Option<Arc<Progress>> {
+        let frees = |body: &Progress| match kind {
+            Kind::Request => body.in_flight.load(Ordering::Relaxed),
+            Kind::Body => true,
+            Kind::WebSocket => false,
+        };
+        let stalled = self
+            .bodies
+            .values()
+            .filter(|body| client.is_none_or(|client| client == body.client));
+        let stalled = stalled.filter(|body| frees(body) && body.has_stalled(now));
+        let oldest = stalled
+            .min_by_key(|body| (body.waiting_since.load(Ordering::Relaxed), body.number))
+            .cloned()?;
+        self.bodies.remove(&oldest.number);
+        self.subtract(Kind::Body, oldest.client);
+        if oldest.in_flight.load(Ordering::Relaxed) {
+            self.subtract(Kind::Request, oldest.client);
+        }
+        oldest.ended.store(true, Ordering::Release);
+        Some(oldest)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut projects = self.capacity.projects.lock();
+        let Some(usage) = projects.get_mut(&self.holder.project) else {
+            return;
+        };
+        if let Some(progress) = &self.progress {
+            // Already subtracted when it was ended.
+            if progress.ended.load(Ordering::Relaxed) {
+                return Self::tidy(&mut projects, self.holder.project);
+            }
+            match self.kind {
+                Kind::Body => drop(usage.bodies.remove(&progress.number)),
+                Kind::Request | Kind::WebSocket => {
+                    progress.in_flight.store(false, Ordering::Relaxed)
+                }
+            }
+        }
+        usage.subtract(self.kind, self.holder.client);
+        Self::tidy(&mut projects, self.holder.project);
+    }
+}
+
+impl Held {
+    /// Forgets a project that has nothing in use.
+    fn tidy(projects: &mut HashMap<ProjectId, Usage>, project: ProjectId) {
+        if projects
+            .get(&project)
+            .is_some_and(|usage| usage.clients.is_empty())
+        {
+            projects.remove(&project);
+        }
+    }
+}
+
+impl UnfinishedBody {
+    /// Counts the body's request as in flight, now that the body has begun to arrive.
+    pub(super) fn request(&self, now: Ticks) -> Result<Held, Exceeded> {
+        self.0
+            .capacity
+            .take(Kind::Request, self.0.holder, self.0.progress.clone(), now)
+    }
+
+    /// Notes that bytes have arrived.
+    pub(super) fn moved(&self) {
+        if let Some(progress) = &self.0.progress {
+            progress.waiting_since.store(NOT_WAITING, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the body waits for its client's next byte, and has the task woken when the body is ended to make room.
+    pub(super) fn waits(&self, cx: &Context<'_>, now: Ticks) {
+        if let Some(progress) = &self.0.progress {
+            // The time of the first wait since the last byte is kept.
+            let _ = progress.waiting_since.compare_exchange(
+                NOT_WAITING,
+                now,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            progress.waker.register(cx.waker());
+        }
+    }
+
+    /// Whether the body was ended to make room.
+    pub(super) fn is_ended(&self) -> bool {
+        self.0
+            .progress
+            .as_ref()
+            .is_some_and(|progress| progress.ended.load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    const TIGHT: Bounds = Bounds {
+        project: [4, 4, 4],
+        client: [2, 2, 2],
+    };
+
+    fn of(project: i64, last: u8) -> Holder {
+        Holder {
+            project: ProjectId(project),
+            client: format!("192.0.2.{last}/32").parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_client_has_a_share_of_each_kind_and_a_project_has_a_bound() {
+        for take in [Capacity::request, Capacity::websocket] {
+            let capacity = Capacity::new(TIGHT);
+            let first: Vec<_> = (0..2)
+                .map(|_| {
+                    take(&capacity, of(1, 1), 0).unwrap_or_else(|_| panic!("within its share"))
+                })
+                .collect();
+            assert_eq!(take(&capacity, of(1, 1), 0).err(), Some(Exceeded::Client));
+            let _second: Vec<_> = (0..2)
+                .map(|_| {
+                    take(&capacity, of(1, 2), 0).unwrap_or_else(|_| panic!("within its share"))
+                })
+                .collect();
+            assert_eq!(take(&capacity, of(1, 3), 0).err(), Some(Exceeded::Project));
+            assert!(
+                take(&capacity, of(2, 1), 0).is_ok(),
+                "another project has its own bound"
+            );
+            drop(first);
+            assert!(take(&capacity, of(1, 3), 0).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_project_with_nothing_in_use_is_forgotten() {
+        let capacity = Capacity::new(TIGHT);
+        let body = capacity.body(of(1, 1), 0).ok().unwrap();
+        let request = body.request(0).ok().unwrap();
+        drop((body, request));
+        drop(capacity.websocket(of(2, 1), 0));
+        assert!(capacity.projects.lock().is_empty());
+    }
+
+    #[test]
+    fn the_oldest_stalled_body_is_ended_to_make_room() {
+        let capacity = Capacity::new(TIGHT);
+        let bodies: Vec<_> = [1, 1, 2, 2]
+            .into_iter()
+            .zip(0..)
+            .map(|(last, at)| capacity.body(of(1, last), at).ok().unwrap())
+            .collect();
+        assert_eq!(
+            capacity.body(of(1, 3), STALLED_MILLIS - 1).err(),
+            Some(Exceeded::Project),
+            "none has waited for long enough"
+        );
+        // The first two move: the oldest that waits is the third.
+        bodies[0].moved();
+        bodies[1].moved();
+        let now = STALLED_MILLIS + 10;
+        bodies[1].waits(&Context::from_waker(Waker::noop()), now - 1);
+        let newcomer = capacity.body(of(1, 3), now).ok().unwrap();
+        assert_eq!(
+            bodies
+                .iter()
+                .map(UnfinishedBody::is_ended)
+                .collect::<Vec<_>>(),
+            [false, false, true, false]
+        );
+        // A client whose share is used up makes room within it.
+        assert_eq!(capacity.body(of(1, 1), now).err(), Some(Exceeded::Client));
+        assert!(capacity.body(of(1, 1), now + STALLED_MILLIS).is_ok());
+        assert_eq!(
+            bodies
+                .iter()
+                .map(UnfinishedBody::is_ended)
+                .collect::<Vec<_>>(),
+            [false, true, true, false]
+        );
+        drop((bodies, newcomer));
+        assert!(capacity.projects.lock().is_empty());
+    }
+
+    #[test]
+    fn a_stalled_request_gives_its_place_in_flight_to_another() {
+        let capacity = Capacity::new(TIGHT);
+        let begin = |last| {
+            let body = capacity.body(of(1, last), 0).ok().unwrap();
+            let request = body.request(0).ok().unwrap();
+            (body, request)
+        };
+        let stalled = [begin(1), begin(1)];
+        let idle = capacity.body(of(1, 2), 0).ok().unwrap();
+        let others = [
+            capacity.request(of(1, 2), 0).ok().unwrap(),
+            capacity.request(of(1, 2), 0).ok().unwrap(),
+        ];
+        assert_eq!(capacity.request(of(1, 3), 0).err(), Some(Exceeded::Project));
+        let newcomer = capacity.request(of(1, 3), STALLED_MILLIS).ok().unwrap();
+        assert!(stalled[0].0.is_ended() && !stalled[1].0.is_ended());
+        assert!(
+            !idle.is_ended(),
+            "a body that has not begun holds no place in flight"
+        );
+        drop((stalled, idle, others, newcomer));
+        assert!(capacity.projects.lock().is_empty());
+    }
+}

@@ -1,0 +1,251 @@
+//! API keys of projects at the edge, where the operator wants them checked: which services want one, where a client may put it, and
+//! which are good, in memory.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use hyper::{Method, http::request::Parts};
+use quick_cache::sync::Cache;
+use tokio::sync::Notify;
+
+use super::{answer::Refusal, names::Site, upstreams::Service};
+use crate::{
+    base::{error::Error, ids::ProjectId},
+    data_plane::{api_keys, api_keys::Accepted, context::DataPlaneContext},
+};
+
+/// Projects whose keys are kept at hand.
+const PROJECTS_MAX: usize = 10_000;
+/// Longest key that is looked at. The longest there is has half as many.
+const KEY_BYTES_MAX: usize = 1024;
+/// Paths of `auth` that browsers are sent to, or others ask who know no key of the project.
+const OPEN: [&str; 6] = [
+    "/authorize",
+    "/callback",
+    "/verify",
+    "/sso/saml/acs",
+    "/sso/saml/metadata",
+    "/.well-known",
+];
+
+/// The keys of projects that were asked for lately.
+pub(super) struct Gate {
+    accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
+    /// Counts changes of keys, of whichever project.
+    changes: AtomicU64,
+    /// Rung at each change.
+    bell: Notify,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            accepted: Cache::new(PROJECTS_MAX),
+            changes: AtomicU64::new(0),
+            bell: Notify::new(),
+        }
+    }
+}
+
+impl Gate {
+    /// Keys changed, or may have: what is known is read again before it is gone by.
+    pub(super) fn change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.bell.notify_one();
+    }
+
+    /// Waits until keys have changed since the last call returned.
+    pub(super) async fn changed(&self) {
+        self.bell.notified().await;
+    }
+
+    /// The keys of a project: as they were, if nobody can be asked how they are.
+    pub(super) async fn accepted(
+        &self,
+        context: &DataPlaneContext,
+        site: &Site,
+    ) -> Result<Arc<Accepted>, Refusal> {
+        // Before they are read: what changes meanwhile is read the next time.
+        let now = self.changes.load(Ordering::Acquire);
+        let known = self.accepted.get(&site.project);
+        if let Some((then, accepted)) = &known
+            && *then == now
+        {
+            return Ok(accepted.clone());
+        }
+        // Boxed, so that who finds them known does not carry the future of a query around.
+        match Box::pin(api_keys::accepted(context, site.project, &site.reference)).await {
+            Ok(accepted) => {
+                let accepted = Arc::new(accepted);
+                self.accepted.insert(site.project, (now, accepted.clone()));
+                Ok(accepted)
+            }
+            Err(error) => {
+                // An outage of the control database is logged once, not for each request.
+                if !matches!(error, Error::Unavailable { .. }) {
+                    tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
+                }
+                known
+                    .map(|(_, accepted)| accepted)
+                    .ok_or(Refusal::KeysUnknown)
+            }
+        }
+    }
+}
+
+/// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
+pub(super) fn checks_keys(context: &DataPlaneContext, site: &Site) -> bool {
+    site.check_keys
+        .unwrap_or(context.data_plane_settings.edge.check_keys)
+}
+
+/// Lets a request pass that has a key of the project, or needs none.
+pub(super) async fn check(
+    context: &DataPlaneContext,
+    site: &Site,
+    service: Service,
+    rest: &str,
+    parts: &Parts,
+) -> Result<(), Refusal> {
+    if !checks_keys(context, site) || !needs_key(service, rest, &parts.method) {
+        return Ok(());
+    }
+    let key = presented(parts)?;
+    let accepted = context.edge.gate.accepted(context, site).await?;
+    if accepted.has(&key) {
+        Ok(())
+    } else {
+        Err(Refusal::WrongKey)
+    }
+}
+
+/// Whether a request needs a key where keys are checked. Files may be public, functions decide for themselves, and browsers cannot send
+/// a key with `OPTIONS`.
+pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
+    if method == Method::OPTIONS {
+        return false;
+    }
+    match service {
+        Service::Storage | Service::Functions => false,
+        Service::Rest | Service::Realtime => true,
+        Service::Auth => !OPEN.iter().any(|open| {
+            rest.strip_prefix(open)
+                .is_some_and(|more| more.is_empty() || more.starts_with('/'))
+        }),
+    }
+}
+
+/// The key a client sent: in the header or the parameter `apikey`, or else in place of a user's token.
+pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
+    let header = |name: &str| {
+        let mut values = parts.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => value
+                .to_str()
+                .map(|text| Some(text.to_owned()))
+                .map_err(|_| Refusal::WrongKey),
+            (Some(_), Some(_)) => Err(Refusal::WrongKey),
+        }
+    };
+    let query = parts.uri.query().unwrap_or_default();
+    let parameter = || {
+        form_urlencoded::parse(query.as_bytes())
+            .find(|(name, _)| name == "apikey")
+            .map(|(_, key)| key.into_owned())
+    };
+    let bearer = || -> Result<Option<String>, Refusal> {
+        let text = header(hyper::header::AUTHORIZATION.as_str())?;
+        Ok(text.and_then(|text| {
+            let (scheme, token) = text.split_once(' ')?;
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then(|| token.trim().to_owned())
+        }))
+    };
+    let key = match header("apikey")?.or_else(parameter) {
+        Some(key) => key,
+        None => bearer()?.ok_or(Refusal::NoKey)?,
+    };
+    if key.is_empty() {
+        return Err(Refusal::NoKey);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        Err(Refusal::WrongKey)
+    } else {
+        Ok(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_wanted_where_the_project_could_be_read() {
+        let (get, post) = (Method::GET, Method::POST);
+        for (service, rest, method, open) in [
+            (Service::Rest, "/todos", &get, false),
+            (Service::Rest, "/todos", &Method::OPTIONS, true),
+            (Service::Realtime, "/websocket", &get, false),
+            (Service::Storage, "/object/public/a", &get, true),
+            (Service::Functions, "/hello", &post, true),
+            (Service::Auth, "/token", &post, false),
+            (Service::Auth, "/user", &get, false),
+            (Service::Auth, "/authorize", &get, true),
+            (Service::Auth, "/callback", &get, true),
+            (Service::Auth, "/verify", &get, true),
+            (Service::Auth, "/.well-known/jwks.json", &get, true),
+            (Service::Auth, "/sso/saml/acs", &post, true),
+            (Service::Auth, "/sso", &post, false),
+            (Service::Auth, "/verifying", &get, false),
+            (Service::Auth, "/admin/users/verify", &get, false),
+            (Service::Auth, "", &get, false),
+        ] {
+            assert_eq!(
+                needs_key(service, rest, method),
+                !open,
+                "{service} {rest} {method}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_is_taken_from_where_clients_put_it() {
+        let sent = |query: &str, headers: &[(&str, &str)]| {
+            let request = headers.iter().fold(
+                Request::builder().uri(format!("/rest/v1/{query}")),
+                |request, (name, value)| request.header(*name, *value),
+            );
+            presented(&request.body(()).unwrap().into_parts().0)
+        };
+        let bearer = ("authorization", "Bearer b");
+        for (query, headers, expected) in [
+            ("", &[("apikey", "a")][..], Ok("a")),
+            ("?x=1&apikey=q%2B", &[], Ok("q+")),
+            ("", &[bearer], Ok("b")),
+            ("", &[("authorization", "bearer  b ")], Ok("b")),
+            ("?apikey=q", &[("apikey", "a"), bearer], Ok("a")),
+            ("?apikey=q", &[bearer], Ok("q")),
+            ("", &[], Err(Refusal::NoKey)),
+            ("", &[("apikey", "")], Err(Refusal::NoKey)),
+            ("", &[("authorization", "Basic YTpi")], Err(Refusal::NoKey)),
+            (
+                "",
+                &[("apikey", "a"), ("apikey", "b")],
+                Err(Refusal::WrongKey),
+            ),
+            ("", &[("apikey", &"a".repeat(2000))], Err(Refusal::WrongKey)),
+        ] {
+            assert_eq!(
+                sent(query, headers).as_deref().map_err(|refusal| *refusal),
+                expected,
+                "{query} {headers:?}"
+            );
+        }
+    }
+}

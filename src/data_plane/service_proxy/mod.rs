@@ -1,0 +1,336 @@
+//! The way in to projects' services: HTTPS under each project's names, passed on to where its services answer.
+//!
+//! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
+//! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
+//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `links` keeps connections to them.
+//! All that happens to one connection happens on one of the `lanes`.
+//!
+//! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
+
+mod answer;
+mod ask;
+mod body;
+mod capacity;
+mod connection;
+mod forward;
+mod framing;
+mod gate;
+pub mod key_checks;
+mod lanes;
+mod links;
+pub mod log;
+mod names;
+mod open_tunnels;
+pub mod overrides;
+mod plain;
+mod request;
+mod tls;
+mod tunnel;
+pub mod upstreams;
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use hyper::StatusCode;
+use ipnet::IpNet;
+use metrics::{Counter, Gauge};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+};
+
+pub use self::tls::Wildcard;
+
+use self::{
+    capacity::{BOUNDS, Capacity},
+    gate::Gate,
+    lanes::Lanes,
+    names::Names,
+    open_tunnels::OpenTunnels,
+    tls::Tls,
+    upstreams::Service,
+};
+use crate::{
+    base::net::{
+        accept,
+        accept::Stop,
+        connection_limit::{Place, Places},
+        tls::TlsError,
+    },
+    data_plane::{context::DataPlaneContext, database_access::bans},
+    platform::tables::Cache,
+};
+
+/// Connections there are at once.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Of these, from one address: nobody keeps everybody else out.
+pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
+/// What requests in flight may take when the edge stops.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A connection's place among all connections and among those of its address.
+type ConnectionPlace = (OwnedSemaphorePermit, Place<IpNet>);
+
+/// What the operator decided about the edge, besides where services answer.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where the world finds it.
+    pub ports: Ports,
+    /// Whether clients must send an API key of the project, where the operator says nothing else of the project.
+    pub check_keys: bool,
+    /// Whether services get header fields whose names have underscores.
+    pub underscore_headers: bool,
+}
+
+/// Ports that names in DNS lead to.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    /// For authorities, and clients that begin in clear.
+    pub http: u16,
+    /// For clients.
+    pub https: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            http: 80,
+            https: 443,
+        }
+    }
+}
+
+/// What is known of names, connections and requests.
+pub struct Edge {
+    names: Names,
+    gate: Gate,
+    /// Since there are listeners. Connections to the database that requests open are theirs: they stay until the end.
+    lanes: OnceLock<Lanes>,
+    connections: Arc<Semaphore>,
+    addresses: Arc<Places<IpNet>>,
+    capacity: Arc<Capacity>,
+    open_tunnels: OpenTunnels,
+    /// One row for each request.
+    pub log: log::Log,
+    https_port: OnceLock<u16>,
+    stop: Stop,
+}
+
+impl Default for Edge {
+    fn default() -> Self {
+        Self {
+            names: Names::default(),
+            gate: Gate::default(),
+            lanes: OnceLock::new(),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
+            capacity: Capacity::new(BOUNDS),
+            open_tunnels: OpenTunnels::default(),
+            log: log::Log::default(),
+            https_port: OnceLock::new(),
+            stop: Stop::default(),
+        }
+    }
+}
+
+impl Edge {
+    /// Rereads what the cache holds.
+    pub(crate) fn invalidate(&self, cache: Cache) {
+        match cache {
+            Cache::Hosts => self.names.change(),
+            Cache::HostStatus => self.names.drift(),
+            Cache::ApiKeys => self.gate.change(),
+            _ => {}
+        }
+    }
+
+    /// Nobody knows what was missed.
+    pub(crate) fn reread(&self) {
+        self.names.change();
+        self.gate.change();
+    }
+
+    /// The port of the first HTTPS listener.
+    fn https_port(&self) -> Option<u16> {
+        self.https_port.get().copied()
+    }
+
+    /// Takes no new connections, and ends those that do nothing.
+    pub fn stop(&self) {
+        self.stop.stop();
+    }
+
+    async fn stopping(&self) {
+        self.stop.asked().await;
+    }
+}
+
+/// What is counted about the edge.
+pub struct Tally {
+    /// Connections by how they began.
+    pub connections: [(&'static str, Counter); 9],
+    /// Requests by service, the last of which is none; and by hundreds of the status.
+    pub requests: [[Counter; 5]; 6],
+    /// WebSockets there are.
+    pub tunnels: Gauge,
+    /// Rows of the log that found no room.
+    pub dropped: Counter,
+}
+
+/// How a connection may begin, as the metrics have it.
+pub const OUTCOMES: [&str; 9] = [
+    "open",
+    "challenge",
+    "malformed",
+    "no name",
+    "unknown name",
+    "no certificate",
+    "handshake failed",
+    "late",
+    "full",
+];
+
+impl Tally {
+    fn connection(&self, outcome: &str) {
+        if let Some((_, counter)) = self.connections.iter().find(|(name, _)| *name == outcome) {
+            counter.increment(1);
+        }
+    }
+
+    fn request(&self, service: Option<Service>, status: StatusCode) {
+        let counters =
+            &self.requests[service.map_or(Service::ALL.len(), |service| service as usize)];
+        if let Some(counter) = counters.get(usize::from(status.as_u16() / 100).saturating_sub(1)) {
+            counter.increment(1);
+        }
+    }
+
+    fn dropped_row(&self) {
+        self.dropped.increment(1);
+    }
+
+    fn tunnels(&self) -> &Gauge {
+        &self.tunnels
+    }
+}
+
+/// What a listener is for.
+#[derive(Clone)]
+enum Purpose {
+    Https(Arc<Tls>),
+    Http,
+    Ask,
+}
+
+/// Sockets of the edge.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For clients.
+    pub https: Vec<TcpListener>,
+    /// For authorities, and clients that begin in clear.
+    pub http: Vec<TcpListener>,
+    /// For proxies on this machine that ask which names are ours.
+    pub ask: Vec<TcpListener>,
+}
+
+/// Why no connections are taken. A complete line, fit for a terminal.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// There is no TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// There are no threads to serve them.
+    #[error("starting threads for connections: {0}")]
+    Lanes(io::Error),
+}
+
+/// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
+pub fn listen(
+    context: &DataPlaneContext,
+    listeners: Listeners,
+    wildcard: Option<Wildcard>,
+) -> Result<JoinSet<()>, ListenError> {
+    let Listeners { https, http, ask } = listeners;
+    let tls = Arc::new(Tls::new(context, wildcard)?);
+    if let Some(port) = https
+        .first()
+        .and_then(|listener| listener.local_addr().ok())
+        .map(|address| address.port())
+    {
+        // A second call, which no server makes, would leave the first port standing.
+        let _ = context.edge.https_port.set(port);
+    }
+    let lanes = Lanes::start().map_err(ListenError::Lanes)?;
+    // The same.
+    let _ = context.edge.lanes.set(lanes);
+    let mut tasks = JoinSet::new();
+    let stopping = |context: DataPlaneContext| async move { context.edge.stopping().await };
+    let upkeep = context.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = names::run(upkeep.clone()) => {}
+            () = open_tunnels::run(upkeep.clone()) => {}
+            () = stopping(upkeep.clone()) => {}
+        }
+    });
+    let https = https
+        .into_iter()
+        .map(|listener| (listener, Purpose::Https(tls.clone())));
+    let http = http.into_iter().map(|listener| (listener, Purpose::Http));
+    let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
+    for (listener, purpose) in https.chain(http).chain(ask) {
+        tasks.spawn(run(context.clone(), listener, purpose));
+    }
+    Ok(tasks)
+}
+
+/// Takes connections until [`Edge::stop`], then sees the requests out.
+async fn run(context: DataPlaneContext, listener: TcpListener, purpose: Purpose) {
+    let take = |connections: &mut JoinSet<()>, stream, peer| {
+        take(&context, connections, stream, peer, purpose.clone())
+    };
+    accept::run(listener, context.edge.stopping(), ("services", DRAIN), take).await;
+}
+
+/// Begins with a connection, unless there are too many.
+fn take(
+    context: &DataPlaneContext,
+    connections: &mut JoinSet<()>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    purpose: Purpose,
+) {
+    let place = context
+        .edge
+        .connections
+        .clone()
+        .try_acquire_owned()
+        .ok()
+        .zip(context.edge.addresses.take(bans::block(peer.ip())));
+    let (Some(place), Some(lanes)) = (place, context.edge.lanes.get()) else {
+        return context.data_plane_metrics.service_proxy.connection("full");
+    };
+    let context = context.clone();
+    match purpose {
+        Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
+            connection::serve(&context, stream, (peer, place), &tls, links).await;
+        }),
+        Purpose::Http => {
+            connections.spawn(async move {
+                plain::serve(stream, |request| plain::answer(&context, request)).await;
+                drop(place);
+            });
+        }
+        Purpose::Ask => {
+            connections.spawn(async move {
+                plain::serve(stream, |request| ask::answer(&context, request)).await;
+                drop(place);
+            });
+        }
+    }
+}

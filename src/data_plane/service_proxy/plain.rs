@@ -1,0 +1,105 @@
+//! Plain HTTP: leads clients to HTTPS, answers certificate authorities, and serves nobody.
+
+use std::{convert::Infallible, time::Duration};
+
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use super::{
+    body::{Download, full},
+    request,
+};
+use crate::data_plane::{
+    context::DataPlaneContext,
+    domains::hostnames::{reach, reach::CHALLENGES},
+};
+
+/// What a client gets to send a request.
+const HEAD: Duration = Duration::from_secs(5);
+/// Longest head of a request.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// The port that needs not be said.
+const HTTPS: u16 = 443;
+
+/// Serves one connection: one request.
+pub(super) async fn serve<F: Future<Output = Response<Download>>>(
+    stream: TcpStream,
+    answer: impl Fn(Request<Incoming>) -> F,
+) {
+    let service = service_fn(|request| {
+        let answered = answer(request);
+        async move { Ok::<_, Infallible>(answered.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_header_size(HEAD_BYTES_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a plain connection ended early");
+    }
+}
+
+/// Answers a request of a client or an authority.
+pub(super) async fn answer(
+    context: &DataPlaneContext,
+    request: Request<Incoming>,
+) -> Response<Download> {
+    let (parts, _) = request.into_parts();
+    let mut response = Response::new(full(""));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let Ok(host) = request::host(&parts) else {
+        return response;
+    };
+    if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
+        if let Some(text) = challenged(context, &host, token).await {
+            *response.status_mut() = StatusCode::OK;
+            *response.body_mut() = full(text);
+        }
+        return response;
+    }
+    if context.edge.names.find(&host).await.is_none() {
+        return response;
+    }
+    // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
+    let named_port = parts
+        .headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok())
+        .is_some_and(|host| host.contains(':'));
+    let port = context
+        .edge
+        .https_port()
+        .filter(|port| named_port && *port != HTTPS);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    if let Ok(location) = HeaderValue::try_from(format!("https://{host}{port}{path}")) {
+        *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    response
+}
+
+/// What an authority is told that looks whether `host` leads here, or one of us that looks whether an authority would get here.
+async fn challenged(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
+    let (probe, answer) = reach::probe(&context.settings.sealing, host);
+    if token == probe {
+        return Some(answer);
+    }
+    let challenge = context
+        .edge
+        .names
+        .challenge(host)
+        .await
+        .filter(|challenge| challenge.token == token)?;
+    Some(challenge.key_authorization.clone())
+}

@@ -1,0 +1,122 @@
+//! Which certificate a client sees. The name it asks for decides before anything is answered.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs::Ticketer,
+    server::{ClientHello, ResolvesServerCert},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+
+use crate::{
+    base::{
+        error::{Context, Error},
+        net::{
+            tls,
+            tls::{Resolver, TlsError},
+        },
+    },
+    data_plane::{
+        context::DataPlaneContext,
+        domains::hostnames::{acme::Challenge, certificates},
+    },
+};
+
+/// The certificate for names below the projects' domain.
+#[derive(Clone)]
+pub struct Wildcard(Resolver);
+
+impl Wildcard {
+    /// The operator's, in these files. They are read again whenever they changed.
+    pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
+        tls::from_files(cert, key).map(Self)
+    }
+
+    /// Certificates of an authority whose key is in `dir`, one by one.
+    pub fn own_authority(dir: &Path, domain: &str) -> Result<Self, TlsError> {
+        tls::own_authority(dir, domain).map(|(resolver, _)| Self(resolver))
+    }
+}
+
+impl fmt::Debug for Wildcard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wildcard(…)")
+    }
+}
+
+/// How a certificate authority says that it looks who is here (RFC 8737).
+pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
+
+/// The answer to an authority that looks by TLS: a certificate that is good for nothing else.
+pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<ServerConfig>, Error> {
+    let doing = "answering a challenge";
+    let certificate = certificates::answer(host, &challenge.key_authorization)?;
+    let builder = ServerConfig::builder_with_provider(tls::provider())
+        .with_safe_default_protocol_versions()
+        .context(doing)?;
+    let mut config = builder
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
+    config.alpn_protocols = vec![ACME_ALPN.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// How the edge speaks TLS.
+pub(super) struct Tls {
+    pub(super) config: Arc<ServerConfig>,
+    /// Whether there is a certificate for names below the projects' domain.
+    pub(super) has_wildcard: bool,
+}
+
+impl Tls {
+    pub(super) fn new(
+        context: &DataPlaneContext,
+        wildcard: Option<Wildcard>,
+    ) -> Result<Self, TlsError> {
+        let has_wildcard = wildcard.is_some();
+        let certificates = Certificates {
+            context: context.clone(),
+            wildcard,
+        };
+        let mut config = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(certificates));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        // Sealed by a key that changes every few hours.
+        config.ticketer = Ticketer::new()?;
+        Ok(Self {
+            config: Arc::new(config),
+            has_wildcard,
+        })
+    }
+}
+
+struct Certificates {
+    context: DataPlaneContext,
+    wildcard: Option<Wildcard>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates(…)")
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name()?.to_ascii_lowercase();
+        let known = self.context.edge.names.known();
+        let site = known.get(&name)?;
+        match &site.certificate {
+            Some(own) => Some(own.clone()),
+            // What the operator has in files comes first.
+            None if site.own_domain => match &self.wildcard {
+                Some(wildcard) => wildcard.0.resolve(hello),
+                None => known.wildcard.clone(),
+            },
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Services of a project, and where they answer: templates of the operator's, for all projects or for one.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use hyper::{
+    header::HeaderValue,
+    http::uri::{Authority, PathAndQuery, Uri},
+};
+
+use crate::base::ids::{Malformed, ProjectRef};
+
+/// What stands in a template for the project's reference.
+const REF: &str = "{ref}";
+/// A reference like any other, to try a template with.
+const SOME_REF: &str = "abcdefghijklmnopqrst";
+/// Longest template.
+const BYTES_MAX: usize = 500;
+
+/// Part of a project that answers HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is named as the paths name it")]
+pub enum Service {
+    Rest,
+    Auth,
+    Storage,
+    Realtime,
+    Functions,
+}
+
+impl Service {
+    /// Every one of them; the place is the number.
+    pub const ALL: [Self; 5] = [
+        Self::Rest,
+        Self::Auth,
+        Self::Storage,
+        Self::Realtime,
+        Self::Functions,
+    ];
+
+    /// Its name in options and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rest => "rest",
+            Self::Auth => "auth",
+            Self::Storage => "storage",
+            Self::Realtime => "realtime",
+            Self::Functions => "functions",
+        }
+    }
+
+    /// What the paths of its requests begin with.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Rest => "/rest/v1",
+            Self::Auth => "/auth/v1",
+            Self::Storage => "/storage/v1",
+            Self::Realtime => "/realtime/v1",
+            Self::Functions => "/functions/v1",
+        }
+    }
+
+    /// Longest body of a request, in bytes. Files are uploaded to one service only.
+    pub const fn body_bytes_max(self) -> usize {
+        match self {
+            Self::Storage => 5 << 30,
+            Self::Rest | Self::Auth | Self::Realtime | Self::Functions => 32 << 20,
+        }
+    }
+
+    /// The service a path leads to, and the rest of the path.
+    pub fn of_path(path: &str) -> Option<(Self, &str)> {
+        Self::ALL.into_iter().find_map(|service| {
+            let rest = path.strip_prefix(service.prefix())?;
+            (rest.is_empty() || rest.starts_with('/')).then_some((service, rest))
+        })
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Service {
+    type Err = Malformed;
+
+    fn from_str(name: &str) -> Result<Self, Malformed> {
+        let found = Self::ALL.into_iter().find(|service| service.name() == name);
+        found.ok_or(Malformed("rest, auth, storage, realtime or functions"))
+    }
+}
+
+/// Where a service answers: an `http://` address, in which `{ref}` is the project's reference. What follows the service's prefix
+/// in a request's path is appended to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: Arc<str>,
+    /// Read beforehand, where it is the same for all projects.
+    fixed: Option<Arc<Upstream>>,
+}
+
+/// Where a project's service answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Upstream {
+    authority: Authority,
+    host: HeaderValue,
+    /// Begins with a slash or is empty; does not end with one.
+    base: Arc<str>,
+}
+
+impl FromStr for Template {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let tried = Upstream::parse(&text.replace(REF, SOME_REF));
+        let tried = tried.filter(|_| text.len() <= BYTES_MAX).ok_or(Malformed(
+            "an address such as http://127.0.0.1:3000 or http://{ref}.internal:3000/base, without user, query or fragment",
+        ))?;
+        Ok(Self {
+            text: text.into(),
+            fixed: (!text.contains(REF)).then(|| tried.into()),
+        })
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Template {
+    /// Where it leads for a project.
+    pub fn fill(&self, project: &ProjectRef) -> Option<Arc<Upstream>> {
+        self.fixed
+            .clone()
+            .or_else(|| Upstream::parse(&self.text.replace(REF, project.as_str())).map(Arc::new))
+    }
+}
+
+impl Upstream {
+    fn parse(text: &str) -> Option<Self> {
+        // A fragment is dropped by the parser without a word.
+        let uri: Uri = (!text.contains(['#', '{', '}', '@'])).then(|| text.parse().ok())??;
+        let authority = uri
+            .authority()
+            .filter(|authority| !authority.host().is_empty())?;
+        let plain = uri.scheme_str() == Some("http") && uri.query().is_none();
+        let host = HeaderValue::from_str(authority.as_str()).ok()?;
+        plain.then(|| Self {
+            authority: authority.clone(),
+            host,
+            base: uri.path().trim_end_matches('/').into(),
+        })
+    }
+
+    /// Its host and port.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The same for the header field `Host`.
+    pub fn host(&self) -> &HeaderValue {
+        &self.host
+    }
+
+    /// The path of `rest` there, with its query.
+    pub fn path(&self, rest: &str, query: Option<&str>) -> Option<Uri> {
+        let rest = if rest.is_empty() && self.base.is_empty() {
+            "/"
+        } else {
+            rest
+        };
+        let mut text = String::with_capacity(
+            self.base.len() + rest.len() + query.map_or(0, |query| query.len() + 1),
+        );
+        text.push_str(&self.base);
+        text.push_str(rest);
+        if let Some(query) = query {
+            text.push('?');
+            text.push_str(query);
+        }
+        PathAndQuery::try_from(text).ok().map(Uri::from)
+    }
+}
+
+/// A template for each service that has one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Upstreams([Option<Template>; 5]);
+
+impl Upstreams {
+    /// Of a service.
+    pub fn get(&self, service: Service) -> Option<&Template> {
+        self.0[service as usize].as_ref()
+    }
+
+    /// Puts a template in the place of the one there may be.
+    pub fn set(&mut self, service: Service, template: Template) {
+        self.0[service as usize] = Some(template);
+    }
+}
+
+/// `SERVICE=URL`, as an option has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Of which service.
+    pub service: Service,
+    /// Where it answers.
+    pub template: Template,
+}
+
+impl FromStr for Named {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let (service, template) = text
+            .split_once('=')
+            .ok_or(Malformed("SERVICE=URL, such as rest=http://127.0.0.1:3000"))?;
+        Ok(Self {
+            service: service.parse()?,
+            template: template.parse()?,
+        })
+    }
+}
+
+impl FromIterator<Named> for Upstreams {
+    fn from_iter<I: IntoIterator<Item = Named>>(all: I) -> Self {
+        let mut upstreams = Self::default();
+        for Named { service, template } in all {
+            upstreams.set(service, template);
+        }
+        upstreams
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_the_service_it_begins_with() {
+        let cases = [
+            ("/rest/v1", Some((Service::Rest, ""))),
+            ("/rest/v1/", Some((Service::Rest, "/"))),
+            ("/rest/v1/todos", Some((Service::Rest, "/todos"))),
+            ("/rest/v10", None),
+            ("/rest", None),
+            ("/", None),
+            ("//rest/v1", None),
+            ("/REST/v1", None),
+            ("/auth/v1/token", Some((Service::Auth, "/token"))),
+            (
+                "/storage/v1/object/a",
+                Some((Service::Storage, "/object/a")),
+            ),
+            (
+                "/realtime/v1/websocket",
+                Some((Service::Realtime, "/websocket")),
+            ),
+            (
+                "/functions/v1/f/auth/v1",
+                Some((Service::Functions, "/f/auth/v1")),
+            ),
+        ];
+        for (path, service) in cases {
+            assert_eq!(Service::of_path(path), service, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_filled_for_each_project() {
+        let project: ProjectRef = SOME_REF.parse().unwrap();
+        let at = |template: &str, rest: &str, query: Option<&str>| {
+            let upstream = template
+                .parse::<Template>()
+                .unwrap()
+                .fill(&project)
+                .unwrap();
+            format!(
+                "http://{}{}",
+                upstream.authority(),
+                upstream.path(rest, query).unwrap()
+            )
+        };
+        assert_eq!(
+            at("http://127.0.0.1:3000", "/todos", Some("a=b")),
+            "http://127.0.0.1:3000/todos?a=b"
+        );
+        assert_eq!(
+            at("http://127.0.0.1:3000/", "", None),
+            "http://127.0.0.1:3000/"
+        );
+        assert_eq!(
+            at("http://[::1]:3000/base/", "", None),
+            "http://[::1]:3000/base"
+        );
+        assert_eq!(
+            at("http://{ref}.internal/{ref}", "/x", None),
+            format!("http://{SOME_REF}.internal/{SOME_REF}/x")
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_service_is_refused() {
+        for text in [
+            "",
+            "127.0.0.1:3000",
+            "https://a",
+            "http://",
+            "http://a?b",
+            "http://a#b",
+            "http://u@a",
+            "http://{other}",
+            "ftp://a",
+            "http://a b",
+        ] {
+            assert!(text.parse::<Template>().is_err(), "{text}");
+        }
+        assert!(
+            format!("http://a/{}", "b".repeat(500))
+                .parse::<Template>()
+                .is_err()
+        );
+        for text in ["rest", "graphql=http://a", "rest=", "=http://a"] {
+            assert!(text.parse::<Named>().is_err(), "{text}");
+        }
+        let all: Upstreams = ["rest=http://a", "rest=http://b"]
+            .map(|text| text.parse::<Named>().unwrap())
+            .into_iter()
+            .collect();
+        assert_eq!(
+            all.get(Service::Rest).unwrap().to_string(),
+            "http://b",
+            "the last one holds"
+        );
+        assert_eq!(all.get(Service::Auth), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! The resource that a token is for (RFC 8707), and where it is accepted.
+//!
+//! This server has two resources. One is the Management API, named by the issuer or by the issuer with `/v1`. The other is an
+//! MCP server that an operator runs at `<issuer>/mcp`: tokens for it are issued here and are not accepted by the API.
+
+use crate::base::error::{Error, oauth_fault};
+
+/// A resource that tokens are issued for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// The Management API.
+    Api,
+    /// An MCP server beside it, or a resource that a former version issued tokens for.
+    Other,
+}
+
+/// Path of the MCP server's resource, below the issuer.
+const MCP: &str = "/mcp";
+
+impl Audience {
+    /// The audience of an approval, by the resource that is stored with it. An approval without one is for the API.
+    pub fn stored(resource: Option<&str>) -> Self {
+        let Some(resource) = resource else {
+            return Self::Api;
+        };
+        // It began with the issuer, which has no path.
+        let path = resource
+            .split_once("://")
+            .map(|(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
+        match path {
+            Some("" | "/" | "/v1" | "/v1/") => Self::Api,
+            Some(_) | None => Self::Other,
+        }
+    }
+}
+
+/// Checks the `resource` of a request for consent. It is stored as it was sent, because the token endpoint compares it.
+pub fn check(resource: &str, issuer: &str) -> Result<String, Error> {
+    let path = resource
+        .strip_prefix(issuer)
+        .map(|path| path.strip_suffix('/').unwrap_or(path));
+    if matches!(path, Some("" | "/v1" | MCP)) {
+        return Ok(resource.to_owned());
+    }
+    Err(oauth_fault(
+        "invalid_target",
+        format!("This server issues tokens for {issuer} and {issuer}{MCP} only."),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ISSUER: &str = "https://api.example";
+
+    #[test]
+    fn a_token_is_for_one_of_the_resources_of_this_server() {
+        for (resource, audience) in [
+            ("https://api.example", Audience::Api),
+            ("https://api.example/", Audience::Api),
+            ("https://api.example/v1", Audience::Api),
+            ("https://api.example/v1/", Audience::Api),
+            ("https://api.example/mcp", Audience::Other),
+            ("https://api.example/mcp/", Audience::Other),
+        ] {
+            assert_eq!(check(resource, ISSUER).unwrap(), resource);
+            assert_eq!(Audience::stored(Some(resource)), audience, "{resource}");
+        }
+        assert_eq!(Audience::stored(None), Audience::Api);
+    }
+
+    #[test]
+    fn any_other_resource_is_no_target() {
+        for other in [
+            "https://api.example.evil.example",
+            "https://evil.example",
+            "https://api.example/v2",
+            "https://api.example/v1/projects",
+            "https://api.example/V1",
+            "https://api.example/mcp/more",
+            "https://api.example//",
+            "https://api.example/v1/../mcp",
+            "https://api.example/#x",
+            "https://api.example/?x",
+            "https://API.example",
+            "mcp",
+            "",
+        ] {
+            assert!(
+                matches!(check(other, ISSUER), Err(Error::Oauth(fault)) if fault.error == "invalid_target"),
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_resource_of_a_former_version_is_not_the_api() {
+        for stored in [
+            "https://api.example/v1/projects",
+            "https://api.example/anything",
+            "http:///mcp",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(Audience::stored(Some(stored)), Audience::Other, "{stored}");
+        }
+    }
+}

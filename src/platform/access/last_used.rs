@@ -1,0 +1,41 @@
+//! Writes when, and from where, tokens were last used, a batch at a time, off the request path.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use tokio::sync::mpsc;
+
+use crate::base::{clock::Clock, db::Db, error::Context, ids::TokenId};
+
+/// Uses waiting to be written; more are dropped, and written with the next use a minute later.
+pub const QUEUE_MAX: usize = 10_000;
+/// How long uses are gathered.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// A use of a token.
+#[derive(Debug, Clone, Copy)]
+pub struct Use {
+    /// Which.
+    pub token: TokenId,
+    /// Where from.
+    pub address: IpAddr,
+}
+
+/// Runs until the sending half is dropped.
+pub async fn run(db: Db, clock: Clock, mut uses: mpsc::Receiver<Use>) {
+    let mut batch = Vec::new();
+    while uses.recv_many(&mut batch, QUEUE_MAX).await > 0 {
+        // Of several uses the last.
+        let last: BTreeMap<i64, String> = batch
+            .drain(..)
+            .map(|used| (used.token.0, used.address.to_canonical().to_string()))
+            .collect();
+        let (ids, addresses): (Vec<i64>, Vec<String>) = last.into_iter().unzip();
+        let sql = "update tokens t set last_used_at = $3, last_used_from = u.address \
+                   from unnest($1::bigint[], $2::text[]) u(id, address) where t.id = u.id";
+        let written = db.query(sql, &[&ids, &addresses, &clock.now()]).await;
+        if let Err(error) = written.context("writing when tokens were last used") {
+            tracing::warn!(%error, "the last use of some tokens was not written");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

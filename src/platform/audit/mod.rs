@@ -1,0 +1,249 @@
+//! The audit log: who changed what, or tried to, in chains that show if an entry was altered, left out or put in.
+//!
+//! Each organization has a chain, each account one for what names no organization, and the server one for what its operator does
+//! that is about nobody in particular. An entry's hash is the SHA-256 of its
+//! fields in this order: hash of the entry before (32 bytes; zeros before the first), chain, number, time, actor, token,
+//! address, request id, operation, subject, status, before, after. Each field is written as its length in bytes, 8 bytes
+//! big-endian, and its bytes; a field that is absent as eight bytes `ff` and nothing else. Numbers are decimal, the time is
+//! RFC 3339 in UTC with six digits of a second and `Z`, the actor a lower-case hyphenated UUID, before and after the JSON text
+//! as stored. So an exported log can be checked with nothing but a SHA-256.
+
+pub mod read;
+pub mod record;
+pub mod verify;
+
+use std::fmt;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use crate::base::{
+    error::{Context, Error},
+    ids::{OrganizationId, UserId},
+};
+
+pub use record::Recorder;
+
+/// Whose log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chain {
+    /// What was done to an organization and its projects.
+    Organization(OrganizationId),
+    /// What somebody did that names no organization.
+    Account(UserId),
+    /// What the operator did that is about nobody in particular.
+    Server,
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Organization(id) => write!(f, "organization {id}"),
+            Self::Account(id) => write!(f, "account {id}"),
+            Self::Server => f.write_str("server"),
+        }
+    }
+}
+
+/// What the next entry depends on, and what tells it from every other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hash([u8; 32]);
+
+impl Hash {
+    /// Before the first entry.
+    pub const NONE: Self = Self([0; 32]);
+
+    fn read(bytes: &[u8]) -> Result<Self, Error> {
+        Ok(Self(
+            bytes
+                .try_into()
+                .context("reading a hash of the audit log")?,
+        ))
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Hash {
+    type Err = hex::FromHexError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).map(|()| Self(bytes))
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// An entry, as it is exported: a line of JSON each.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "AuditEntry")]
+pub struct Entry {
+    /// Whose log it is in.
+    pub chain: String,
+    /// Its place there, from 1.
+    pub number: i64,
+    /// When it was written, to the microsecond.
+    #[serde(with = "moment")]
+    #[schemars(with = "DateTime<Utc>")]
+    pub at: DateTime<Utc>,
+    /// The user who did it; nobody, if the operator did.
+    pub actor: Uuid,
+    /// The token it was done with; 0 if the user was signed in on the pages, or if the operator did it. Of what an application did
+    /// for the user, the negative number of what the user approved.
+    pub token: i64,
+    /// Where from, or `operator:` and who at this machine.
+    pub address: String,
+    /// `X-Request-Id` of the request.
+    pub request_id: String,
+    /// Id of the operation.
+    pub operation: String,
+    /// Slug or ref of what the request named.
+    pub subject: Option<String>,
+    /// Status of the answer: what is 400 or more changed nothing. 102 announces what is about to be done where the log is not
+    /// kept; another entry with the same request id says how it ended, unless nobody was left to say.
+    pub status: i16,
+    /// What there was before, without secrets; where the operation says.
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub before: Option<Box<RawValue>>,
+    /// What there is after.
+    #[schemars(with = "Option<serde_json::Value>")]
+    pub after: Option<Box<RawValue>>,
+    /// Hash of the entry before.
+    #[schemars(with = "String")]
+    pub previous: Hash,
+    /// Of this one.
+    #[schemars(with = "String")]
+    pub hash: Hash,
+}
+
+/// Times as they are hashed.
+mod moment {
+    use super::{DateTime, Deserialize, SecondsFormat, Serializer, Utc};
+
+    pub(super) fn serialize<S: Serializer>(
+        at: &DateTime<Utc>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&at.to_rfc3339_opts(SecondsFormat::Micros, true))
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<DateTime<Utc>, D::Error> {
+        DateTime::deserialize(deserializer)
+    }
+}
+
+impl Entry {
+    /// What its hash has to be.
+    pub fn expected_hash(&self) -> Hash {
+        let mut digest = Sha256::new();
+        let mut field = |bytes: Option<&[u8]>| match bytes {
+            Some(bytes) => {
+                digest.update((bytes.len() as u64).to_be_bytes());
+                digest.update(bytes);
+            }
+            None => digest.update([0xff; 8]),
+        };
+        field(Some(&self.previous.0));
+        field(Some(self.chain.as_bytes()));
+        field(Some(self.number.to_string().as_bytes()));
+        field(Some(
+            self.at
+                .to_rfc3339_opts(SecondsFormat::Micros, true)
+                .as_bytes(),
+        ));
+        field(Some(self.actor.to_string().as_bytes()));
+        field(Some(self.token.to_string().as_bytes()));
+        field(Some(self.address.as_bytes()));
+        field(Some(self.request_id.as_bytes()));
+        field(Some(self.operation.as_bytes()));
+        field(self.subject.as_deref().map(str::as_bytes));
+        field(Some(self.status.to_string().as_bytes()));
+        field(self.before.as_ref().map(|value| value.get().as_bytes()));
+        field(self.after.as_ref().map(|value| value.get().as_bytes()));
+        Hash(digest.finalize().into())
+    }
+}
+
+/// Appends an entry to its chain, in the transaction of what it tells about. Number, previous hash and hash are filled in
+/// under the lock of the chain's head.
+async fn append(transaction: &Transaction<'_>, mut entry: Entry) -> Result<(), Error> {
+    let doing = "writing the audit log";
+    let sql =
+        "insert into audit_heads (chain, number, hash) values ($1, 0, $2) on conflict do nothing";
+    transaction
+        .execute(sql, &[&entry.chain, &&Hash::NONE.0[..]])
+        .await
+        .context(doing)?;
+    let head = transaction
+        .query_one(
+            "select number, hash from audit_heads where chain = $1 for update",
+            &[&entry.chain],
+        )
+        .await
+        .context(doing)?;
+    entry.number = head.get::<_, i64>(0) + 1;
+    entry.previous = Hash::read(head.get(1))?;
+    entry.hash = entry.expected_hash();
+    let text = |value: &Option<Box<RawValue>>| value.as_ref().map(|value| value.get().to_owned());
+    let sql = "insert into audit_entries (chain, number, at, actor, token, address, request_id, operation, subject, status, before, after, \
+               previous, hash) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+    transaction
+        .execute(
+            sql,
+            &[
+                &entry.chain,
+                &entry.number,
+                &entry.at,
+                &entry.actor,
+                &entry.token,
+                &entry.address,
+                &entry.request_id,
+                &entry.operation,
+                &entry.subject,
+                &entry.status,
+                &text(&entry.before),
+                &text(&entry.after),
+                &&entry.previous.0[..],
+                &&entry.hash.0[..],
+            ],
+        )
+        .await
+        .context(doing)?;
+    let sql = "update audit_heads set number = $2, hash = $3 where chain = $1";
+    transaction
+        .execute(sql, &[&entry.chain, &entry.number, &&entry.hash.0[..]])
+        .await
+        .context(doing)?;
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! Reading the log: a page for people, newest first, and the whole in order, to be kept elsewhere.
+
+use chrono::{DateTime, Utc};
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{Chain, Entry, Hash};
+use crate::base::{
+    db::Db,
+    error::{Context, Error},
+};
+
+/// Entries exported at once.
+pub const EXPORT_MAX: i64 = 1_000;
+
+/// Which entries to show.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// Older than this number.
+    pub before: Option<i64>,
+    /// By this user.
+    pub actor: Option<Uuid>,
+    /// Of this operation.
+    pub operation: Option<String>,
+    /// About this slug or ref.
+    pub subject: Option<String>,
+    /// Whether they went through.
+    pub succeeded: Option<bool>,
+    /// Not before this time.
+    pub since: Option<DateTime<Utc>>,
+    /// Before this time.
+    pub until: Option<DateTime<Utc>>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+macro_rules! entries {
+    ($rest:literal) => {
+        concat!(
+            "select chain, number, at, actor, token, address, request_id, operation, subject, status, before, after, previous, hash \
+             from audit_entries where chain = $1 ",
+            $rest
+        )
+    };
+}
+
+/// Entries of a log, newest first.
+pub async fn page(db: &Db, chain: Chain, filter: &Filter) -> Result<Vec<Entry>, Error> {
+    let sql = entries!(
+        "and ($2::bigint is null or number < $2) and ($3::uuid is null or actor = $3) and ($4::text is null or operation = $4) \
+         and ($5::text is null or subject = $5) and ($6::boolean is null or (status < 400) = $6) \
+         and ($7::timestamptz is null or at >= $7) and ($8::timestamptz is null or at < $8) order by number desc limit $9"
+    );
+    let Filter {
+        before,
+        actor,
+        operation,
+        subject,
+        succeeded,
+        since,
+        until,
+        limit,
+    } = filter;
+    let chain = chain.to_string();
+    let rows = db
+        .query(
+            sql,
+            &[
+                &chain, before, actor, operation, subject, succeeded, since, until, limit,
+            ],
+        )
+        .await;
+    rows.context("reading the audit log")?
+        .iter()
+        .map(read)
+        .collect()
+}
+
+/// Entries of a log in order, from the one after this number on: lines of JSON, and the number of the last.
+pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64), Error> {
+    let sql = entries!("and number > $2 order by number limit $3");
+    let rows = db
+        .query(sql, &[&chain.to_string(), &after, &EXPORT_MAX])
+        .await
+        .context("reading the audit log")?;
+    let (mut lines, mut last) = (Vec::new(), after);
+    for row in &rows {
+        let entry = read(row)?;
+        last = entry.number;
+        serde_json::to_writer(&mut lines, &entry).context("writing the audit log")?;
+        lines.push(b'\n');
+    }
+    Ok((lines, last))
+}
+
+fn read(row: &Row) -> Result<Entry, Error> {
+    let json = |column| {
+        let text: Option<String> = row.get(column);
+        text.map(RawValue::from_string)
+            .transpose()
+            .context("reading the audit log")
+    };
+    Ok(Entry {
+        chain: row.get(0),
+        number: row.get(1),
+        at: row.get(2),
+        actor: row.get(3),
+        token: row.get(4),
+        address: row.get(5),
+        request_id: row.get(6),
+        operation: row.get(7),
+        subject: row.get(8),
+        status: row.get(9),
+        before: json(10)?,
+        after: json(11)?,
+        previous: Hash::read(row.get(12))?,
+        hash: Hash::read(row.get(13))?,
+    })
+}

@@ -1,0 +1,186 @@
+//! State that every operation and task shares.
+
+use std::{
+    ops::Deref,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::RwLock;
+use uuid::Uuid;
+
+use super::{
+    access::Directory,
+    http::{Links, Transport},
+    rate_limits::Limits,
+    tables::{Cache, Table, Task},
+    telemetry::{Metrics, RequestLog},
+};
+use crate::base::{
+    clock::{Clock, Entropy},
+    db::Db,
+    error::Error,
+    sealing::SealingKey,
+};
+
+/// Settings of the operator that operations of any resource read.
+#[derive(Debug, Clone)]
+pub struct PlatformSettings {
+    /// How the listener speaks, and the proxies whose forwarding headers are trusted.
+    pub transport: Transport,
+    /// The domain below which databases are `db.<ref>.<domain>`.
+    pub project_domain: String,
+    /// Links published beside the API.
+    pub links: Links,
+    /// Id of this node, which owns the clusters in its data folder.
+    pub node: Uuid,
+    /// The key that encrypts secrets in the control database.
+    pub sealing: SealingKey,
+    /// Scheme, host and port by which clients reach this server, without a slash at the end. OAuth
+    /// needs it: an issuer taken from the `Host` field would be chosen by the sender.
+    pub public_url: Option<String>,
+}
+
+/// The answer where an issuer is needed and none is configured.
+const NO_ISSUER: &str = "OAuth needs an address that clients know this server by. Its operator has to start it with --public-url, \
+                         for example --public-url https://api.example.com";
+
+impl PlatformSettings {
+    /// The issuer of OAuth tokens (RFC 8414 §2). [`Error::Unconfigured`] without a public URL.
+    pub fn issuer(&self) -> Result<&str, Error> {
+        self.public_url
+            .as_deref()
+            .ok_or(Error::Unconfigured(NO_ISSUER))
+    }
+}
+
+/// Handle to the state of the platform. Cheap to clone.
+#[derive(Clone)]
+pub struct PlatformContext(Arc<PlatformState>);
+
+/// The parts of the platform's state.
+pub struct PlatformState {
+    /// Settings of the operator.
+    pub settings: PlatformSettings,
+    /// Time.
+    pub clock: Clock,
+    /// Randomness.
+    pub entropy: Entropy,
+    /// The control database.
+    pub db: Db,
+    /// Cached rows that access decisions read.
+    pub directory: Directory,
+    /// Rate limits.
+    pub limits: Limits,
+    /// Counters and durations, for Prometheus.
+    pub metrics: Metrics,
+    /// Answered requests that name a project, until they are written to its logs.
+    pub request_log: RequestLog,
+    /// Parts of the wings above that react to changes of tables.
+    listeners: RwLock<Vec<Weak<dyn ChangeListener>>>,
+}
+
+/// Reacts to changes in the control database.
+pub trait ChangeListener: Send + Sync {
+    /// Drops what the cache holds.
+    fn invalidate(&self, cache: Cache);
+    /// Starts the task's next pass.
+    fn wake(&self, task: Task);
+    /// Notifications arrive from now on (`true`), or changes may be missed (`false`): drops all
+    /// caches, and caches again only while notifications arrive.
+    fn set_subscribed(&self, subscribed: bool);
+}
+
+impl Deref for PlatformContext {
+    type Target = PlatformState;
+
+    fn deref(&self) -> &PlatformState {
+        &self.0
+    }
+}
+
+impl PlatformContext {
+    /// A context of these parts.
+    pub fn new(
+        settings: PlatformSettings,
+        clock: Clock,
+        entropy: Entropy,
+        db: Db,
+        directory: Directory,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> Self {
+        let state = Arc::new(PlatformState {
+            settings,
+            clock,
+            entropy,
+            db,
+            directory,
+            limits,
+            metrics,
+            request_log: RequestLog::default(),
+            listeners: RwLock::default(),
+        });
+        let listener: Weak<dyn ChangeListener> = {
+            let weak = Arc::downgrade(&state);
+            weak
+        };
+        state.listeners.write().push(listener);
+        Self(state)
+    }
+}
+
+impl PlatformState {
+    /// Adds a listener. It is dropped with its last owner.
+    pub fn add_listener(&self, listener: Weak<dyn ChangeListener>) {
+        self.listeners.write().push(listener);
+    }
+
+    fn each_listener(&self, call: impl Fn(&dyn ChangeListener)) {
+        let listeners = self.listeners.read().clone();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            call(&*listener);
+        }
+    }
+
+    /// Invalidates this node's caches of a table that a transaction changed. Other nodes follow by
+    /// notification.
+    pub fn table_changed(&self, table: Table) {
+        for cache in table.caches() {
+            self.each_listener(|listener| listener.invalidate(*cache));
+        }
+    }
+
+    /// Reacts to a notification: invalidates caches and wakes tasks.
+    pub fn table_notified(&self, table: Table) {
+        self.table_changed(table);
+        for task in table.wakes() {
+            self.each_listener(|listener| listener.wake(*task));
+        }
+    }
+
+    /// Tells every listener whether notifications arrive.
+    pub fn set_subscribed(&self, subscribed: bool) {
+        self.each_listener(|listener| listener.set_subscribed(subscribed));
+        if subscribed {
+            for task in Task::ALL {
+                self.each_listener(|listener| listener.wake(*task));
+            }
+        }
+    }
+}
+
+impl ChangeListener for PlatformState {
+    fn invalidate(&self, cache: Cache) {
+        self.directory.invalidate(cache);
+    }
+
+    fn wake(&self, task: Task) {
+        if task == Task::RateLimitOverrides {
+            self.limits.changed().wake();
+        }
+    }
+
+    fn set_subscribed(&self, subscribed: bool) {
+        self.directory.believe(subscribed);
+    }
+}

@@ -1,0 +1,108 @@
+//! Bodies of requests and answers, and reading one within its bound.
+
+use std::{
+    error::Error as StdError,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+
+use crate::base::error::Error;
+
+/// Largest body an operation reads, in bytes, unless it says otherwise.
+pub(super) const BYTES_MAX: usize = 1 << 20;
+
+/// What is wrong with a body that cannot be read to its end.
+pub type Broken = Box<dyn StdError + Send + Sync>;
+
+/// An answer.
+pub type Response = hyper::Response<Body>;
+
+/// The body of a request or an answer. Nearly all are known whole, and need no box.
+#[derive(Debug)]
+pub enum Body {
+    /// All of it.
+    Whole(Bytes),
+    /// It arrives piece by piece.
+    Arriving(UnsyncBoxBody<Bytes, Broken>),
+}
+
+impl Body {
+    /// None.
+    pub const fn empty() -> Self {
+        Self::Whole(Bytes::new())
+    }
+
+    /// What `body` says, as it says it.
+    pub fn new<B: HttpBody<Data = Bytes, Error: Into<Broken>> + Send + 'static>(body: B) -> Self {
+        if body.is_end_stream() {
+            Self::empty()
+        } else {
+            Self::Arriving(body.map_err(Into::into).boxed_unsync())
+        }
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(whole: T) -> Self {
+        Self::Whole(whole.into())
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match &mut *self {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Arriving(body) => Pin::new(body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Arriving(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Arriving(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Reads the whole body, or refuses it once it is over `bytes_max`, declared or not.
+pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(Error::TooLarge { bytes_max });
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let frame = frame.map_err(|_| Error::invalid("body", "could not be read to its end"))?;
+        if let Ok(data) = frame.into_data() {
+            if whole.len() + data.len() > bytes_max {
+                return Err(Error::TooLarge { bytes_max });
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(whole.freeze())
+}

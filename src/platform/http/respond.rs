@@ -1,0 +1,144 @@
+//! The one place that turns an error into a response.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{body::Response, face::Refused, fields, output};
+use crate::base::error::{Denial, Error};
+
+/// Logs a fault of ours, once, with its request id.
+pub(crate) fn log(error: &Error, refused: &Refused<'_>) {
+    if let Error::Internal(report) = error {
+        tracing::error!(request_id = refused.request_id, operation = refused.operation, error = %report, "the operation failed");
+    }
+}
+
+/// Status of the answer to an error.
+pub(crate) fn status(error: &Error) -> StatusCode {
+    StatusCode::from_u16(error.code().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The answer to an operation of this process, which reads the error itself.
+pub(super) fn within(error: Error) -> Response {
+    let mut response = output::empty(status(&error));
+    response.extensions_mut().insert(Arc::new(error));
+    response
+}
+
+/// The answer to a program.
+pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
+    log(error, refused);
+    let head = if matches!(error, Error::LimitReached) {
+        fields::refused
+    } else {
+        fields::head
+    };
+    let body = body(
+        error,
+        refused.uri.path().starts_with("/v2/"),
+        refused.request_id,
+    );
+    let mut response = output::json_under(head, status(error), &body);
+    if let Some(challenge) = refused.challenge {
+        let challenge =
+            HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, challenge);
+    }
+    match error {
+        Error::Oauth(fault) => {
+            response
+                .headers_mut()
+                .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            if fault.error == "invalid_client" {
+                response.headers_mut().insert(
+                    header::WWW_AUTHENTICATE,
+                    HeaderValue::from_static("Basic realm=\"OAuth client\""),
+                );
+            }
+        }
+        Error::Unavailable { retry, .. } => {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
+        }
+        _ => {}
+    }
+    response
+}
+
+/// v1 answers `{message}`; v2 answers `{error: {code, message}}` and keeps `message`, which clients of either read.
+#[derive(Serialize)]
+struct Body<'a> {
+    message: Cow<'static, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_description: Option<&'a str>,
+    #[serde(rename = "errorEventId", skip_serializing_if = "Option::is_none")]
+    event: Option<&'a str>,
+}
+
+fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
+    let mut body = Body {
+        message: error.message(),
+        error: None,
+        error_description: None,
+        event: None,
+    };
+    match error {
+        Error::Forbidden(Denial::Permissions(missing)) => {
+            body.error = Some(json!({ "missing_permissions": missing }));
+        }
+        Error::Oauth(fault) => {
+            (body.error, body.error_description) =
+                (Some(fault.error.into()), Some(fault.description.as_ref()))
+        }
+        Error::Internal(_) => body.event = Some(request_id),
+        _ => {}
+    }
+    // An error of OAuth is as its specifications have it.
+    if v2 && body.error_description.is_none() {
+        let details = body.error.get_or_insert_default();
+        details["code"] = error.code().name.into();
+        details["message"] = body.message.as_ref().into();
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::error::Context;
+
+    fn body(error: &Error, v2: bool, request_id: &str) -> Value {
+        serde_json::to_value(super::body(error, v2, request_id)).unwrap()
+    }
+
+    #[test]
+    fn v1_and_v2_bodies() {
+        assert_eq!(
+            body(&Error::NotFound, false, "r"),
+            json!({"message": "Not Found"})
+        );
+        assert_eq!(
+            body(&Error::NotFound, true, "r"),
+            json!({"message": "Not Found", "error": {"code": "not_found", "message": "Not Found"}})
+        );
+        let missing =
+            Error::Forbidden(Denial::Permissions(vec!["database_read", "database_write"]));
+        assert_eq!(
+            body(&missing, false, "r"),
+            json!({"message": "Missing required permission(s): database_read, database_write", "error": {"missing_permissions": ["database_read", "database_write"]}})
+        );
+        let failed: Result<(), _> = Err("secret").context("x");
+        assert_eq!(
+            body(&failed.unwrap_err(), false, "abc"),
+            json!({"message": "Internal Server Error", "errorEventId": "abc"})
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! Where a request really comes from, and whether it came over HTTPS.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use axum::http::{HeaderMap, HeaderName, Uri, header};
+use ipnet::IpNet;
+
+use crate::base::{
+    error::{Denial, Error},
+    ids::Malformed,
+};
+
+/// How the listener speaks, and whose forwarding headers it believes.
+#[derive(Debug, Clone, Default)]
+pub struct Transport {
+    /// The listener terminates TLS itself.
+    pub tls: bool,
+    /// Proxies whose word about the client is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Where they say who the client is.
+    pub client_header: ClientHeader,
+}
+
+/// The header in which proxies name the client. Only one is believed: a proxy that writes one of them passes the others on
+/// as the client sent them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientHeader(HeaderName);
+
+impl Default for ClientHeader {
+    fn default() -> Self {
+        Self(FORWARDED_FOR)
+    }
+}
+
+impl FromStr for ClientHeader {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| Malformed("the name of a header"))
+    }
+}
+
+impl fmt::Display for ClientHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+/// The other end of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The client's address, behind any trusted proxies.
+    pub address: IpAddr,
+    /// Whether the client's own hop was HTTPS, or never left this machine.
+    pub secure: bool,
+    /// Whether it was HTTPS.
+    pub https: bool,
+}
+
+impl Peer {
+    /// Where the client reaches this server, as it spells that: scheme, name and port.
+    pub fn origin(self, uri: &Uri, headers: &HeaderMap) -> String {
+        let host = headers
+            .get(header::HOST)
+            .and_then(|host| host.to_str().ok());
+        let host = uri
+            .authority()
+            .map(axum::http::uri::Authority::as_str)
+            .or(host)
+            .unwrap_or_default();
+        // What goes into links and header fields is nothing but a name and a port.
+        let plain = host.bytes().all(|byte| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']')
+        });
+        format!(
+            "{}://{}",
+            if self.https { "https" } else { "http" },
+            if plain { host } else { "" }
+        )
+    }
+}
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+impl Transport {
+    /// Who sent a request that reached us from `socket`.
+    pub fn peer(&self, socket: IpAddr, headers: &HeaderMap) -> Peer {
+        let socket = socket.to_canonical();
+        if !self.trusts(socket) {
+            return Peer {
+                address: socket,
+                secure: self.tls || socket.is_loopback(),
+                https: self.tls,
+            };
+        }
+        let (address, proto) = self.client_behind(socket, headers);
+        let proto = proto.or_else(|| headers.get(FORWARDED_PROTO)?.to_str().ok());
+        let https = self.tls || proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+        Peer {
+            address,
+            secure: https,
+            https,
+        }
+    }
+
+    /// Refuses a request that crossed a network in the clear (specification §5.1).
+    pub fn require_secure(peer: Peer) -> Result<(), Error> {
+        if peer.secure {
+            Ok(())
+        } else {
+            Err(Error::Forbidden(Denial::InsecureTransport))
+        }
+    }
+
+    /// Right-most hop that is not itself a trusted proxy, and its protocol where the header tells; stops at the first hop
+    /// it cannot read.
+    ///
+    /// Hops are cut at commas from the right, quoted or not: no address has one, and what a client wrote further left,
+    /// such as a quotation mark it never closes, then cannot swallow what proxies wrote after it.
+    fn client_behind<'a>(
+        &self,
+        socket: IpAddr,
+        headers: &'a HeaderMap,
+    ) -> (IpAddr, Option<&'a str>) {
+        let read = if self.client_header.0 == header::FORWARDED {
+            forwarded
+        } else {
+            bare
+        };
+        let (mut last, mut last_proto) = (socket, None);
+        let mut lines: Vec<_> = headers.get_all(&self.client_header.0).iter().collect();
+        while let Some(line) = lines.pop() {
+            let Ok(line) = line.to_str() else {
+                return (last, last_proto);
+            };
+            for hop in line.rsplit(',') {
+                let Some((address, proto)) = read(hop.trim()) else {
+                    return (last, last_proto);
+                };
+                if !self.trusts(address) {
+                    return (address, proto);
+                }
+                (last, last_proto) = (address, proto);
+            }
+        }
+        (last, last_proto)
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.trusted_proxies
+            .iter()
+            .any(|net| net.contains(&address))
+    }
+}
+
+type Hop<'a> = (IpAddr, Option<&'a str>);
+
+/// A hop that is an address and nothing else.
+fn bare(hop: &str) -> Option<Hop<'_>> {
+    parse_address(hop).map(|address| (address, None))
+}
+
+/// A hop of RFC 7239: `for=192.0.2.60;proto=https;by=203.0.113.43`. One without a `for`, or with an obfuscated one, hides
+/// who was there.
+fn forwarded(hop: &str) -> Option<Hop<'_>> {
+    let parameter = |wanted: &str| {
+        let mut pairs = hop
+            .split(';')
+            .filter_map(|pair| pair.trim().split_once('='));
+        pairs
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.trim_matches('"'))
+    };
+    parse_address(parameter("for")?).map(|address| (address, parameter("proto")))
+}
+
+/// An address as proxies write it: bare, or with a port, or an IPv6 one in brackets.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+        .map_or(text, |(inside, _)| inside);
+    let address = bare.parse().ok().or_else(|| {
+        bare.rsplit_once(':')
+            .and_then(|(host, _)| host.parse::<Ipv4Addr>().ok())
+            .map(IpAddr::V4)
+    })?;
+    Some(IpAddr::to_canonical(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trusting(header: &str) -> Transport {
+        Transport {
+            tls: false,
+            trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+            client_header: header.parse().unwrap(),
+        }
+    }
+
+    fn peer(socket: &str, forwarded: &[&str], proto: Option<&str>) -> Peer {
+        let transport = trusting("x-forwarded-for");
+        let mut headers = HeaderMap::new();
+        for line in forwarded {
+            headers.append(FORWARDED_FOR, line.parse().unwrap());
+        }
+        if let Some(proto) = proto {
+            headers.insert(FORWARDED_PROTO, proto.parse().unwrap());
+        }
+        transport.peer(socket.parse().unwrap(), &headers)
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let cases = [
+            ("203.0.113.9", vec!["1.1.1.1"], "203.0.113.9"),
+            ("10.0.0.1", vec!["1.1.1.1"], "1.1.1.1"),
+            ("10.0.0.1", vec!["6.6.6.6, 1.1.1.1, 10.0.0.7"], "1.1.1.1"),
+            ("10.0.0.1", vec!["6.6.6.6", "1.1.1.1:4711"], "1.1.1.1"),
+            ("10.0.0.1", vec!["1.1.1.1, nonsense"], "10.0.0.1"),
+            ("10.0.0.1", vec!["[2001:db8::1]:443"], "2001:db8::1"),
+            ("10.0.0.1", vec!["::ffff:1.1.1.1"], "1.1.1.1"),
+            ("10.0.0.1", vec![], "10.0.0.1"),
+        ];
+        for (socket, forwarded, address) in cases {
+            assert_eq!(
+                peer(socket, &forwarded, None).address,
+                address.parse::<IpAddr>().unwrap(),
+                "{socket} {forwarded:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn forwarded_is_read_as_rfc_7239_says() {
+        let cases = [
+            (vec!["for=1.1.1.1"], "1.1.1.1", false),
+            (vec!["for=1.1.1.1;proto=https"], "1.1.1.1", true),
+            (
+                vec!["For=\"1.1.1.1:4711\";Proto=HTTPS;by=10.0.0.1"],
+                "1.1.1.1",
+                true,
+            ),
+            (
+                vec!["for=\"[2001:db8:cafe::17]:4711\";proto=\"https\""],
+                "2001:db8:cafe::17",
+                true,
+            ),
+            (
+                vec!["for=6.6.6.6;proto=https, for=1.1.1.1;proto=http, for=10.0.0.7;proto=https"],
+                "1.1.1.1",
+                false,
+            ),
+            (
+                vec!["for=6.6.6.6", "for=1.1.1.1;proto=https"],
+                "1.1.1.1",
+                true,
+            ),
+            (vec!["by=10.0.0.9;proto=https"], "10.0.0.1", false),
+            (vec!["for=1.1.1.1, for=unknown"], "10.0.0.1", false),
+            (
+                vec!["for=1.1.1.1, for=_hidden, for=10.0.0.7;proto=https"],
+                "10.0.0.7",
+                true,
+            ),
+            (
+                vec!["for=\"6.6.6.6, for=1.1.1.1;proto=https"],
+                "1.1.1.1",
+                true,
+            ),
+            (vec![""], "10.0.0.1", false),
+            (vec![], "10.0.0.1", false),
+        ];
+        for (lines, address, secure) in cases {
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                headers.append(header::FORWARDED, line.parse().unwrap());
+            }
+            let peer = trusting("Forwarded").peer("10.0.0.1".parse().unwrap(), &headers);
+            assert_eq!(
+                peer,
+                Peer {
+                    address: address.parse().unwrap(),
+                    secure,
+                    https: secure
+                },
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_the_configured_header_is_believed() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("x-forwarded-for", "6.6.6.1"),
+            ("forwarded", "for=6.6.6.2"),
+            ("cf-connecting-ip", "6.6.6.3"),
+        ] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        for (header, address) in [
+            ("x-forwarded-for", "6.6.6.1"),
+            ("forwarded", "6.6.6.2"),
+            ("CF-Connecting-IP", "6.6.6.3"),
+            ("x-real-ip", "10.0.0.1"),
+        ] {
+            let peer = trusting(header).peer("10.0.0.1".parse().unwrap(), &headers);
+            assert_eq!(peer.address, address.parse::<IpAddr>().unwrap(), "{header}");
+            let stranger = trusting(header).peer("203.0.113.9".parse().unwrap(), &headers);
+            assert_eq!(
+                stranger.address,
+                "203.0.113.9".parse::<IpAddr>().unwrap(),
+                "{header} of a stranger"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_http_is_only_for_loopback_and_for_proxies_that_say_https() {
+        assert!(peer("127.0.0.1", &[], None).secure);
+        assert!(peer("::1", &[], None).secure);
+        assert!(peer("10.0.0.1", &["1.1.1.1"], Some("https")).secure);
+        assert!(!peer("10.0.0.1", &["1.1.1.1"], Some("http")).secure);
+        assert!(!peer("10.0.0.1", &["1.1.1.1"], None).secure);
+        assert!(
+            !peer("203.0.113.9", &[], Some("https")).secure,
+            "a stranger's header is not believed"
+        );
+    }
+}

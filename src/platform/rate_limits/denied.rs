@@ -1,0 +1,245 @@
+//! What the shared store refused, remembered until it would not any more.
+//!
+//! In a fixed window nothing a node could learn changes a refusal before the window ends, so the answer is exact and
+//! costs no round trip. Only refused traffic can be hot: admitted requests of a key are few by definition.
+
+use std::hash::BuildHasher;
+
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+
+use super::{Key, Quota, Quotas, Verdict, WINDOWS_MAX, Window, store::Answer};
+use crate::base::clock::Ticks;
+
+/// Locks, so that two requests rarely meet.
+const SHARDS: usize = 64;
+/// Refusals a shard remembers. One more is not remembered: its next request costs a round trip.
+const ENTRIES_MAX: usize = 2_048;
+/// How often, at most, a full shard is searched for refusals that are over, in milliseconds.
+const SWEEP: Ticks = 1_000;
+
+/// Refusals of one node.
+pub(super) struct Denied {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct Shard {
+    refusals: HashTable<(Key, Refusal)>,
+    swept: Ticks,
+}
+
+#[derive(Clone, Copy)]
+struct Refusal {
+    /// What was asked. If the operator changes the limit, the question is another one.
+    windows: [Window; WINDOWS_MAX],
+    used: [u32; WINDOWS_MAX],
+    ends: [Ticks; WINDOWS_MAX],
+    /// When the last of the windows that refused ends.
+    until: Ticks,
+}
+
+impl Default for Denied {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::default(),
+        }
+    }
+}
+
+impl Denied {
+    /// The refusal of `key` that still holds at `now`.
+    pub(super) fn get(&self, key: Key, windows: &[Window], now: Ticks) -> Option<Verdict> {
+        let (hash, shard) = self.shard(key);
+        let refusal = shard
+            .lock()
+            .refusals
+            .find(hash, |(k, _)| *k == key)
+            .map(|(_, refusal)| *refusal)?;
+        (refusal.until > now && refusal.windows == padded(windows))
+            .then(|| refusal.verdict(windows, now))
+    }
+
+    /// Remembers that the store, asked at `sent`, refused. What is left counts from then: never too long.
+    pub(super) fn remember(&self, key: Key, windows: &[Window], answer: &Answer, sent: Ticks) {
+        let ends = answer.left.map(|left| sent + left);
+        let full = windows
+            .iter()
+            .zip(answer.used)
+            .zip(ends)
+            .filter(|((window, used), _)| *used >= window.requests);
+        let Some(until) = full
+            .map(|(_, ends)| ends)
+            .max()
+            .filter(|until| *until > sent)
+        else {
+            return;
+        };
+        let refusal = Refusal {
+            windows: padded(windows),
+            used: answer.used,
+            ends,
+            until,
+        };
+        let (hash, shard) = self.shard(key);
+        let mut shard = shard.lock();
+        if let Some((_, known)) = shard.refusals.find_mut(hash, |(k, _)| *k == key) {
+            *known = refusal;
+        } else if shard.has_room(sent) {
+            shard
+                .refusals
+                .insert_unique(hash, (key, refusal), |(k, _)| self.hasher.hash_one(k));
+        }
+    }
+
+    fn shard(&self, key: Key) -> (u64, &Mutex<Shard>) {
+        let hash = self.hasher.hash_one(key);
+        // The table uses the low and the top bits; take the shard from between.
+        (hash, &self.shards[(hash >> 32) as usize % SHARDS])
+    }
+}
+
+impl Shard {
+    fn has_room(&mut self, now: Ticks) -> bool {
+        if self.refusals.len() >= ENTRIES_MAX && now >= self.swept + SWEEP {
+            self.swept = now;
+            self.refusals.retain(|(_, refusal)| refusal.until > now);
+        }
+        self.refusals.len() < ENTRIES_MAX
+    }
+}
+
+impl Refusal {
+    fn verdict(&self, windows: &[Window], now: Ticks) -> Verdict {
+        let quotas = windows
+            .iter()
+            .zip(self.used)
+            .zip(self.ends)
+            .map(|((window, used), ends)| {
+                if ends > now {
+                    Quota::used(*window, used, ends - now)
+                } else {
+                    Quota::whole(*window)
+                }
+            });
+        Verdict::here(false, Quotas::new(quotas))
+    }
+}
+
+fn padded(windows: &[Window]) -> [Window; WINDOWS_MAX] {
+    let mut list = [Window::default(); WINDOWS_MAX];
+    list.iter_mut()
+        .zip(windows)
+        .for_each(|(place, window)| *place = *window);
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::ids::UserId,
+        platform::rate_limits::{CONTEXT, Identifier, Scope, per},
+    };
+
+    fn key(user: i64) -> Key {
+        Key {
+            identifier: Identifier::User(UserId(user)),
+            scope: Scope::User,
+            operation: 0,
+        }
+    }
+
+    #[test]
+    fn a_refusal_holds_until_the_last_window_that_refused_ends() {
+        let denied = Denied::default();
+        let windows = CONTEXT.windows;
+        denied.remember(
+            key(1),
+            windows,
+            &Answer {
+                admitted: false,
+                used: [10, 1],
+                left: [30_000, 400],
+            },
+            1_000,
+        );
+        let at = |now| {
+            denied
+                .get(key(1), windows, now)
+                .map(|verdict| verdict.quotas.as_slice().to_vec())
+        };
+        let quota = |limit, remaining, reset_secs| Quota {
+            limit,
+            remaining,
+            reset_secs,
+        };
+        assert_eq!(at(1_001), Some(vec![quota(10, 0, 30), quota(1, 0, 1)]));
+        assert_eq!(
+            at(1_400),
+            Some(vec![quota(10, 0, 30), quota(1, 1, 1)]),
+            "the second is over, the minute is not"
+        );
+        assert_eq!(at(30_999), Some(vec![quota(10, 0, 1), quota(1, 1, 1)]));
+        assert_eq!(at(31_000), None);
+
+        denied.remember(
+            key(2),
+            windows,
+            &Answer {
+                admitted: false,
+                used: [3, 1],
+                left: [30_000, 400],
+            },
+            1_000,
+        );
+        assert!(denied.get(key(2), windows, 1_399).is_some());
+        assert!(
+            denied.get(key(2), windows, 1_400).is_none(),
+            "only the second refused"
+        );
+    }
+
+    #[test]
+    fn another_limit_is_another_question() {
+        let denied = Denied::default();
+        denied.remember(
+            key(1),
+            &[per(10, 60)],
+            &Answer {
+                admitted: false,
+                used: [10, 0],
+                left: [30_000, 0],
+            },
+            0,
+        );
+        assert!(denied.get(key(1), &[per(10, 60)], 1).is_some());
+        assert!(denied.get(key(1), &[per(500, 60)], 1).is_none());
+    }
+
+    #[test]
+    fn it_is_bounded_and_gives_up_what_is_over() {
+        let denied = Denied::default();
+        let refused = |left| Answer {
+            admitted: false,
+            used: [10, 0],
+            left: [left, 0],
+        };
+        for user in 0..300_000 {
+            denied.remember(key(user), &[per(10, 60)], &refused(30_000), 0);
+        }
+        let held = || {
+            denied
+                .shards
+                .iter()
+                .map(|shard| shard.lock().refusals.len())
+                .sum::<usize>()
+        };
+        assert_eq!(held(), SHARDS * ENTRIES_MAX);
+        denied.remember(key(-1), &[per(10, 60)], &refused(30_000), 30_000);
+        assert!(denied.get(key(-1), &[per(10, 60)], 30_001).is_some());
+    }
+}

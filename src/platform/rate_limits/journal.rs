@@ -1,0 +1,566 @@
+//! Allotments of counters, written before they are used: what is on disk is never less than what was admitted.
+//!
+//! The snapshot is written once a second. Between two of them, the first request of each step of a counter appends the
+//! step's end to a log, before it is admitted; the requests after it in the step need no write. A step is one request for
+//! the first eight of a window, and then an eighth to a quarter of what was admitted, so 120 requests are 24 writes. After
+//! a clean end the snapshot has the exact counts and there is no log. After any other end each window counts its last
+//! allotment as used: at most a quarter more than was admitted, and nothing more up to eight requests.
+//!
+//! Records are handed to the kernel and not flushed: they survive the death of the process, not that of the machine. After
+//! a power failure what was admitted since the last snapshot, a second as a rule, is given back.
+//!
+//! Layout, little-endian: a header of 32 bytes (magic, checksum of the names' seed, wall clock and ticks in milliseconds,
+//! CRC-32C), then records of 32 bytes (name; used and milliseconds left; kind, window and ticks; a tag of the header;
+//! CRC-32C). A record that is torn or was never written fails its checksum, and is passed over.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use super::{
+    Cell, Key, Memory, Verdict, WINDOWS_MAX, Window,
+    memory::{Seed, allotment},
+    snapshot,
+    snapshot::{USED_BITS, kind_byte, kind_of},
+};
+use crate::base::clock::{Clock, Ticks};
+
+const MAGIC: [u8; 8] = *b"gantryla";
+const RECORD: usize = 32;
+/// Largest log, in bytes. It is replaced with every snapshot, and long before this. Requests that find it full are
+/// counted, but not written.
+const BYTES_MAX: u64 = 64 << 20;
+/// From this size on a snapshot is not waited for.
+const CROWDED: u64 = BYTES_MAX / 4;
+
+/// The counters of this process together with their files.
+pub struct Journal {
+    memory: Arc<Memory>,
+    clock: Clock,
+    /// Of the snapshot; the logs lie beside it.
+    path: PathBuf,
+    log: RwLock<Log>,
+    saving: Mutex<Saving>,
+    crowded: Notify,
+    failed: AtomicBool,
+}
+
+struct Log {
+    file: File,
+    number: u64,
+    /// Distinguishes its records from those of other logs.
+    tag: u32,
+    written: AtomicU64,
+}
+
+/// State of the snapshots.
+#[derive(Default)]
+struct Saving {
+    /// The last one failed: the log is needed as it is.
+    failed: bool,
+    /// The last one of all is written.
+    closed: bool,
+}
+
+impl Journal {
+    /// Keeps `memory` in the snapshot at `path` and a new log beside it. What was read from there before is in both.
+    pub fn open(memory: Arc<Memory>, clock: Clock, path: PathBuf) -> io::Result<Self> {
+        let number = logs(&path)?
+            .into_iter()
+            .map(|(number, _)| number)
+            .max()
+            .unwrap_or(0)
+            + 1;
+        let log = Log::create(&path, number, &memory.seed(), &clock)?;
+        let journal = Self {
+            memory,
+            clock,
+            path,
+            log: RwLock::new(log),
+            saving: Mutex::default(),
+            crowded: Notify::new(),
+            failed: AtomicBool::new(false),
+        };
+        snapshot::save(&journal.memory, &journal.clock, &journal.path, allotment)?;
+        journal.remove_before(number)?;
+        Ok(journal)
+    }
+
+    /// Counts one request, and writes the allotment it begins, if it begins one, before it is admitted.
+    pub(super) fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+        self.memory
+            .take_allotted(key, windows, now, |cells| self.write(cells, now))
+    }
+
+    fn write(&self, cells: &[Cell], now: Ticks) {
+        let mut bytes = [0; RECORD * WINDOWS_MAX];
+        let log = self.log.read();
+        for (record, cell) in bytes.chunks_exact_mut(RECORD).zip(cells) {
+            record.copy_from_slice(&log.record(cell, now));
+        }
+        let bytes = &bytes[..RECORD * cells.len().min(WINDOWS_MAX)];
+        let at = log.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if at < CROWDED && at + bytes.len() as u64 >= CROWDED {
+            self.crowded.notify_one();
+        }
+        let written = if at < BYTES_MAX {
+            log.file.write_all_at(bytes, at)
+        } else {
+            Err(io::ErrorKind::StorageFull.into())
+        };
+        // Once until a snapshot is written: a full disk must not fill the log, too.
+        if let Err(error) = written
+            && !self.failed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(path = %self.path.display(), %error, "allotments of rate limits cannot be written: a crash would give them back");
+        }
+    }
+
+    /// Returns when the log has grown so far that a snapshot should replace it.
+    pub(super) async fn crowded(&self) {
+        self.crowded.notified().await;
+    }
+
+    /// Whether anything was counted since this was last asked.
+    pub(super) fn was_changed(&self) -> bool {
+        self.memory.was_changed()
+    }
+
+    /// Writes a snapshot with every allotment, and begins a new log. Does nothing after [`close`](Self::close).
+    pub fn save(&self) -> io::Result<()> {
+        let mut saving = self.saving.lock();
+        if saving.closed {
+            return Ok(());
+        }
+        // The log begins before the snapshot: what is counted meanwhile is in one of them. If the last snapshot was not
+        // written, the log of that time is still needed, and this goes on in it.
+        let mut number = self.log.read().number;
+        if !saving.failed {
+            let log = Log::create(&self.path, number + 1, &self.memory.seed(), &self.clock)?;
+            number = log.number;
+            *self.log.write() = log;
+        }
+        saving.failed = true;
+        snapshot::save(&self.memory, &self.clock, &self.path, allotment)?;
+        saving.failed = false;
+        self.failed.store(false, Ordering::Relaxed);
+        self.remove_before(number)
+    }
+
+    /// Writes the exact counts and removes the log. Call it when nothing is counted any more.
+    pub fn close(&self) -> io::Result<()> {
+        let mut saving = self.saving.lock();
+        saving.closed = true;
+        snapshot::save(&self.memory, &self.clock, &self.path, |used| used)?;
+        self.remove_before(u64::MAX)
+    }
+
+    fn remove_before(&self, number: u64) -> io::Result<()> {
+        logs(&self.path)?
+            .into_iter()
+            .filter(|(older, _)| *older < number)
+            .try_for_each(|(_, file)| fs::remove_file(file))
+    }
+}
+
+impl Log {
+    fn create(path: &Path, number: u64, seed: &Seed, clock: &Clock) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".log.{number}"));
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(name)?;
+        let mut header = [0; RECORD];
+        header[..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&crc32c::crc32c(seed).to_le_bytes());
+        header[12..20].copy_from_slice(&clock.now().timestamp_millis().to_le_bytes());
+        header[20..28].copy_from_slice(&clock.ticks().to_le_bytes());
+        let tag = crc32c::crc32c(&header[..28]);
+        header[28..].copy_from_slice(&tag.to_le_bytes());
+        file.write_all_at(&header, 0)?;
+        Ok(Self {
+            file,
+            number,
+            tag,
+            written: AtomicU64::new(RECORD as u64),
+        })
+    }
+
+    fn record(&self, cell: &Cell, now: Ticks) -> [u8; RECORD] {
+        let mut record = [0; RECORD];
+        record[..8].copy_from_slice(&cell.name.to_le_bytes());
+        record[8..16]
+            .copy_from_slice(&(cell.left << USED_BITS | u64::from(cell.used)).to_le_bytes());
+        let kind = kind_byte(cell.kind) << 1 | cell.window & 1;
+        record[16..24].copy_from_slice(&(now << 8 | u64::from(kind)).to_le_bytes());
+        record[24..28].copy_from_slice(&self.tag.to_le_bytes());
+        let checksum = crc32c::crc32c(&record[..28]);
+        record[28..].copy_from_slice(&checksum.to_le_bytes());
+        record
+    }
+}
+
+/// Every allotment of the logs beside the snapshot at `path`, whose names have this seed, with what is left of its window
+/// at the wall clock's `now` in milliseconds. A log that cannot be read is reported.
+pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<Cell> {
+    let found = logs(path).and_then(|logs| {
+        logs.into_iter()
+            .map(|(_, file)| fs::read(file))
+            .collect::<io::Result<Vec<_>>>()
+    });
+    match found {
+        Ok(logs) => logs
+            .iter()
+            .flat_map(|bytes| cells(bytes, seed, now))
+            .collect(),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "allotments of rate limits cannot be read: they are given back");
+            Vec::new()
+        }
+    }
+}
+
+fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<Cell> {
+    let (records, _) = bytes.as_chunks::<RECORD>();
+    let Some((header, records)) = records.split_first() else {
+        return Vec::new();
+    };
+    let tag = crc32c::crc32c(&header[..28]);
+    if header[..8] != MAGIC
+        || header[8..12] != crc32c::crc32c(seed).to_le_bytes()
+        || header[28..] != tag.to_le_bytes()
+    {
+        return Vec::new();
+    }
+    let (wall, ticks) = (word(header, 12), word(header, 20));
+    let cell = |record: &[u8; RECORD]| {
+        let whole = record[24..28] == tag.to_le_bytes()
+            && record[28..] == crc32c::crc32c(&record[..28]).to_le_bytes();
+        let (state, stamp) = (word(record, 8), word(record, 16));
+        let written = wall
+            .saturating_add((stamp >> 8).saturating_sub(ticks))
+            .cast_signed();
+        // A wall clock that stepped back says nothing about how long it is ago: then no time has passed.
+        let away = u64::try_from(now.saturating_sub(written)).unwrap_or(0);
+        let left = (state >> USED_BITS)
+            .checked_sub(away)
+            .filter(|left| *left > 0)?;
+        let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
+        let kind = kind_of((stamp & 0xff) as u8 >> 1)?;
+        whole.then(|| Cell {
+            kind,
+            name: word(record, 0),
+            window: (stamp & 1) as u8,
+            used,
+            left,
+        })
+    };
+    records.iter().filter_map(cell).collect()
+}
+
+/// Eight bytes from `at` on.
+fn word(bytes: &[u8; RECORD], at: usize) -> u64 {
+    bytes[at..at + 8]
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// The logs beside the snapshot at `path`, by number.
+fn logs(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let prefix = format!(
+        "{}.log.",
+        path.file_name().unwrap_or_default().to_string_lossy()
+    );
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
+        found.extend(number.map(|number| (number, entry.path())));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use chrono::{DateTime, TimeDelta};
+
+    use super::*;
+    use crate::{
+        base::{clock::Entropy, ids::UserId},
+        platform::rate_limits::{CONTEXT, Capacity, Identifier, STANDARD, Scope, per},
+    };
+
+    const OPERATIONS: [&str; 1] = ["v1-one"];
+
+    struct World {
+        clock: Clock,
+        dir: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self {
+                clock: Clock::manual(DateTime::UNIX_EPOCH + TimeDelta::days(20_000)),
+                dir: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        /// Opens the journal over the files of the last run, as a start does.
+        fn start(&self) -> Journal {
+            let memory = snapshot::open(
+                &self.path(),
+                Capacity::default(),
+                &OPERATIONS,
+                &self.clock,
+                &Entropy::system(),
+            );
+            Journal::open(Arc::new(memory), self.clock.clone(), self.path()).unwrap()
+        }
+
+        fn path(&self) -> PathBuf {
+            self.dir.path().join("limits")
+        }
+
+        fn take(&self, journal: &Journal, user: i64, windows: &[Window]) -> bool {
+            journal
+                .take(key(user), windows, self.clock.ticks())
+                .admitted
+        }
+
+        fn only_log(&self) -> PathBuf {
+            let [(_, log)] = logs(&self.path()).unwrap().try_into().unwrap();
+            log
+        }
+    }
+
+    fn key(user: i64) -> Key {
+        Key {
+            identifier: Identifier::User(UserId(user)),
+            scope: Scope::User,
+            operation: 0,
+        }
+    }
+
+    /// Every process dies after each number of requests; saves happen in between or not.
+    #[test]
+    fn however_often_the_process_dies_no_window_admits_more_than_its_limit() {
+        for limit in [1, 3, 10, 30, 120] {
+            for lives in [1, 2, 7, 11, 23] {
+                let world = World::new();
+                let windows = &[per(limit, 60)];
+                let (mut admitted, mut starts) = (0, 0);
+                while starts < 40 {
+                    let journal = world.start();
+                    starts += 1;
+                    for request in 0..lives {
+                        admitted += u32::from(world.take(&journal, 1, windows));
+                        if request % 3 == 1 {
+                            journal.save().unwrap();
+                        }
+                        world.clock.advance(Duration::from_millis(1));
+                    }
+                    // Dropped without a word: what is in memory is lost.
+                }
+                assert!(
+                    admitted <= limit,
+                    "{admitted} of {limit}, {lives} requests a life"
+                );
+                assert!(
+                    limit > 8 || admitted == limit,
+                    "{admitted} of {limit}: small limits lose nothing"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_unclean_end_counts_at_most_a_quarter_more() {
+        for requests in 1..=200_u32 {
+            let world = World::new();
+            let windows = &[per(8_000_000, 60)];
+            let journal = world.start();
+            for _ in 0..requests {
+                assert!(world.take(&journal, 1, windows));
+            }
+            let quota = world
+                .start()
+                .memory
+                .peek(key(1), windows, world.clock.ticks())
+                .binding();
+            let used = quota.limit - quota.remaining;
+            assert!(
+                (requests..=requests + requests / 4).contains(&used),
+                "{used} after {requests}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_clean_end_loses_nothing_and_leaves_no_log() {
+        let world = World::new();
+        let journal = world.start();
+        for _ in 0..100 {
+            assert!(world.take(&journal, 1, STANDARD.windows));
+        }
+        journal.close().unwrap();
+        // A save that began before comes too late.
+        journal.save().unwrap();
+        assert!(logs(&world.path()).unwrap().is_empty());
+        let quota = world
+            .start()
+            .memory
+            .peek(key(1), STANDARD.windows, world.clock.ticks())
+            .binding();
+        assert_eq!(quota.remaining, 20);
+    }
+
+    #[test]
+    fn a_window_ends_when_it_would_have_whatever_the_wall_clock_does() {
+        let world = World::new();
+        let journal = world.start();
+        world.clock.advance(Duration::from_secs(5));
+        assert!(world.take(&journal, 1, STANDARD.windows));
+        assert!(world.take(&journal, 2, CONTEXT.windows));
+        world.clock.advance(Duration::from_secs(10));
+        let left = |user, windows| {
+            let quota = world
+                .start()
+                .memory
+                .peek(key(user), windows, world.clock.ticks())
+                .binding();
+            (quota.remaining, quota.reset_secs)
+        };
+        assert_eq!(left(1, STANDARD.windows), (119, 50));
+        assert_eq!(left(2, &CONTEXT.windows[..1]), (9, 50));
+        world.clock.step_wall(TimeDelta::days(-1));
+        let (remaining, secs) = left(1, STANDARD.windows);
+        assert!(remaining == 119 && secs <= 60, "{secs}");
+        world.clock.step_wall(TimeDelta::days(2));
+        assert_eq!(
+            left(1, STANDARD.windows),
+            (120, 60),
+            "away for longer than the window"
+        );
+    }
+
+    #[test]
+    fn a_torn_or_changed_record_is_passed_over_and_the_others_count() {
+        let world = World::new();
+        let journal = world.start();
+        for user in 0..3 {
+            assert!(world.take(&journal, user, STANDARD.windows));
+        }
+        let (seed, now) = (journal.memory.seed(), world.clock.now().timestamp_millis());
+        let whole = fs::read(world.only_log()).unwrap();
+        assert_eq!(
+            (whole.len(), cells(&whole, &seed, now).len()),
+            (4 * RECORD, 3)
+        );
+        for length in 0..whole.len() {
+            assert_eq!(
+                cells(&whole[..length], &seed, now).len(),
+                (length / RECORD).saturating_sub(1),
+                "cut at {length}"
+            );
+            let mut changed = whole.clone();
+            changed[length] ^= 0x10;
+            assert_eq!(
+                cells(&changed, &seed, now).len(),
+                if length < RECORD { 0 } else { 2 },
+                "changed at {length}"
+            );
+        }
+        assert!(
+            cells(&whole, &[0; 32], now).is_empty(),
+            "names of another seed"
+        );
+    }
+
+    #[test]
+    fn a_log_lives_until_the_snapshot_after_it() {
+        let world = World::new();
+        let journal = world.start();
+        let first = world.only_log();
+        assert!(world.take(&journal, 1, STANDARD.windows));
+        journal.save().unwrap();
+        let second = world.only_log();
+        assert_ne!(first, second);
+        assert_eq!(
+            fs::metadata(&second).unwrap().len(),
+            RECORD as u64,
+            "empty again"
+        );
+        // A snapshot that cannot be written keeps every log.
+        fs::create_dir(world.dir.path().join("limits.new")).unwrap();
+        assert!(journal.save().is_err() && journal.save().is_err());
+        assert!(world.take(&journal, 2, STANDARD.windows));
+        assert_eq!(logs(&world.path()).unwrap().len(), 2);
+        fs::remove_dir(world.dir.path().join("limits.new")).unwrap();
+        let quota = world
+            .start()
+            .memory
+            .peek(key(2), STANDARD.windows, world.clock.ticks())
+            .binding();
+        assert_eq!(quota.remaining, 119);
+    }
+
+    #[test]
+    fn threads_that_count_while_snapshots_are_written_lose_nothing() {
+        let world = World::new();
+        let journal = world.start();
+        let windows = &[per(1_000_000, 60)];
+        std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..20_000)
+                            .filter(|n| world.take(&journal, n % 7, windows))
+                            .count()
+                    })
+                })
+                .collect();
+            for _ in 0..20 {
+                journal.save().unwrap();
+            }
+            assert_eq!(
+                takers
+                    .into_iter()
+                    .map(|taker| taker.join().unwrap())
+                    .sum::<usize>(),
+                40_000
+            );
+        });
+        let restarted = world.start();
+        let used = |user| {
+            let quota = restarted
+                .memory
+                .peek(key(user), windows, world.clock.ticks())
+                .binding();
+            quota.limit - quota.remaining
+        };
+        assert!((0..7).map(used).sum::<u32>() >= 40_000);
+    }
+}

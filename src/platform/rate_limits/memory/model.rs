@@ -1,0 +1,179 @@
+//! The engine against a model that is too simple to be wrong.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    base::ids::{OrganizationId, ProjectId, UserId},
+    platform::rate_limits::{Quota, Scope, per, secs_up},
+};
+
+/// For each key and window: when it ends, and what it admitted.
+#[derive(Default)]
+struct Model {
+    latest: Ticks,
+    open: HashMap<(Key, usize), (Ticks, u32)>,
+}
+
+impl Model {
+    fn windows(&mut self, key: Key, windows: &[Window], now: Ticks) -> Vec<(Ticks, u32)> {
+        self.latest = self.latest.max(now);
+        let open = |(index, window): (usize, &Window)| match self.open.get(&(key, index)) {
+            Some(&(ends, used)) if ends > self.latest => (ends, used),
+            _ => (self.latest + window.millis(), 0),
+        };
+        windows.iter().enumerate().map(open).collect()
+    }
+
+    fn quotas(&self, counts: &[(Ticks, u32)], windows: &[Window]) -> Quotas {
+        Quotas::new(
+            counts
+                .iter()
+                .zip(windows)
+                .map(|((ends, used), window)| Quota {
+                    limit: window.requests,
+                    remaining: window.requests - used,
+                    reset_secs: secs_up(ends - self.latest),
+                }),
+        )
+    }
+
+    fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+        let mut counts = self.windows(key, windows, now);
+        let admitted = counts
+            .iter()
+            .zip(windows)
+            .all(|((_, used), window)| *used < window.requests);
+        if admitted {
+            for (_, used) in &mut counts {
+                *used += 1;
+            }
+            self.open.extend(
+                counts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, count)| ((key, index), *count)),
+            );
+        }
+        Verdict::here(admitted, self.quotas(&counts, windows))
+    }
+
+    fn give_back(&mut self, key: Key, windows: &[Window], taken: Ticks) {
+        for (index, window) in windows.iter().enumerate() {
+            if let Some((ends, used)) = self.open.get_mut(&(key, index)) {
+                let holds = (ends.saturating_sub(window.millis())..*ends).contains(&taken);
+                *used -= u32::from(holds && *used > 0);
+                if *used == 0 {
+                    self.open.remove(&(key, index));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Take,
+    Peek,
+    GiveBack,
+    /// Written to a snapshot and read into a new engine.
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![20 => Just(Step::Take), 3 => Just(Step::Peek), 4 => Just(Step::GiveBack), 1 => Just(Step::Restart)]
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    let identifier = prop_oneof![
+        (0..3_i64).prop_map(|n| Identifier::User(UserId(n))),
+        (0..3_u64).prop_map(Identifier::Address),
+        (0..200_u64).prop_map(Identifier::Address)
+    ];
+    let scope = prop_oneof![
+        Just(Scope::User),
+        Just(Scope::Unresolved),
+        (0..2_i64).prop_map(|n| Scope::Organization(OrganizationId(n))),
+        (0..2_i64).prop_map(|n| Scope::Project(ProjectId(n)))
+    ];
+    (identifier, scope, 0..4_u16).prop_map(|(identifier, scope, operation)| Key {
+        identifier,
+        scope,
+        operation,
+    })
+}
+
+/// A step of time: none, a few milliseconds back as between threads, within a window, or beyond it.
+fn elapsed() -> impl Strategy<Value = i64> {
+    prop_oneof![4 => Just(0), 2 => -5..0_i64, 4 => 1..700_i64, 1 => 700..4_000_i64]
+}
+
+/// Memory by operation: one window or two, of few requests, so that they are reached.
+const LIMITS: [&[Window]; 4] = [
+    &[per(3, 2)],
+    &[per(4, 3), per(1, 1)],
+    &[per(2, 1), per(5, 2)],
+    &[per(1, 1)],
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Counters are admitted, reported, given back and restored exactly as the model says, while the table is not full.
+    #[test]
+    fn the_engine_is_the_model(steps in prop::collection::vec((step(), key(), elapsed()), 1..400)) {
+        let engine = || Memory::new(Capacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
+        let (mut limits, mut model) = (engine(), Model::default());
+        let mut now: Ticks = 10;
+        for (step, key, elapsed) in steps {
+            let before = now;
+            now = now.saturating_add_signed(elapsed);
+            let windows = LIMITS[usize::from(key.operation)];
+            match step {
+                Step::Take => prop_assert_eq!(limits.take(key, windows, now), model.take(key, windows, now)),
+                Step::Peek => {
+                    let counts = model.windows(key, windows, now);
+                    prop_assert_eq!(limits.peek(key, windows, now), model.quotas(&counts, windows));
+                }
+                Step::GiveBack => {
+                    limits.give_back(key, windows, before);
+                    model.give_back(key, windows, before);
+                }
+                Step::Restart => {
+                    model.latest = model.latest.max(now);
+                    let restarted = engine();
+                    restarted.import(limits.export(now).collect::<Vec<_>>(), model.latest);
+                    limits = restarted;
+                    model.open.retain(|_, (ends, _)| *ends > model.latest);
+                }
+            }
+        }
+    }
+
+    /// However full the table: no key is ever admitted more often than its limit within a window of its own requests.
+    #[test]
+    fn a_full_table_errs_on_the_side_of_refusing(steps in prop::collection::vec((key(), elapsed()), 1..400)) {
+        let limits = Memory::new(Capacity { known: 6, addresses: 6 }, &[], [9; 32]);
+        let mut admitted: HashMap<Key, Vec<Ticks>> = HashMap::new();
+        let mut now: Ticks = 10;
+        for (key, elapsed) in steps {
+            now += elapsed.unsigned_abs();
+            let windows = LIMITS[usize::from(key.operation)];
+            if limits.take(key, windows, now).admitted {
+                admitted.entry(key).or_default().push(now);
+            }
+        }
+        for (key, times) in admitted {
+            for window in LIMITS[usize::from(key.operation)] {
+                // Fixed windows admit at most twice the limit in any span of one length, and the limit in most.
+                for (at, time) in times.iter().enumerate() {
+                    let span = times[at..].iter().take_while(|later| **later < time + window.millis()).count();
+                    prop_assert!(span <= 2 * window.requests as usize, "{key:?} {span} of {window:?}");
+                }
+            }
+        }
+        prop_assert!(limits.bytes() < 1_024);
+    }
+}

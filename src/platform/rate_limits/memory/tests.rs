@@ -1,0 +1,420 @@
+//! The engine itself: windows, threads, floods, and time.
+
+use super::*;
+use crate::{
+    base::ids::{OrganizationId, ProjectId, UserId},
+    platform::rate_limits::{CONTEXT, Quota, STANDARD, Scope, per},
+};
+
+fn key(user: i64) -> Key {
+    Key {
+        identifier: Identifier::User(UserId(user)),
+        scope: Scope::User,
+        operation: 0,
+    }
+}
+
+fn address(address: u64) -> Key {
+    Key {
+        identifier: Identifier::Address(address),
+        ..key(0)
+    }
+}
+
+fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
+    Quota {
+        limit,
+        remaining,
+        reset_secs,
+    }
+}
+
+fn told(verdict: Verdict) -> (bool, Quota) {
+    (verdict.admitted, verdict.quota())
+}
+
+fn small(counters: usize) -> Memory {
+    Memory::new(
+        Capacity {
+            known: counters,
+            addresses: counters,
+        },
+        &[],
+        [1; 32],
+    )
+}
+
+#[test]
+fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
+    let limits = Memory::default();
+    let take = |now| limits.take(key(1), STANDARD.windows, now);
+    assert_eq!(take(500).quota(), quota(120, 119, 60));
+    assert_eq!(take(1_600).quota(), quota(120, 118, 59));
+    for _ in 0..118 {
+        assert!(take(2_000).admitted);
+    }
+    assert_eq!(told(take(60_499)), (false, quota(120, 0, 1)));
+    assert_eq!(told(take(60_500)), (true, quota(120, 119, 60)));
+}
+
+#[test]
+fn keys_do_not_touch_each_other() {
+    let limits = Memory::default();
+    let windows = &[per(1, 60)];
+    let base = key(1);
+    let others = [
+        key(2),
+        Key {
+            identifier: Identifier::address([127, 0, 0, 1].into()),
+            ..base
+        },
+        Key {
+            scope: Scope::Organization(OrganizationId(1)),
+            ..base
+        },
+        Key {
+            scope: Scope::Project(ProjectId(1)),
+            ..base
+        },
+        Key {
+            scope: Scope::Unresolved,
+            ..base
+        },
+        Key {
+            operation: 1,
+            ..base
+        },
+    ];
+    assert!(limits.take(base, windows, 0).admitted);
+    assert!(!limits.take(base, windows, 0).admitted);
+    for other in others {
+        assert!(limits.take(other, windows, 0).admitted, "{other:?}");
+    }
+}
+
+#[test]
+fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
+    let limits = Memory::default();
+    let take = |now| limits.take(key(1), CONTEXT.windows, now);
+    assert_eq!(told(take(0)), (true, quota(1, 0, 1)));
+    for now in 1..1000 {
+        assert!(!take(now).admitted);
+    }
+    for second in 1..10 {
+        assert!(take(second * 1000).admitted, "second {second}");
+    }
+    assert_eq!(told(take(10_000)), (false, quota(10, 0, 50)));
+}
+
+#[test]
+fn a_refused_request_opens_no_window() {
+    let limits = Memory::default();
+    let windows = &[per(2, 60), per(1, 50)];
+    assert!(limits.take(key(1), windows, 0).admitted);
+    assert!(limits.take(key(1), windows, 50_000).admitted);
+    // The first window is over, the second is not: nothing is counted, so nothing begins.
+    assert!(!limits.take(key(1), windows, 90_000).admitted);
+    assert!(limits.take(key(1), windows, 100_000).admitted);
+    assert!(limits.take(key(1), windows, 150_000).admitted);
+    assert_eq!(
+        told(limits.take(key(1), windows, 159_000)),
+        (false, quota(1, 0, 41))
+    );
+    assert!(limits.take(key(1), windows, 200_000).admitted);
+}
+
+#[test]
+fn a_limit_of_nothing_refuses_and_no_limit_admits() {
+    let limits = Memory::default();
+    assert_eq!(
+        told(limits.take(key(1), &[per(0, 60)], 5)),
+        (false, quota(0, 0, 60))
+    );
+    assert!(limits.take(key(1), &[], 5).admitted);
+    assert_eq!(limits.export(5).count(), 0);
+}
+
+#[test]
+fn a_limit_that_changes_applies_to_the_open_window() {
+    let limits = Memory::default();
+    for _ in 0..3 {
+        assert!(limits.take(key(1), &[per(3, 60)], 0).admitted);
+    }
+    assert_eq!(
+        told(limits.take(key(1), &[per(2, 60)], 0)),
+        (false, quota(2, 0, 60))
+    );
+    assert_eq!(
+        told(limits.take(key(1), &[per(5, 120)], 1_000)),
+        (true, quota(5, 1, 59))
+    );
+    assert_eq!(
+        told(limits.take(key(1), &[per(5, 10)], 2_000)),
+        (true, quota(5, 0, 10))
+    );
+    assert_eq!(
+        limits
+            .peek(key(1), &[per(5, 10), per(1, 1)], 3_000)
+            .binding(),
+        quota(5, 0, 9)
+    );
+}
+
+#[test]
+fn huge_limits_and_lengths_are_bounded_and_still_count() {
+    let limits = Memory::default();
+    let verdict = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
+    assert_eq!(
+        verdict.quota(),
+        quota((1 << 23) - 1, (1 << 23) - 2, 1_099_511_628)
+    );
+}
+
+/// Whatever the pace, waiting out `reset` whenever nothing remains is enough.
+#[test]
+fn a_client_that_obeys_the_headers_is_never_refused() {
+    for windows in [
+        CONTEXT.windows,
+        STANDARD.windows,
+        &[per(3, 7), per(2, 3)],
+        &[per(1, 1), per(4, 9)],
+    ] {
+        let limits = Memory::default();
+        let mut now = 123;
+        for step in 0..2_000_u64 {
+            let verdict = limits.take(key(1), windows, now);
+            assert!(verdict.admitted, "refused at {now} in step {step}");
+            now += if verdict.quota().remaining == 0 {
+                u64::from(verdict.quota().reset_secs) * 1000
+            } else {
+                step % 7 * 100
+            };
+        }
+    }
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again() {
+    let limits = Memory::default();
+    let windows = &[per(1, 60)];
+    assert!(limits.take(key(1), windows, 0).admitted);
+    limits.give_back(key(1), windows, 0);
+    assert!(limits.take(key(1), windows, 0).admitted);
+}
+
+#[test]
+fn what_a_window_before_counted_is_not_given_back_to_this_one() {
+    let limits = Memory::default();
+    let windows = &[per(1, 60)];
+    assert!(limits.take(key(1), windows, 0).admitted);
+    assert!(limits.take(key(1), windows, 60_000).admitted);
+    limits.give_back(key(1), windows, 0);
+    assert!(!limits.take(key(1), windows, 60_001).admitted);
+}
+
+#[test]
+fn a_clock_that_went_back_neither_lengthens_nor_frees() {
+    let limits = Memory::default();
+    let windows = &[per(2, 60)];
+    assert!(limits.take(key(1), windows, 10_000).admitted);
+    // A thread that read the clock before.
+    assert_eq!(limits.take(key(1), windows, 2_000).quota(), quota(2, 0, 60));
+    assert_eq!(
+        told(limits.take(key(1), windows, 69_999)),
+        (false, quota(2, 0, 1))
+    );
+    assert!(limits.take(key(1), windows, 70_000).admitted);
+    // Its window began at 70 s for everybody.
+    assert!(limits.take(key(1), windows, 69_999).admitted);
+    assert!(!limits.take(key(1), windows, 69_999).admitted);
+}
+
+/// Two windows, threads that all find the same few keys, clocks that disagree: the sum is the quota.
+#[test]
+fn threads_together_get_exactly_the_quota() {
+    let limits = small(64);
+    for round in 0..50_u64 {
+        let windows = &[per(7, 60), per(5, 30)];
+        let admitted: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4_u64)
+                .map(|thread| {
+                    let limits = &limits;
+                    let take = move |n: u64| {
+                        limits
+                            .take(address(n % 3), windows, round * 60_000 + thread)
+                            .admitted
+                    };
+                    scope.spawn(move || (0..60).filter(|n| take(*n)).count())
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert_eq!(admitted, 15, "round {round}");
+    }
+}
+
+/// New keys while the table grows under other threads: none is lost, none is counted twice.
+#[test]
+fn threads_that_make_a_table_grow_lose_no_counter() {
+    let limits = small(1 << 14);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let limits = &limits;
+            scope.spawn(move || {
+                for n in 0..8_000 {
+                    assert!(
+                        limits
+                            .take(address(n % 2_000 + thread * 2_000), &[per(4, 60)], n)
+                            .admitted
+                    );
+                }
+            });
+        }
+    });
+    assert!((0..8_000).all(|n| !limits.take(address(n), &[per(4, 60)], 8_000).admitted));
+    assert_eq!(limits.export(8_000).count(), 8_000);
+}
+
+#[test]
+fn a_flood_is_bounded_and_resets_nobody() {
+    const CAPACITY: usize = 1 << 12;
+    let limits = small(CAPACITY);
+    let windows = &[per(1, 60)];
+    let (victims, caller) = (0..200_u64, key(1));
+    assert!(limits.take(caller, windows, 0).admitted);
+    assert_eq!(
+        victims
+            .clone()
+            .filter(|n| limits.take(address(*n), windows, 0).admitted)
+            .count(),
+        200
+    );
+    let flood = |range: std::ops::Range<u64>, now| {
+        range
+            .filter(|n| limits.take(address(1 << 40 | n), windows, now).admitted)
+            .count()
+    };
+    let admitted = flood(0..100_000, 1);
+    assert!(admitted + 200 > CAPACITY * 9 / 10, "{admitted} found room");
+    assert!(
+        limits.bytes() < CAPACITY * 2 * 24 + 4096,
+        "{} bytes",
+        limits.bytes()
+    );
+    // Neither the victims, nor the caller, nor any of the flood gets more.
+    assert_eq!(
+        victims
+            .filter(|n| limits.take(address(*n), windows, 2).admitted)
+            .count(),
+        0
+    );
+    assert!(!limits.take(caller, windows, 2).admitted);
+    assert_eq!(flood(0..100_000, 59_999), 0);
+    // When it is over, there is room, and no more memory than before.
+    let admitted = flood(200_000..210_000, 60_001);
+    assert!(admitted > CAPACITY * 9 / 10, "{admitted} found room");
+    assert!(
+        limits.bytes() < CAPACITY * 2 * 24 + 4096,
+        "{} bytes",
+        limits.bytes()
+    );
+}
+
+#[test]
+fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
+    let limits = small(8);
+    let (short, long) = (&[per(1, 10)], &[per(2, 60)]);
+    while limits
+        .take(address(limits.export(0).count() as u64), short, 0)
+        .admitted
+    {}
+    let shared = Key {
+        operation: 1,
+        ..address(99)
+    };
+    assert!(limits.take(shared, long, 1).admitted);
+    assert!(
+        limits
+            .take(
+                Key {
+                    operation: 1,
+                    ..address(98)
+                },
+                long,
+                1
+            )
+            .admitted
+    );
+    // All others are gone, and there is room: but their window is still open.
+    assert_eq!(
+        told(limits.take(shared, long, 20_000)),
+        (false, quota(2, 0, 41))
+    );
+    assert_eq!(limits.peek(shared, long, 20_000).binding(), quota(2, 0, 41));
+    assert_eq!(limits.take(shared, long, 60_001).quota(), quota(2, 1, 60));
+    assert_eq!(
+        limits
+            .take(
+                Key {
+                    operation: 1,
+                    ..address(98)
+                },
+                long,
+                60_001
+            )
+            .quota(),
+        quota(2, 1, 60),
+        "each on its own again"
+    );
+}
+
+#[test]
+fn memory_follows_what_is_alive() {
+    let limits = small(1 << 20);
+    let empty = limits.bytes();
+    let fill = |users: std::ops::Range<i64>, now| {
+        users.for_each(|user| assert!(limits.take(key(user), STANDARD.windows, now).admitted))
+    };
+    fill(0..100_000, 0);
+    let full = limits.bytes() - empty;
+    assert!(full < 100_000 * 24, "{full}");
+    // A minute later others come: the dead make room for them, and then some.
+    fill(200_000..230_000, 60_000);
+    assert!(limits.bytes() - empty <= full);
+    fill(300_000..400_000, 61_000);
+    assert!(limits.bytes() - empty < 130_000 * 24);
+}
+
+#[test]
+fn exported_counters_can_be_imported() {
+    let limits = small(1 << 10);
+    for user in 0..100 {
+        limits.take(key(user), CONTEXT.windows, 0);
+    }
+    for n in 0..2_000 {
+        limits.take(address(n), STANDARD.windows, 500);
+    }
+    let mut cells: Vec<_> = limits.export(700).collect();
+    cells.sort();
+    let count = |kind| cells.iter().filter(|cell| cell.kind == kind).count();
+    assert_eq!((count(Kind::Known), count(Kind::AddressOverflow)), (200, 1));
+    let other = small(1 << 10);
+    other.import(cells.iter().copied(), 9_000);
+    let mut again: Vec<_> = other.export(9_000).collect();
+    again.sort();
+    assert_eq!(cells, again);
+    assert_eq!(
+        told(other.take(key(5), CONTEXT.windows, 9_000)),
+        (false, quota(1, 0, 1))
+    );
+    // What is counted here already stays.
+    other.take(key(5), CONTEXT.windows, 10_000);
+    other.import(cells, 10_000);
+    assert_eq!(
+        other.peek(key(5), CONTEXT.windows, 10_000).binding(),
+        quota(1, 0, 1)
+    );
+}

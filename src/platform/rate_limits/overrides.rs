@@ -1,0 +1,267 @@
+//! What operators changed about the limits: kept in the control database, read by every node within a moment of the change.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::timeout};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{Policies, policy::Subject};
+use crate::{
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::{OrgSlug, OrganizationId},
+    },
+    platform::{access::organization_by_slug, audit::Recorder, context::PlatformContext},
+};
+
+/// How long overrides are believed without a word from the database: the backstop for a notification that was lost.
+const LIFETIME: Duration = Duration::from_secs(30);
+/// Pause before a failed reading is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Overrides there can be. All of them are in the memory of every node.
+const OVERRIDES_MAX: i64 = 10_000;
+
+/// Whom an override is about. At least one is given.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// Id of an operation; without it, all.
+    pub operation: Option<String>,
+    /// An OAuth application; without it, all, and callers without one.
+    pub application: Option<Uuid>,
+    /// An organization and its projects; without it, all, and what belongs to none.
+    pub organization: Option<OrgSlug>,
+}
+
+impl About {
+    /// For the audit log.
+    fn told(&self, requests: Option<i32>) -> Value {
+        json!({"operation": self.operation, "application": self.application, "organization": self.organization, "requests": requests})
+    }
+}
+
+/// An override, for people.
+#[derive(Debug, Serialize)]
+pub struct Override {
+    operation: Option<String>,
+    application: Option<Uuid>,
+    organization: Option<String>,
+    /// What the longest window admits.
+    pub requests: i32,
+    created_by: String,
+    created_at: DateTime<Utc>,
+}
+
+impl std::fmt::Display for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{:>7}  {}",
+            self.requests,
+            self.operation.as_deref().unwrap_or("every operation")
+        )?;
+        if let Some(application) = self.application {
+            write!(f, "  application {application}")?;
+        }
+        if let Some(organization) = &self.organization {
+            write!(f, "  in {organization}")?;
+        }
+        write!(
+            f,
+            "  by {}, {}",
+            self.created_by,
+            self.created_at.format("%Y-%m-%d %H:%M UTC")
+        )
+    }
+}
+
+/// Makes or changes the override about exactly this; says what it admitted before. The change is recorded under `actor`.
+pub async fn set(
+    db: &Db,
+    about: &About,
+    requests: u32,
+    actor: &str,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<Option<i32>, Error> {
+    let organization = organization(db, about).await?;
+    let requests =
+        i32::try_from(requests).map_err(|_| Error::invalid("requests", "is too large"))?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("changing a limit")?;
+    // One writer at a time, so that what is recorded as old was replaced by what is recorded as new.
+    transaction
+        .batch_execute("lock table limit_overrides in share row exclusive mode")
+        .await
+        .context("changing a limit")?;
+    transaction
+        .execute("select set_config('gantry.actor', $1, true)", &[&actor])
+        .await
+        .context("naming who changes a limit")?;
+    let count: i64 = transaction
+        .query_one("select count(*) from limit_overrides", &[])
+        .await
+        .context("counting overrides")?
+        .get(0);
+    let key = "operation is not distinct from $1 and application is not distinct from $2 and organization_id is not distinct from $3";
+    let old = transaction
+        .query_opt(
+            &format!("select requests from limit_overrides where {key}"),
+            &[&about.operation, &about.application, &organization],
+        )
+        .await
+        .context("reading an override")?
+        .map(|row| row.get::<_, i32>(0));
+    if old.is_none() && count >= OVERRIDES_MAX {
+        return Err(Error::Rejected(
+            format!("there are {OVERRIDES_MAX} overrides already").into(),
+        ));
+    }
+    let sql = "insert into limit_overrides (operation, application, organization_id, requests, created_by, created_at) \
+               values ($1, $2, $3, $4, $5, $6) on conflict on constraint limit_overrides_key \
+               do update set requests = excluded.requests, created_by = excluded.created_by, created_at = excluded.created_at";
+    transaction
+        .execute(
+            sql,
+            &[
+                &about.operation,
+                &about.application,
+                &organization,
+                &requests,
+                &actor,
+                &now,
+            ],
+        )
+        .await
+        .context("setting a limit")?;
+    if let Some(audit) = audit {
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (Some(about.told(old)), Some(about.told(Some(requests)))),
+                now,
+            )
+            .await?;
+    }
+    transaction.commit().await.context("setting a limit")?;
+    Ok(old)
+}
+
+/// Takes away the override about exactly this; says what it admitted.
+pub async fn unset(
+    db: &Db,
+    about: &About,
+    actor: &str,
+    now: DateTime<Utc>,
+    audit: Option<&Recorder>,
+) -> Result<i32, Error> {
+    let organization = organization(db, about).await?;
+    let mut client = db.client().await?;
+    let transaction = client.transaction().await.context("changing a limit")?;
+    transaction
+        .execute("select set_config('gantry.actor', $1, true)", &[&actor])
+        .await
+        .context("naming who changes a limit")?;
+    let sql = "delete from limit_overrides where operation is not distinct from $1 and application is not distinct from $2 \
+               and organization_id is not distinct from $3 returning requests";
+    let gone = transaction
+        .query_opt(sql, &[&about.operation, &about.application, &organization])
+        .await
+        .context("taking an override away")?;
+    let gone: i32 = gone.ok_or(Error::NotFound)?.get(0);
+    if let Some(audit) = audit {
+        audit
+            .write_in(
+                &transaction,
+                200,
+                (Some(about.told(Some(gone))), Some(about.told(None))),
+                now,
+            )
+            .await?;
+    }
+    transaction
+        .commit()
+        .await
+        .context("taking an override away")?;
+    Ok(gone)
+}
+
+/// Every override.
+pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
+    let sql = "select l.operation, l.application, o.slug, l.requests, l.created_by, l.created_at \
+               from limit_overrides l left join organizations o on o.id = l.organization_id \
+               order by l.operation nulls first, o.slug nulls first, l.application nulls first limit $1";
+    let rows = db
+        .query(sql, &[&OVERRIDES_MAX])
+        .await
+        .context("listing overrides")?;
+    let read = |row: &Row| Override {
+        operation: row.get(0),
+        application: row.get(1),
+        organization: row.get(2),
+        requests: row.get(3),
+        created_by: row.get(4),
+        created_at: row.get(5),
+    };
+    Ok(rows.iter().map(read).collect())
+}
+
+async fn organization(db: &Db, about: &About) -> Result<Option<i64>, Error> {
+    match &about.organization {
+        Some(slug) => Ok(Some(organization_by_slug(db, slug).await?.0)),
+        None => Ok(None),
+    }
+}
+
+/// Wakes [`run`].
+#[derive(Debug, Default)]
+pub struct Changed(Notify);
+
+impl Changed {
+    /// What is in memory may be outdated.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Keeps the overrides in memory up to date until the process ends.
+pub async fn run(context: PlatformContext) {
+    loop {
+        if let Err(error) = load(&context.db, context.limits.policies()).await {
+            tracing::warn!(%error, "overrides of limits cannot be read; those read before stay");
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        // Either way it is time to read them again.
+        let _ = timeout(LIFETIME, context.limits.changed().0.notified()).await;
+    }
+}
+
+async fn load(db: &Db, policies: &Policies) -> Result<(), Error> {
+    let sql =
+        "select operation, application, organization_id, requests from limit_overrides limit $1";
+    let rows = db
+        .query(sql, &[&OVERRIDES_MAX])
+        .await
+        .context("reading overrides of limits")?;
+    let overrides = rows.iter().filter_map(|row| {
+        let operation = match row.get::<_, Option<&str>>(0) {
+            // Of another version of the program.
+            Some(id) => Some(policies.operation(id)?),
+            None => None,
+        };
+        let subject = Subject {
+            operation,
+            application: row.get(1),
+            organization: row.get::<_, Option<i64>>(2).map(OrganizationId),
+        };
+        Some((subject, u32::try_from(row.get::<_, i32>(3)).unwrap_or(1)))
+    });
+    policies.replace(overrides);
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! Where counters are kept that several processes share.
+
+use std::{fmt, fmt::Write, time::Duration};
+
+use secrecy::{ExposeSecret, SecretString};
+
+use tokio::sync::watch;
+
+use super::{
+    Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis,
+};
+use crate::base::{db::Db, error::Error};
+
+/// A store. Each is exact: however many processes ask, no window admits more than its limit.
+pub enum Store {
+    /// A table of the control database.
+    Postgres(Postgres),
+    /// Valkey, or Redis.
+    Redis(Redis),
+    /// Says what a test wants.
+    #[cfg(test)]
+    Scripted(tests::Scripted),
+}
+
+/// Where to count, as the operator chose.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Nothing: in this process. `postgres`: in the control database. Else the URL of a Valkey or Redis.
+    pub url: Option<SecretString>,
+    /// How long a request waits at least for the store before the store counts as away.
+    pub deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            url: None,
+            deadline: Duration::from_millis(250),
+        }
+    }
+}
+
+impl Options {
+    /// The store chosen, being connected to; none if counters stay in this process.
+    pub fn store(&self, db: &Db) -> Result<Option<Store>, Error> {
+        match self.url.as_ref().map(ExposeSecret::expose_secret) {
+            None => Ok(None),
+            Some("postgres") => Ok(Some(Store::Postgres(Postgres::open(db.clone())))),
+            Some(url) => Ok(Some(Store::Redis(Redis::open(url)?))),
+        }
+    }
+
+    /// Whether it can be understood.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.url.as_ref().map(ExposeSecret::expose_secret) {
+            None | Some("postgres") => Ok(()),
+            Some(url) => Redis::check(url),
+        }
+    }
+}
+
+/// Why a store gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// Not within the deadline.
+    #[error("it did not answer within {0:?}")]
+    Late(Duration),
+    /// It cannot be reached now.
+    #[error("it cannot be reached")]
+    Away,
+    /// More requests wait for it than may.
+    #[error("too many requests wait for it")]
+    Full,
+    /// It answered an error.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What a store says about one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) admitted: bool,
+    /// Requests counted in each window, this one included if it was admitted.
+    pub(super) used: [u32; WINDOWS_MAX],
+    /// Milliseconds until each window ends; 0 if none is open.
+    pub(super) left: [u64; WINDOWS_MAX],
+}
+
+/// A store's answer to a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Beat {
+    /// Other processes that told it within [`LIVE`] that they live.
+    pub(super) others: u32,
+    /// Which counters it has: random, made with the first, and lost with all.
+    pub(super) counters: String,
+}
+
+/// A process that did not tell the store for so long that it lives is taken for dead.
+pub(super) const LIVE: Duration = Duration::from_secs(10);
+
+impl Answer {
+    pub(super) fn quotas(&self, windows: &[Window]) -> Quotas {
+        let of = |((window, used), left): ((&Window, u32), u64)| {
+            if left == 0 {
+                Quota::whole(*window)
+            } else {
+                Quota::used(*window, used, left.min(window.millis()))
+            }
+        };
+        Quotas::new(windows.iter().zip(self.used).zip(self.left).map(of))
+    }
+}
+
+impl Store {
+    /// Counts one request, if every window admits it; counts nothing otherwise.
+    pub(super) async fn take(&self, key: String, windows: &[Window]) -> Result<Answer, Trouble> {
+        match self {
+            Self::Postgres(postgres) => postgres.take(key, windows).await,
+            Self::Redis(redis) => redis.take(&key, windows).await,
+            #[cfg(test)]
+            Self::Scripted(scripted) => scripted.take().await,
+        }
+    }
+
+    /// Tells the store that the process of this name lives.
+    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+        match self {
+            Self::Postgres(postgres) => postgres.beat(process).await,
+            Self::Redis(redis) => redis.beat(process).await,
+            #[cfg(test)]
+            Self::Scripted(scripted) => Ok(scripted.beat()),
+        }
+    }
+
+    /// The number of the connection to it; 0 while there is none.
+    pub(super) fn link(&self) -> &watch::Sender<u64> {
+        match self {
+            Self::Postgres(postgres) => postgres.link(),
+            Self::Redis(redis) => redis.link(),
+            #[cfg(test)]
+            Self::Scripted(scripted) => &scripted.link,
+        }
+    }
+
+    /// What each key's windows hold, without counting.
+    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
+        match self {
+            Self::Postgres(postgres) => postgres.peek(keys).await,
+            Self::Redis(redis) => redis.peek(keys).await,
+            #[cfg(test)]
+            Self::Scripted(_) => Err(Trouble::Away),
+        }
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Postgres(_) => "the control database",
+            Self::Redis(_) => "Valkey",
+            #[cfg(test)]
+            Self::Scripted(_) => "a script",
+        })
+    }
+}
+
+/// How a key is spelled in a store: `<operation>/<identifier>/<scope>`. By the operation's id, because its number is
+/// another in another version of the program, and nodes are upgraded one by one.
+pub(super) fn spelled(operation: &str, key: Key) -> String {
+    let mut text = String::with_capacity(operation.len() + 32);
+    text.push_str(operation);
+    // Writing to a string cannot fail.
+    let _ = match key.identifier {
+        Identifier::User(user) => write!(text, "/u{user}"),
+        Identifier::Session(user) => write!(text, "/s{user}"),
+        Identifier::Application(application) => write!(text, "/c{application}"),
+        Identifier::Address(address) => write!(text, "/a{address:x}"),
+    };
+    let _ = match key.scope {
+        Scope::User => write!(text, "/-"),
+        Scope::Organization(organization) => write!(text, "/o{organization}"),
+        Scope::Project(project) => write!(text, "/p{project}"),
+        Scope::Unresolved => write!(text, "/?"),
+        Scope::LookUps => write!(text, "/look-ups"),
+    };
+    text
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::HashSet;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
+
+    /// A store that answers what it was told, in order, and then never.
+    pub struct Scripted {
+        pub(in crate::platform::rate_limits) answers: Mutex<std::collections::VecDeque<Answer>>,
+        pub(in crate::platform::rate_limits) others: std::sync::atomic::AtomicU32,
+        pub(in crate::platform::rate_limits) link: watch::Sender<u64>,
+    }
+
+    impl Default for Scripted {
+        fn default() -> Self {
+            Self {
+                answers: Mutex::default(),
+                others: 0.into(),
+                link: watch::Sender::new(1),
+            }
+        }
+    }
+
+    impl Scripted {
+        pub(super) fn beat(&self) -> Beat {
+            Beat {
+                others: self.others.load(std::sync::atomic::Ordering::Relaxed),
+                counters: "scripted".into(),
+            }
+        }
+
+        pub(super) async fn take(&self) -> Result<Answer, Trouble> {
+            let next = self.answers.lock().pop_front();
+            match next {
+                Some(answer) => Ok(answer),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_spelled_apart() {
+        let identifiers = [
+            Identifier::User(UserId(1)),
+            Identifier::User(UserId(11)),
+            Identifier::Session(UserId(1)),
+            Identifier::Application(ApplicationId(1)),
+            Identifier::Address(1),
+            Identifier::Address(u64::MAX),
+        ];
+        let scopes = [
+            Scope::User,
+            Scope::Unresolved,
+            Scope::Organization(OrganizationId(1)),
+            Scope::Project(ProjectId(1)),
+            Scope::LookUps,
+        ];
+        let mut seen = HashSet::new();
+        for operation in ["a", "b"] {
+            for identifier in identifiers {
+                for scope in scopes {
+                    assert!(seen.insert(spelled(
+                        operation,
+                        Key {
+                            identifier,
+                            scope,
+                            operation: 0
+                        }
+                    )));
+                }
+            }
+        }
+        assert_eq!(
+            spelled(
+                "a",
+                Key {
+                    identifier: identifiers[1],
+                    scope: scopes[3],
+                    operation: 7
+                }
+            ),
+            "a/u11/p1"
+        );
+    }
+
+    #[test]
+    fn an_answer_becomes_quotas() {
+        let windows = crate::platform::rate_limits::CONTEXT.windows;
+        let quotas = |used, left| {
+            Answer {
+                admitted: true,
+                used,
+                left,
+            }
+            .quotas(windows)
+            .as_slice()
+            .to_vec()
+        };
+        let quota = |limit, remaining, reset_secs| Quota {
+            limit,
+            remaining,
+            reset_secs,
+        };
+        assert_eq!(
+            quotas([3, 1], [59_001, 1]),
+            [quota(10, 7, 60), quota(1, 0, 1)]
+        );
+        assert_eq!(
+            quotas([3, 9], [61_000, 0]),
+            [quota(10, 7, 60), quota(1, 1, 1)],
+            "never longer than the window"
+        );
+        assert_eq!(
+            quotas([30, 1], [1, 1])[0],
+            quota(10, 0, 1),
+            "more was used than a limit that was lowered since"
+        );
+    }
+}

@@ -1,0 +1,234 @@
+//! The tables of the control database that other parts react to, each declared once: whether a
+//! change is published, which caches it invalidates, which tasks it wakes, and what happens to its
+//! rows when a project is removed.
+//!
+//! A test compares the list with the triggers and foreign keys of the migrations.
+
+use tokio_postgres::Transaction;
+
+use crate::base::{
+    error::{Context, Error},
+    ids::ProjectId,
+};
+
+/// A cache in the memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// Personal access tokens by digest.
+    AccessTokens,
+    /// OAuth access tokens by digest.
+    OauthTokens,
+    /// Organizations and the roles of their members.
+    Organizations,
+    /// Projects and the roles of their members.
+    Projects,
+    /// Names of organizations and projects that do not exist for a user.
+    UnknownNames,
+    /// Serialized lists of projects.
+    ProjectListings,
+    /// Host names of the service proxy, with certificates and upstreams.
+    Hosts,
+    /// Whether the projects behind host names are running: reread with a short delay.
+    HostStatus,
+    /// API keys that the service proxy accepts.
+    ApiKeys,
+}
+
+/// A background task that reacts to notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Drives projects to their desired state.
+    Reconciler,
+    /// Creates and revokes temporary logins.
+    TemporaryAccess,
+    /// Rereads the rate limits that operators changed.
+    RateLimitOverrides,
+}
+
+impl Task {
+    /// Every task.
+    pub const ALL: &[Self] = &[
+        Self::Reconciler,
+        Self::TemporaryAccess,
+        Self::RateLimitOverrides,
+    ];
+}
+
+/// The treatment of a table's rows of a project when the project is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProjectRemoval {
+    /// The table has no column `project_id`.
+    Unrelated,
+    /// The rows are deleted in the transaction that removes the project.
+    Delete,
+    /// Foreign keys delete the rows with those of another table.
+    Cascade,
+    /// The rows stay, for this reason.
+    Keep(&'static str),
+}
+
+/// The declaration of a table.
+#[derive(Debug)]
+struct Declaration {
+    name: &'static str,
+    /// Whether a trigger publishes changes to all nodes.
+    published: bool,
+    /// Caches that a change invalidates, on this node at once and elsewhere by notification.
+    caches: &'static [Cache],
+    /// Tasks that a notification wakes.
+    wakes: &'static [Task],
+    on_project_removed: ProjectRemoval,
+}
+
+macro_rules! tables {
+    ($($(#[$doc:meta])* $table:ident = $name:literal, $published:expr, $caches:expr, $wakes:expr, $removal:expr;)*) => {
+        /// A table that other parts react to. The order is that in which rows are deleted.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Table {
+            $($(#[$doc])* $table,)*
+        }
+
+        impl Table {
+            /// Every declared table.
+            pub const ALL: &[Self] = &[$(Self::$table),*];
+
+            fn declaration(self) -> &'static Declaration {
+                match self {
+                    $(Self::$table => {
+                        const DECLARATION: Declaration = Declaration {
+                            name: $name,
+                            published: $published,
+                            caches: $caches,
+                            wakes: $wakes,
+                            on_project_removed: $removal,
+                        };
+                        &DECLARATION
+                    })*
+                }
+            }
+        }
+    };
+}
+
+const PUBLISHED: bool = true;
+const QUIET: bool = false;
+const MEMBERSHIP: &[Cache] = &[
+    Cache::OauthTokens,
+    Cache::Organizations,
+    Cache::Projects,
+    Cache::UnknownNames,
+];
+const MEMBERS: &[Cache] = &[
+    Cache::OauthTokens,
+    Cache::Organizations,
+    Cache::Projects,
+    Cache::UnknownNames,
+    Cache::ProjectListings,
+];
+const KEPT_FOR_ROLES: &str = "deleted with the member or the project row";
+
+tables! {
+    /// People.
+    Users = "users", PUBLISHED, &[Cache::AccessTokens, Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
+    /// Organizations.
+    Organizations = "organizations", PUBLISHED, &[Cache::Organizations, Cache::UnknownNames, Cache::ProjectListings], &[], ProjectRemoval::Unrelated;
+    /// Members of organizations.
+    Members = "members", PUBLISHED, MEMBERS, &[Task::TemporaryAccess], ProjectRemoval::Unrelated;
+    /// Roles on single projects.
+    ProjectRoles = "project_roles", PUBLISHED, MEMBERSHIP, &[Task::TemporaryAccess], ProjectRemoval::Keep(KEPT_FOR_ROLES);
+    /// Personal access tokens.
+    Tokens = "tokens", PUBLISHED, &[Cache::AccessTokens], &[], ProjectRemoval::Unrelated;
+    /// Registered OAuth applications.
+    OauthApplications = "oauth_applications", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
+    /// Approvals of OAuth applications.
+    OauthGrants = "oauth_grants", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
+    /// OAuth access tokens.
+    OauthAccessTokens = "oauth_access_tokens", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
+    /// Projects: desired and observed state.
+    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess], ProjectRemoval::Unrelated;
+    /// Rate limits that operators changed.
+    LimitOverrides = "limit_overrides", PUBLISHED, &[], &[Task::RateLimitOverrides], ProjectRemoval::Unrelated;
+    /// API keys of projects.
+    ApiKeys = "api_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Cascade;
+    /// The secret from which a project's legacy API keys are signed.
+    KeyRings = "key_rings", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
+    /// Invitations to temporary access.
+    TemporaryAccessInvitations = "jit_invitations", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Temporary logins.
+    TemporaryLogins = "jit_logins", PUBLISHED, &[], &[Task::TemporaryAccess], ProjectRemoval::Delete;
+    /// Grants of temporary access.
+    TemporaryAccessGrants = "jit_grants", PUBLISHED, &[], &[Task::TemporaryAccess], ProjectRemoval::Delete;
+    /// Whether a project has temporary access switched on.
+    TemporaryAccessSettings = "jit_settings", PUBLISHED, &[], &[Task::TemporaryAccess], ProjectRemoval::Delete;
+    /// Saved SQL snippets.
+    Snippets = "snippets", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Network restrictions and TLS enforcement of databases.
+    ProjectNetworks = "project_networks", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Addresses banned from databases.
+    NetworkBans = "network_bans", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Vanity subdomains.
+    VanitySubdomains = "vanity_subdomains", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Keep("released by domains::vanity, which reserves the name for its organization");
+    /// Custom hostnames.
+    CustomHostnames = "custom_hostnames", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Certificates of custom hostnames.
+    HostnameCertificates = "hostname_certificates", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Unrelated;
+    /// ACME orders in progress.
+    AcmeOrders = "acme_orders", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Unrelated;
+    /// Names that the operator blocked.
+    BlockedHostnames = "blocked_hostnames", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Unrelated;
+    /// Upstreams that the operator set for a project's services.
+    ProjectUpstreams = "project_upstreams", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Whether the service proxy checks a project's API keys.
+    ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Keys with which log lines are sent.
+    IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+}
+
+impl Table {
+    /// The name in the control database, which is also the payload of its notifications.
+    pub fn name(self) -> &'static str {
+        self.declaration().name
+    }
+
+    /// The declared table of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|table| table.name() == name)
+    }
+
+    /// Whether a trigger publishes changes to all nodes.
+    pub fn is_published(self) -> bool {
+        self.declaration().published
+    }
+
+    /// Caches that a change invalidates.
+    pub fn caches(self) -> &'static [Cache] {
+        self.declaration().caches
+    }
+
+    /// Tasks that a notification wakes.
+    pub fn wakes(self) -> &'static [Task] {
+        self.declaration().wakes
+    }
+
+    /// The treatment of its rows when a project is removed.
+    pub fn on_project_removed(self) -> ProjectRemoval {
+        self.declaration().on_project_removed
+    }
+}
+
+/// Deletes the rows of a removed project from every table that declares [`ProjectRemoval::Delete`].
+pub async fn delete_project_rows(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<(), Error> {
+    for table in Table::ALL {
+        if table.on_project_removed() == ProjectRemoval::Delete {
+            let sql = format!("delete from {} where project_id = $1", table.name());
+            transaction
+                .execute(&sql, &[&project.0])
+                .await
+                .context("deleting the rows of a removed project")?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Logs and metrics.
+
+mod operations;
+mod request_log;
+
+use std::{io::IsTerminal, time::Duration};
+
+use axum::http::StatusCode;
+use clap::ValueEnum;
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use tracing_log::{AsLog, LogTracer};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+pub use self::operations::CLASSES;
+use self::operations::{MILLIS, Operations};
+pub use self::request_log::{AnsweredRequest, RequestLog, cut, without_secrets};
+use crate::{
+    base::error::{Context, Error},
+    platform::rate_limits::Tally,
+};
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+/// Starts logging to standard error. Standard output is for answers.
+pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
+    let filter =
+        EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
+    // The driver logs the parameters of every statement, password verifiers among them, when asked for debug lines. No
+    // filter may ask for those.
+    let level = filter
+        .max_level_hint()
+        .unwrap_or(LevelFilter::TRACE)
+        .as_log();
+    LogTracer::builder()
+        .with_max_level(level)
+        .ignore_crate("tokio_postgres")
+        .init()
+        .context("starting the log")?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => tracing::subscriber::set_global_default(
+            lines
+                .with_ansi(std::io::stderr().is_terminal())
+                .with_target(false)
+                .finish(),
+        ),
+        LogFormat::Json => {
+            tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish())
+        }
+    }
+    .context("starting the log")
+}
+
+/// All that is counted, in Prometheus' form. Handles are made once.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    operations: Operations,
+    tally: Tally,
+    unlogged: Counter,
+}
+
+const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
+/// Observations are kept apart until somebody sums them up; this often keeps that short.
+pub const UPKEEP: Duration = Duration::from_secs(5);
+
+impl Metrics {
+    /// Metrics for operations of these ids, numbered in this order.
+    pub fn new(operations: impl Iterator<Item = &'static str>) -> Result<Self, Error> {
+        let buckets = MILLIS.map(|millis| Duration::from_millis(millis).as_secs_f64());
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&buckets)
+            .context("choosing histogram buckets")?
+            .build_recorder();
+        let decisions = |by| {
+            let labels = vec![Label::from_static_parts("by", by)];
+            recorder.register_counter(
+                &Key::from_parts("gantry_limits_shared_total", labels),
+                &METADATA,
+            )
+        };
+        let tally = Tally {
+            asked: decisions("store"),
+            remembered: decisions("memory of refusals"),
+            fell_back: decisions("this process alone"),
+            away: recorder.register_gauge(
+                &Key::from_static_name("gantry_limits_store_away"),
+                &METADATA,
+            ),
+        };
+        let unlogged = recorder.register_counter(
+            &Key::from_static_name("gantry_management_log_dropped_total"),
+            &METADATA,
+        );
+        Ok(Self {
+            handle: recorder.handle(),
+            recorder,
+            operations: Operations::new(operations),
+            tally,
+            unlogged,
+        })
+    }
+
+    /// A request whose line found no room.
+    pub fn unlogged(&self) {
+        self.unlogged.increment(1);
+    }
+
+    /// Registers a counter. Labels are name and value.
+    pub fn counter(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Counter {
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+    }
+
+    /// Registers a gauge.
+    pub fn gauge(&self, name: &'static str, labels: &[(&'static str, &'static str)]) -> Gauge {
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    }
+
+    /// Registers a histogram of seconds.
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        labels: &[(&'static str, &'static str)],
+    ) -> Histogram {
+        self.recorder
+            .register_histogram(&key(name, labels), &METADATA)
+    }
+
+    /// What is counted about shared limits.
+    pub fn tally(&self) -> Tally {
+        self.tally.clone()
+    }
+
+    /// One answered request.
+    pub fn observe(&self, operation: u16, status: StatusCode, millis: u64) {
+        self.operations.observe(operation, status.as_u16(), millis);
+    }
+
+    /// The page Prometheus scrapes.
+    pub fn render(&self) -> String {
+        let mut page = self.handle.render();
+        self.operations.render(&mut page);
+        page
+    }
+
+    /// Sums up observations, so that memory stays bounded when nobody scrapes.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+fn key(name: &'static str, labels: &[(&'static str, &'static str)]) -> Key {
+    let labels: Vec<_> = labels
+        .iter()
+        .map(|(name, value)| Label::from_static_parts(name, value))
+        .collect();
+    Key::from_parts(name, labels)
+}

@@ -1,0 +1,162 @@
+//! Counts and durations of requests, an entry for each operation, in Prometheus' form.
+//!
+//! Our own beside the exporter, as every request pays for them: its histograms keep each observation apart, with the time of
+//! it, until somebody sums them up. Here a request is three additions.
+
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// Upper ends of all buckets but the last, in milliseconds.
+pub(super) const MILLIS: [u64; 10] = [1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000];
+/// Statuses, by hundreds.
+pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Requests of every operation.
+pub(super) struct Operations(Vec<Operation>);
+
+/// What is added to for most requests is in the first cache line.
+#[repr(align(64))]
+struct Operation {
+    requests: [AtomicU64; CLASSES.len()],
+    millis: AtomicU64,
+    /// Those that took no longer than this bucket's end, but longer than the one's before.
+    buckets: [AtomicU64; MILLIS.len() + 1],
+    id: &'static str,
+}
+
+impl Operations {
+    /// Of operations of these ids, numbered in this order.
+    pub(super) fn new(ids: impl Iterator<Item = &'static str>) -> Self {
+        let none = |id| Operation {
+            requests: [const { AtomicU64::new(0) }; CLASSES.len()],
+            millis: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; MILLIS.len() + 1],
+            id,
+        };
+        Self(ids.map(none).collect())
+    }
+
+    /// One answered request. A status outside 100 to 599 has no count, and an operation outside the list nothing at all.
+    pub(super) fn observe(&self, operation: u16, status: u16, millis: u64) {
+        let Some(operation) = self.0.get(usize::from(operation)) else {
+            return;
+        };
+        if let Some(requests) = operation
+            .requests
+            .get(usize::from(status / 100).wrapping_sub(1))
+        {
+            requests.fetch_add(1, Ordering::Relaxed);
+        }
+        let bucket = MILLIS
+            .iter()
+            .position(|end| millis <= *end)
+            .unwrap_or(MILLIS.len());
+        operation.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        operation.millis.fetch_add(millis, Ordering::Relaxed);
+    }
+
+    /// Appends the metrics in the text format of Prometheus, version 0.0.4. Ids are literals of ours that need no escaping.
+    pub(super) fn render(&self, page: &mut String) {
+        // Nothing fails in writing to a string.
+        let _ = self.write(page);
+    }
+
+    fn write(&self, page: &mut String) -> std::fmt::Result {
+        writeln!(page, "# TYPE gantry_requests_total counter")?;
+        for Operation { id, requests, .. } in &self.0 {
+            for (class, requests) in CLASSES.iter().zip(requests) {
+                writeln!(
+                    page,
+                    "gantry_requests_total{{operation=\"{id}\",status=\"{class}\"}} {}",
+                    requests.load(Ordering::Relaxed)
+                )?;
+            }
+        }
+        writeln!(page, "\n# TYPE gantry_request_seconds histogram")?;
+        for operation in &self.0 {
+            operation.write_seconds(page)?;
+        }
+        writeln!(page)
+    }
+}
+
+impl Operation {
+    fn write_seconds(&self, page: &mut String) -> std::fmt::Result {
+        let (id, mut sum) = (self.id, 0);
+        let ends = MILLIS.map(Some).into_iter().chain([None]);
+        for (end, bucket) in ends.zip(&self.buckets) {
+            sum += bucket.load(Ordering::Relaxed);
+            let end = end.map_or_else(|| "+Inf".to_owned(), seconds);
+            writeln!(
+                page,
+                "gantry_request_seconds_bucket{{operation=\"{id}\",le=\"{end}\"}} {sum}"
+            )?;
+        }
+        writeln!(
+            page,
+            "gantry_request_seconds_sum{{operation=\"{id}\"}} {}",
+            seconds(self.millis.load(Ordering::Relaxed))
+        )?;
+        writeln!(
+            page,
+            "gantry_request_seconds_count{{operation=\"{id}\"}} {sum}"
+        )
+    }
+}
+
+/// `1500` is `1.5`.
+fn seconds(millis: u64) -> String {
+    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_all_that_were_no_slower() {
+        let operations = Operations::new(["one", "other"].into_iter());
+        for (status, millis) in [
+            (200, 0),
+            (204, 1),
+            (404, 2),
+            (500, 1_500),
+            (200, 40_000),
+            (99, 3),
+            (700, 3),
+        ] {
+            operations.observe(0, status, millis);
+        }
+        operations.observe(2, 200, 1);
+        let mut page = String::new();
+        operations.render(&mut page);
+        for line in [
+            "gantry_requests_total{operation=\"one\",status=\"1xx\"} 0",
+            "gantry_requests_total{operation=\"one\",status=\"2xx\"} 3",
+            "gantry_requests_total{operation=\"one\",status=\"4xx\"} 1",
+            "gantry_requests_total{operation=\"one\",status=\"5xx\"} 1",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"0.001\"} 2",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"0.002\"} 3",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"0.005\"} 5",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"1\"} 5",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"5\"} 6",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"30\"} 6",
+            "gantry_request_seconds_bucket{operation=\"one\",le=\"+Inf\"} 7",
+            "gantry_request_seconds_sum{operation=\"one\"} 41.509",
+            "gantry_request_seconds_count{operation=\"one\"} 7",
+            "gantry_request_seconds_count{operation=\"other\"} 0",
+        ] {
+            assert!(
+                page.lines().any(|written| written == line),
+                "{line} is not in\n{page}"
+            );
+        }
+        assert_eq!(
+            page.lines().count(),
+            2 * (CLASSES.len() + MILLIS.len() + 1 + 2) + 4
+        );
+    }
+}
