@@ -10,6 +10,7 @@ mod binary;
 mod clusters;
 mod contract;
 mod database;
+mod docs;
 mod domains;
 mod edge;
 mod engines;
