@@ -13,6 +13,8 @@ mod database;
 mod domains;
 mod edge;
 mod engines;
+#[path = "../fuzz/mod.rs"]
+mod fuzz;
 mod http;
 mod jit;
 mod keys;
