@@ -1,8 +1,10 @@
-//! `cargo bench -p gantry-logs --bench ingest [-- --rows N]`: what keeping lines costs, against the plain Parquet writer.
+//! Ingestion throughput compared with the Parquet writer alone: `cargo bench -p gantry-logs --bench
+//! ingest [-- --rows N]`.
 //!
-//! In turns over the same generated rows of requests: all are laid out and written to one file by the Parquet writer alone, which
-//! waits for the disk once; and all are appended to a store, five hundred at a time from four appenders, until each append is
-//! durable, then until all are in files. Printed are medians over the rounds, and what a row takes.
+//! Each round measures both on the same generated request lines. The baseline converts all lines,
+//! writes one Parquet file and flushes the disk once. The store receives batches of 500 lines from
+//! four concurrent appenders until every append is durable, and then runs upkeep until all lines
+//! are in files. Prints medians over all rounds and bytes per row.
 
 #![expect(
     clippy::print_stdout,
@@ -31,7 +33,7 @@ const ROUNDS: usize = 3;
 const ROWS: u64 = 200_000;
 const APPENDERS: usize = 4;
 const BATCH: usize = 500;
-/// When the rows begin, in microseconds since 1970: noon.
+/// The timestamp of the first row in microseconds since 1970, at noon.
 const BEGIN: i64 = 1_790_078_400_000_000;
 
 fn main() -> Outcome<()> {
@@ -89,7 +91,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// The Parquet writer alone.
+/// Measures the Parquet writer alone.
 fn alone(events: &[Event]) -> Outcome<Duration> {
     let folder = tempfile::tempdir()?;
     let properties = WriterProperties::builder()
@@ -107,7 +109,8 @@ fn alone(events: &[Event]) -> Outcome<Duration> {
     Ok(begin.elapsed())
 }
 
-/// A store: how long until all is durable, until all is in files, and what these take.
+/// Measures the store: the time until all lines are durable, the time until all are in files, and
+/// the size of the files.
 async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
     let folder = tempfile::tempdir()?;
     let options = Options {
@@ -115,7 +118,7 @@ async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
         ..Options::new(folder.path(), "bench")
     };
     let store = Arc::new(Store::open(options).await?);
-    // What appenders hand over is theirs: copied before the clock runs.
+    // Appenders take ownership of their batches, which are therefore cloned before the measurement.
     let mut shares: Vec<Vec<Batch>> = vec![Vec::new(); APPENDERS];
     for (at, chunk) in events.chunks(BATCH).enumerate() {
         shares[at % APPENDERS].push(Batch {
@@ -150,7 +153,7 @@ async fn kept(events: &[Event]) -> Outcome<(Duration, Duration, u64)> {
     ))
 }
 
-/// What a gateway says of one request.
+/// Generates the attributes of one gateway request.
 fn request(dice: &mut Dice) -> Json {
     let path = dice.skewed(&[
         "/rest/v1/messages",

@@ -1,9 +1,11 @@
-//! `cargo bench -p gantry-logs --bench query [-- --rows N] [--only QUESTION] [--postgres URL] [--duckdb]`: what questions cost.
+//! Query latency compared with DuckDB and PostgreSQL: `cargo bench -p gantry-logs --bench query [--
+//! --rows N] [--only NAME] [--postgres URL] [--duckdb]`.
 //!
-//! A million generated requests of one day are kept in files. The questions that pages and clients ask are put to them through
-//! everything a query passes; to `DuckDB` (the package for Python) over the same files; and to a throw-away PostgreSQL database
-//! that `psql` reaches, with the same rows as `jsonb` and an index on the time. In turns; printed are medians of milliseconds,
-//! and how many times longer the others take.
+//! A million generated requests of one day are stored in files. Typical statements of the dashboard
+//! run through the full query path; through DuckDB (its Python package) over the same files; and
+//! through `psql` on a disposable PostgreSQL database with the same rows as `jsonb` and an index on
+//! the timestamp. The engines take turns. Prints medians in milliseconds and the ratio to this
+//! package.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -33,7 +35,8 @@ const BATCH: i64 = 500;
 const DAY: i64 = 1_790_035_200_000_000;
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// What is asked, in the dialect of `logs`, of `DuckDB`, of PostgreSQL. `$hour` begins the last hour.
+/// Name, ClickHouse statement, DuckDB statement, PostgreSQL statement. `$hour` is the start of the
+/// last hour.
 const QUESTIONS: &[[&str; 4]] = &[
     [
         "last 100 of an hour",
@@ -159,13 +162,13 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Nothing was measured: not a number.
+/// Returns NaN if nothing was measured.
 fn median(mut took: Vec<f64>) -> f64 {
     took.sort_by(f64::total_cmp);
     took.get(took.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Rows in files of a store, and as text for `COPY`.
+/// Writes rows to the files of a store, and as text for `COPY`.
 async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
     let store = Store::open(Options {
         retention_days: u32::MAX,
@@ -197,7 +200,7 @@ async fn kept(folder: &Path, rows: i64, text: &Path) -> Outcome<Store> {
         }
     }
     text.flush()?;
-    // Later than any pause between looks at the log and at the files.
+    // Skips all retry delays and sweep intervals of upkeep.
     let mut at = DAY;
     while store.stats(at).pending_rows > 0 {
         at += DAY_MICROS;
@@ -228,7 +231,7 @@ fn request(dice: &mut Dice) -> (String, Json) {
     (message, body)
 }
 
-/// Somebody else who answers, one statement a line.
+/// Another query engine as a child process that reads one statement per line.
 struct Other {
     _process: Child,
     asked: ChildStdin,
@@ -277,7 +280,7 @@ impl Other {
         Ok(other)
     }
 
-    /// How many milliseconds an answer took.
+    /// Runs a statement and returns its duration in milliseconds.
     fn ask(&mut self, sql: &str) -> Outcome<f64> {
         writeln!(
             self.asked,

@@ -1,4 +1,5 @@
-//! The dialect of a table a source: `metadata` is a nested record that is unnested, and what is missing is nothing.
+//! The functions of the BigQuery dialect, which has one table per source, `metadata` as nested
+//! records and nulls for missing values.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
@@ -11,7 +12,7 @@ use crate::sql::{
     function::{Gives, aggregate, alike, scalar, special, window},
 };
 
-/// What may be called.
+/// Functions that a statement can call.
 pub(crate) const FUNCTIONS: &[Function] = &[
     special("count", (0, 1), Aggregate, |writer, call, scope| {
         writer.count(call, scope)
@@ -60,14 +61,14 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     ),
     window("lag", (1, 1), Gives::As(0), "lag({0}){f}"),
     window("lead", (1, 1), Gives::As(0), "lead({0}){f}"),
-    // Conditions.
+    // Conditional functions.
     special("if", (3, 3), Scalar, |writer, call, scope| {
         writer.multi_if(call, scope)
     }),
     alike("coalesce", (1, 20), 0, "coalesce({*})"),
     alike("ifnull", (2, 2), 0, "coalesce({0}, {1})"),
     alike("nullif", (2, 2), 0, "nullif({0}, {1})"),
-    // Numbers.
+    // Numeric functions.
     alike("abs", (1, 1), 0, "abs({0})"),
     alike("greatest", (2, 20), 0, "greatest({*})"),
     alike("least", (2, 20), 0, "least({*})"),
@@ -83,7 +84,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Float,
         "({0:f} / nullif({1:f}, 0))",
     ),
-    // Texts.
+    // Text functions.
     scalar(
         "regexp_contains",
         (2, 2),
@@ -156,7 +157,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Scalar,
         |writer, call, scope| writer.json_path(call, scope),
     ),
-    // Time.
+    // Date and time functions.
     special("current_timestamp", (0, 0), Scalar, |writer, _, _| {
         Ok(writer.present(Type::Moment))
     }),

@@ -1,5 +1,5 @@
-//! The dialect of one table `logs`: what is missing is the empty text, numbers are conditions, and names of selected
-//! expressions count everywhere.
+//! The functions of the ClickHouse dialect, which has one table `logs`, empty texts for missing
+//! values, numbers as conditions and select aliases in every clause.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
@@ -12,9 +12,9 @@ use crate::sql::{
     function::{Gives, aggregate, alike, scalar, special, window},
 };
 
-/// What may be called.
+/// Functions that a statement can call.
 pub(crate) const FUNCTIONS: &[Function] = &[
-    // Aggregates. With `If` at the end of its name each is over the rows that meet its last argument.
+    // Aggregate functions. The suffix `If` adds a filter condition as the last argument.
     special("count", (0, 1), Aggregate, |writer, call, scope| {
         writer.count(call, scope)
     }),
@@ -114,7 +114,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     ),
     window("lagInFrame", (1, 1), Gives::As(0), "lag({0}){f}"),
     window("leadInFrame", (1, 1), Gives::As(0), "lead({0}){f}"),
-    // Conditions.
+    // Conditional functions.
     special("if", (3, 3), Scalar, |writer, call, scope| {
         writer.multi_if(call, scope)
     }),
@@ -127,7 +127,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar("isNull", (1, 1), Type::Boolean, "({0} IS NULL)"),
     scalar("isNotNull", (1, 1), Type::Boolean, "({0} IS NOT NULL)"),
     scalar("not", (1, 1), Type::Boolean, "(NOT {0:b})"),
-    // Numbers.
+    // Numeric functions.
     alike("abs", (1, 1), 0, "abs({0:n})"),
     alike("greatest", (2, 20), 0, "greatest({*:n})"),
     alike("least", (2, 20), 0, "least({*:n})"),
@@ -184,7 +184,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar("toFloat64OrZero", (1, 1), Type::Float, "coalesce({0:f}, 0)"),
     scalar("toFloat32OrNull", (1, 1), Type::Float, "{0:f}"),
     scalar("toFloat64OrNull", (1, 1), Type::Float, "{0:f}"),
-    // Texts.
+    // Text functions.
     scalar("toString", (1, 1), Type::Text, "{0:t}"),
     scalar("match", (2, 2), Type::Boolean, "regex_match({0:t}, {1:l})"),
     scalar(
@@ -318,7 +318,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Boolean,
         "(json_text({0:t}, {1:l}) IS NOT NULL)",
     ),
-    // Lists and maps.
+    // List and map functions.
     scalar("mapKeys", (1, 1), Type::List, "map_keys({0})"),
     scalar("mapValues", (1, 1), Type::List, "map_values({0})"),
     special("mapContains", (2, 2), Scalar, |writer, call, scope| {
@@ -328,7 +328,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         writer.unfold(call, scope)
     }),
     scalar("has", (2, 2), Type::Boolean, "array_has({0}, {1})"),
-    // Time.
+    // Date and time functions.
     special("now", (0, 0), Scalar, |writer, _, _| {
         Ok(writer.present(Type::Second))
     }),

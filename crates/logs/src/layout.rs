@@ -1,7 +1,8 @@
-//! How lines are laid out in columns: one layout for all sources, so that both dialects read the same bytes.
+//! The Arrow and Parquet layout of log lines, shared by all sources and both dialects.
 //!
-//! What is asked for often has a column of its own, typed, named by its dotted key behind [`HOT`]; everything else is a map of
-//! texts. A column that a source does not use costs a few bytes a file.
+//! Frequently queried attributes have a typed column, named by the dotted key with the prefix
+//! [`HOT`]. All other attributes are entries of a text map. A column that a source does not use
+//! costs a few bytes in each file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,19 +18,19 @@ use hashbrown::HashMap;
 
 use crate::event::{Event, Key, Value};
 
-/// What stands before a dotted key in the name of its column, so that `@timestamp` is not `timestamp`.
+/// Prefix of attribute columns, which separates the attribute column `@timestamp` from `timestamp`.
 pub const HOT: char = '@';
 
-/// What a column of an attribute holds.
+/// The type of an attribute column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any value, as text.
     Text,
-    /// Whole numbers. What is none stays in the map.
+    /// Whole numbers. Other values of the attribute are stored in the map.
     Integer,
 }
 
-/// Attributes that have a column. New ones may be added at the end: files without them read as null.
+/// Attributes with a column of their own. New columns are appended; older files read as null there.
 pub const COLUMNS: &[(&str, Kind)] = &[
     ("identifier", Kind::Text),
     ("project", Kind::Text),
@@ -84,12 +85,12 @@ pub const COLUMNS: &[(&str, Kind)] = &[
     ("external_id", Kind::Text),
 ];
 
-/// The column of a dotted key, if it has one.
+/// Returns the column name and type of a dotted key, if it has a column.
 pub fn column(key: &str) -> Option<(String, Kind)> {
     place(key).map(|at| (format!("{HOT}{key}"), COLUMNS[at].1))
 }
 
-/// The place of a dotted key in [`COLUMNS`], if it is there.
+/// Returns the index of a dotted key in [`COLUMNS`].
 fn place(key: &str) -> Option<usize> {
     static PLACES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
         COLUMNS
@@ -101,12 +102,12 @@ fn place(key: &str) -> Option<usize> {
     PLACES.get(key).copied()
 }
 
-/// A dotted key that was read: those that have a column need no memory of their own.
+/// Converts a key to a static one if it has a column, which avoids an allocation.
 pub fn known(key: &str) -> Key {
     place(key).map_or_else(|| key.to_owned().into(), |at| COLUMNS[at].0.into())
 }
 
-/// The layout. `attributes` holds what has no column.
+/// The schema of a batch. The map `attributes` holds the attributes without a column.
 pub fn schema() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         let text = |name: &str| Field::new(name, DataType::Utf8View, false);
@@ -143,7 +144,7 @@ pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
-/// Lines as columns, in the order given.
+/// Converts lines to a batch with the columns of [`schema`], in the given order.
 pub fn batch<'a>(
     events: impl IntoIterator<Item = &'a Event> + Clone,
 ) -> Result<RecordBatch, ArrowError> {
@@ -169,7 +170,7 @@ fn text<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// The columns of attributes, and the map of all others.
+/// Returns the attribute columns and the map of the remaining attributes.
 fn attributes<'a>(
     events: impl Iterator<Item = &'a Event>,
 ) -> Result<(Vec<ArrayRef>, ArrayRef), ArrowError> {
@@ -192,7 +193,7 @@ fn attributes<'a>(
     ))
 }
 
-/// The column of one attribute, as far as lines had it.
+/// A builder for one attribute column. Missing rows are filled with nulls on the next append.
 enum Column {
     Texts(StringViewBuilder),
     Integers(Int64Builder),
@@ -206,7 +207,7 @@ impl Column {
         }
     }
 
-    /// Puts a value where a row has it. Tells whether it fits.
+    /// Sets the value of a row. Returns whether the value has the type of the column.
     fn put(&mut self, row: usize, value: &Value) -> bool {
         match self {
             Self::Texts(texts) => {
@@ -241,7 +242,8 @@ impl Column {
     }
 }
 
-/// A whole number, also where it was sent as text: what is read back is what was sent.
+/// Returns a whole number, also from its canonical text form, so that reading returns the sent
+/// digits.
 fn whole(value: &Value) -> Option<i64> {
     match value {
         Value::Integer(it) => Some(*it),

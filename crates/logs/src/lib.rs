@@ -1,7 +1,9 @@
-//! Log lines of projects: durable before they are acknowledged, kept as Parquet, read by SQL of two dialects.
+//! Log lines of projects: appended durably, stored as Parquet and queried with SQL in two dialects.
 //!
-//! Knows nothing of the rest of Gantry: a project is a text here. [`event`] is what a line is, [`layout`] how lines are laid
-//! out in columns, `store` keeps them, [`engine`] runs statements over them, `bigquery` and `clickhouse` read what clients send.
+//! The package is independent of the rest of Gantry: a project is an opaque name. [`event`] defines
+//! a line and its attributes, [`layout`] maps lines to Arrow columns, [`store`] persists them,
+//! [`engine`] executes queries, and the private `sql` module translates client SQL with the
+//! function tables of `bigquery` and `clickhouse`. [`Logs`] combines the store and the engine.
 
 mod bigquery;
 mod clickhouse;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
-/// The seam to where files are kept: [`store::Options::objects`].
+/// Re-exported because [`store::Options::objects`] takes an implementation of its trait.
 pub use datafusion::object_store;
 
 pub use self::sql::{Dialect, SQL_BYTES_MAX};
@@ -25,48 +27,49 @@ use self::{
     store::Store,
 };
 
-/// Rows of an answer at most.
+/// Maximum number of rows in an answer.
 pub const ROWS_MAX: usize = 1_000;
 
-/// What a query found.
+/// The result of a query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
-    /// The names of its columns, in order.
+    /// Column names in the order of the select list.
     pub columns: Vec<String>,
-    /// Its rows.
+    /// Rows as JSON objects keyed by column name.
     pub rows: Vec<Map<String, Json>>,
-    /// Whether there were more rows than are given.
+    /// Whether more rows matched than the answer contains.
     pub cut: bool,
-    /// Lines that were looked at.
+    /// Number of lines scanned.
     pub scanned_rows: u64,
-    /// Bytes that were read for them.
+    /// Number of bytes read by the scan.
     pub scanned_bytes: u64,
 }
 
-/// A query has no answer.
+/// The reason why a query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// It says something that cannot be done. The text is for whoever wrote it.
+    /// The statement is invalid or unsupported. The text is safe to show to the client.
     #[error("{0}")]
     Refused(String),
-    /// It took too long.
+    /// The query exceeded [`engine::Bounds::timeout`].
     #[error("Query timed out. Retry your query or reduce the time range.")]
     TimedOut,
-    /// Files of lines cannot be read at the moment. The text is not for whoever wrote it.
+    /// The object store could not be read. The text is for the operator's log, not for the client.
     #[error("The files of the logs cannot be read at the moment. Retry your query.")]
     Away(String),
-    /// It could not be answered, which is not its fault. The text is not for whoever wrote it.
+    /// An internal error. The text is for the operator's log, not for the client.
     #[error("Backend error! Retry your query. Please contact support if this continues.")]
     Backend(String),
 }
 
 impl QueryError {
-    /// What keeps from an answer, told apart by whether files could be read.
+    /// Classifies an error as [`Self::Unavailable`] if an object-store error caused it, otherwise
+    /// as [`Self::Backend`].
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
         let causes: Vec<_> = causes(error).collect();
         let mut text = String::new();
         for cause in causes.iter().map(ToString::to_string) {
-            // Many say what they come from as well.
+            // Many errors already contain the text of their source.
             if !text.contains(&cause) {
                 text = if text.is_empty() {
                     cause
@@ -83,42 +86,42 @@ impl QueryError {
     }
 }
 
-/// An error, what it comes from, and so on.
+/// Iterates over an error and its sources, outermost first.
 pub(crate) fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
     std::iter::successors(Some(error), |error| error.source())
 }
 
-/// What is asked of the lines of a project.
+/// A statement with its project and time window.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// Whose lines.
+    /// The project whose lines are queried.
     pub project: String,
-    /// Which SQL it is asked in.
+    /// The SQL dialect of the statement.
     pub dialect: Dialect,
-    /// The statement.
+    /// The statement as the client sent it.
     pub sql: String,
-    /// Lines after this moment, in microseconds since 1970,
+    /// Exclusive lower bound of the time window, in microseconds since 1970.
     pub after: i64,
-    /// up to and including this one.
+    /// Inclusive upper bound of the time window, in microseconds since 1970.
     pub until: i64,
-    /// The present, for statements that ask for it.
+    /// The result of `now()` in the statement, in microseconds since 1970.
     pub now: i64,
 }
 
-/// What one dialect asks where nothing is asked.
+/// The statement, in the BigQuery dialect, that runs when a client sends none.
 pub const NOTHING_ASKED: &str =
     "SELECT id, timestamp, event_message, metadata FROM edge_logs LIMIT 100";
 
-/// The lines of all projects, to be asked.
+/// Answers questions about the lines of all projects.
 pub struct Logs {
     store: Arc<Store>,
     engine: Engine,
 }
 
 impl Logs {
-    /// Asks what a store keeps.
+    /// Creates the query engine over a store. Fails if its threads cannot be started.
     pub fn new(store: Arc<Store>, bounds: Bounds) -> std::io::Result<Self> {
         Ok(Self {
             store,
@@ -126,7 +129,7 @@ impl Logs {
         })
     }
 
-    /// Answers a question.
+    /// Translates and runs a statement. At most [`ROWS_MAX`] rows are returned.
     pub async fn query(&self, question: Question) -> Result<Answer, QueryError> {
         let Question {
             project,

@@ -1,10 +1,10 @@
-//! What the benchmarks share.
+//! Helpers shared by the benchmarks.
 
 #![expect(dead_code, reason = "no benchmark uses all of it")]
 
 use std::time::Instant;
 
-/// Anything, or what went wrong.
+/// The result of a benchmark step.
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -12,7 +12,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Numbers that look random and are the same each time.
+/// A deterministic pseudo-random generator (SplitMix64).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -28,12 +28,12 @@ impl Dice {
         self.next() % bound
     }
 
-    /// One of these.
+    /// Returns a random item.
     pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::try_from(self.below(all.len() as u64)).unwrap_or(0)]
     }
 
-    /// One of these, the first much more often than the last.
+    /// Returns a random item. Earlier items are more likely.
     pub(crate) fn skewed<T: Copy>(&mut self, of: &[T]) -> T {
         let (a, b) = (self.below(of.len() as u64), self.below(of.len() as u64));
         of[usize::try_from(a.min(b)).unwrap_or(0)]

@@ -1,4 +1,4 @@
-//! What a query may take: its turn, and memory.
+//! Admission control and memory budgets of queries.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Bounds;
 use crate::QueryError;
 
-/// Memory under an upper bound, taken from a wider one as well.
+/// A memory pool with an upper limit. Every allocation is also charged to the parent pool.
 #[derive(Debug)]
 pub(super) struct Memory {
     used: AtomicUsize,
@@ -112,25 +112,26 @@ impl MemoryPool for Memory {
     }
 }
 
-/// What one project's queries share.
+/// Slots and memory shared by the queries of one project.
 #[derive(Debug)]
 struct Share {
     turns: Arc<Semaphore>,
     memory: Arc<Memory>,
 }
 
-/// Who may run when.
+/// Admits queries within the limits of [`Bounds`].
 #[derive(Debug)]
 pub(super) struct Turns {
     bounds: Bounds,
     running: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     memory: Arc<Memory>,
-    /// Only of projects that ask right now.
+    /// Quotas of projects with running or waiting queries.
     shares: Mutex<HashMap<String, Weak<Share>>>,
 }
 
-/// Held while a query runs, and until its work is really over.
+/// Permits one query to run. It is dropped when the query's work has ended, not when its client
+/// disconnects.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) memory: Arc<Memory>,
@@ -149,7 +150,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. Who finds too many waiting is turned away.
+    /// Waits for a free slot. Fails at once if [`Bounds::waiting`] queries already wait.
     pub(super) async fn take(&self, project: &str) -> Result<Turn, QueryError> {
         let closed = |_| QueryError::Backend("no more queries are taken".into());
         let waiting = Arc::clone(&self.waiting)

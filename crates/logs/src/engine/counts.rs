@@ -1,8 +1,10 @@
-//! Counts lines by a text or by a stretch of time, as lists of what occurs most and charts do.
+//! A physical operator for `count(*)` grouped by one text or one time bucket, the query behind top
+//! lists and charts.
 //!
-//! The engine hashes and compares the key of each line. But a text that repeats stands once in a file, and its lines have views of
-//! the same bytes: it is enough to tell views apart, and to look at each text once a file. Stretches of time come one after the
-//! other, as lines are kept by their time: it is enough to see where each ends.
+//! The partial aggregation of the engine hashes and compares the key of every line. This operator
+//! exploits the layout instead. Equal texts of a file share one dictionary entry, so their string
+//! views are identical: comparing views suffices, and each text is hashed once per file. Lines are
+//! sorted by time, so equal time buckets are adjacent: finding the end of each run suffices.
 
 use std::{borrow::Borrow, fmt, hash::Hash, ops::Range, sync::Arc};
 
@@ -33,13 +35,14 @@ use hashbrown::HashMap;
 
 use super::only;
 
-/// Keys that are counted before the counts are passed on, and bytes of their texts, more or less.
+/// Number of distinct keys, and approximate bytes of their texts, after which counts are emitted.
 const KEYS_MAX: usize = 16 * 1024;
 const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Counts of one key: what is held here is not in the query's budget, so it is little.
+/// Maximum number of counts per key. Bounds the memory of the operator, which no query budget
+/// covers.
 const COUNTS_MAX: usize = 16;
 
-/// The plan, with what counts lines by one key in the place of the engine's own first half of that.
+/// Replaces every partial aggregation of the plan that [`CountExec`] supports.
 pub(super) fn by_key(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let replaced = plan.transform_up(|node| match CountExec::instead_of(node.as_ref()) {
         Some(count) => Ok(Transformed::yes(Arc::new(count) as _)),
@@ -48,8 +51,8 @@ pub(super) fn by_key(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPl
     Ok(replaced?.data)
 }
 
-/// How many lines there are of each key, of each partition: all, or those that a condition holds for. A key may be told several
-/// times, each time with lines that were not told before.
+/// Partial counts per key and partition, with an optional filter per count. A key can be emitted
+/// several times; the final aggregation adds up the counts.
 #[derive(Debug)]
 struct CountExec {
     input: Arc<dyn ExecutionPlan>,
@@ -58,7 +61,7 @@ struct CountExec {
     properties: Arc<PlanProperties>,
 }
 
-/// Which lines are counted. `None`: all.
+/// The filter of a count. `None` counts all lines.
 type Condition = Option<Arc<dyn PhysicalExpr>>;
 
 impl CountExec {
@@ -82,7 +85,7 @@ impl CountExec {
     }
 }
 
-/// Whether it is `count(*)`.
+/// Whether the function is `count(*)`.
 fn counts_lines(function: &AggregateFunctionExpr) -> bool {
     let arguments = function.expressions();
     let of_lines = matches!(arguments.as_slice(), [one] if one.downcast_ref::<Literal>().is_some_and(|one| !one.value().is_null()));
@@ -182,13 +185,13 @@ impl ExecutionPlan for CountExec {
     }
 }
 
-/// The counts of one partition.
+/// The running counts of one partition.
 struct Counts {
     key: Arc<dyn PhysicalExpr>,
     counted: Vec<Condition>,
     schema: SchemaRef,
     keys: Keys,
-    /// Of one key after the other, as many as there are conditions.
+    /// The counts of key 0, then those of key 1, and so on: one entry per filter.
     lines: Vec<i64>,
 }
 
@@ -203,7 +206,7 @@ impl Counts {
         let held: Vec<_> = self.counted.iter().map(held).collect::<Result<_>>()?;
         let keys = self.key.evaluate(batch)?.into_array(batch.num_rows())?;
         let counts = &mut self.lines;
-        // The usual case, and much less to do.
+        // A single unfiltered count, the most frequent case, needs no row-wise work.
         if let [None] = held.as_slice() {
             self.keys
                 .tell_apart(&keys, |key, rows| match counts.get_mut(key) {
@@ -228,7 +231,7 @@ impl Counts {
         Ok(())
     }
 
-    /// Keys and their counts, as the engine's other half takes them. All begins anew.
+    /// Returns keys and counts in the schema of the partial aggregation, and resets them.
     fn told(&mut self) -> Result<RecordBatch> {
         let (all, each) = (std::mem::take(&mut self.lines), self.counted.len());
         let counts = |nth| {
@@ -251,7 +254,7 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// The lines that a condition holds for.
+/// Evaluates a filter on a batch. Null counts as false.
 fn held(condition: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<BooleanBuffer> {
     let held = condition.evaluate(batch)?.into_array(batch.num_rows())?;
     let held = held.as_boolean();
@@ -261,7 +264,7 @@ fn held(condition: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<BooleanBuff
     ))
 }
 
-/// The keys there were, numbered as they came.
+/// Distinct keys, numbered in the order of their first occurrence.
 enum Keys {
     Texts(Texts),
     Moments(Numbers<i64>),
@@ -274,7 +277,7 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// `None`: the engine does as well with such keys.
+    /// Returns `None` for key types that the engine counts equally fast.
     fn of(kind: &DataType) -> Option<Self> {
         match kind {
             DataType::Utf8View => Some(Self::default()),
@@ -290,7 +293,7 @@ impl Keys {
         }
     }
 
-    /// Tells the number of each line's key, at once for lines in a row that have the same.
+    /// Calls `visit` with the key number and the row range of every run of equal keys.
     fn tell_apart(&mut self, keys: &ArrayRef, tell: impl FnMut(usize, Range<usize>)) {
         match self {
             Self::Texts(texts) => texts.tell_apart(keys.as_string_view(), tell),
@@ -306,7 +309,7 @@ impl Keys {
         }
     }
 
-    /// The keys as a column. All begins anew.
+    /// Returns the keys as a column in the order of their numbers.
     fn told(&mut self) -> ArrayRef {
         match self {
             Self::Texts(texts) => Arc::new(
@@ -323,7 +326,7 @@ impl Keys {
     }
 }
 
-/// Numbers of keys, and of having none.
+/// Numbers of keys, including the null key.
 struct Numbers<K> {
     of: HashMap<K, usize>,
     of_none: Option<usize>,
@@ -367,7 +370,7 @@ impl<K: Eq + Hash> Numbers<K> {
 struct Texts {
     numbers: Numbers<String>,
     bytes: usize,
-    /// Numbers of the texts that are seen through views of these buffers.
+    /// Key numbers by string view. Valid only for the buffers below, which the views point into.
     views: HashMap<u128, usize>,
     buffers: Vec<Buffer>,
 }
@@ -404,7 +407,8 @@ impl Texts {
     }
 }
 
-/// Tells the number of each key, with the rows in a row that have it. `number` is given a key, or none, and a row that has it.
+/// Calls `visit` with the key number and the row range of every run of equal keys. `number` maps a
+/// key, or null, and its first row to the key number.
 fn runs<K: PartialEq>(
     keys: &impl Array,
     key: impl Fn(usize) -> K,
@@ -438,8 +442,8 @@ mod tests {
 
     use super::*;
 
-    /// More texts than are held at once, most of them twice and far from each other, long ones, an empty one, and none. Moments in
-    /// their order, a hundred alike, one as none, and more than are held at once as well.
+    /// Exceeds the limits on buffered keys in both key types: texts that repeat far apart, long
+    /// texts, empty texts and nulls; ascending timestamps with runs of a hundred, one of them null.
     fn table() -> MemTable {
         let moment = DataType::Timestamp(TimeUnit::Second, None);
         let schema = Arc::new(Schema::new(vec![
@@ -554,7 +558,7 @@ mod tests {
                 false,
             ),
         ] {
-            // Of a plan no part can be run twice.
+            // A physical plan can be executed only once, so each execution gets its own.
             let plan = async || {
                 context
                     .sql(sql)

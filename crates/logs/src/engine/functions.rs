@@ -1,7 +1,8 @@
-//! Functions over lines that the engine lacks, or has without a bound.
+//! Scalar functions that the engine lacks or does not bound.
 //!
-//! Whatever makes texts longer than they were counts what it made: nested, a few of them would fill any memory within one
-//! batch of rows. Patterns are literals and compiled once a batch, to a bounded size.
+//! Functions that enlarge texts charge their output to a budget, because a few nested calls could
+//! otherwise exhaust memory within one batch of rows. Patterns are literals, compiled once per
+//! batch with a size limit.
 
 use std::{
     cell::Cell,
@@ -37,14 +38,14 @@ use crate::{
     layout::{self, Kind},
 };
 
-/// Bytes that one function may make for one batch of rows.
+/// Maximum output of one function for one batch, in bytes.
 const MADE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Items of lists, likewise.
+/// Maximum number of list items in the output of one function for one batch.
 const MADE_ITEMS_MAX: usize = 1_000_000;
-/// How large a compiled pattern may be.
+/// Maximum size of a compiled pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// All of them.
+/// Returns all functions.
 pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
     static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
         let text = DataType::Utf8View;
@@ -90,7 +91,7 @@ pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
     ALL.clone()
 }
 
-/// Whether a column holds JSON, to be shown as such.
+/// Whether a column holds JSON text that is rendered as JSON.
 pub(super) fn is_json(field: &Field) -> bool {
     field.metadata().get(EXTENSION).is_some_and(|it| it == JSON)
 }
@@ -186,7 +187,7 @@ fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArr
     Ok(array(args, at, rows)?.as_string_view().clone())
 }
 
-/// The text of a literal.
+/// Returns the text of a literal argument.
 fn literal(args: &[ColumnarValue], at: usize) -> Result<&str> {
     let Some(ColumnarValue::Scalar(scalar)) = args.get(at) else {
         return exec_err!("a pattern or key is no literal");
@@ -194,7 +195,7 @@ fn literal(args: &[ColumnarValue], at: usize) -> Result<&str> {
     Ok(scalar.try_as_str().flatten().unwrap_or_default())
 }
 
-/// What may still be made.
+/// The remaining output of a function, in bytes or items.
 struct Budget(usize);
 
 impl Budget {
@@ -207,7 +208,7 @@ impl Budget {
     }
 }
 
-/// Builds texts within the budget of a batch.
+/// Builds a text column within the output budget of a batch.
 fn build(rows: usize, mut value: impl FnMut(usize) -> Result<Option<String>>) -> Result<ArrayRef> {
     let (mut builder, mut budget) = (
         StringViewBuilder::with_capacity(rows),
@@ -221,7 +222,7 @@ fn build(rows: usize, mut value: impl FnMut(usize) -> Result<Option<String>>) ->
     Ok(Arc::new(builder.finish()))
 }
 
-/// What stands under a key in the map of a line.
+/// `attribute(map, key)`: the value of a key in the attribute map.
 fn attribute(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (map, key) = (array(args, 0, rows)?, literal(args, 1)?);
     let map = map.as_map();
@@ -235,7 +236,7 @@ fn attribute(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(take(map.values(), &found.collect::<UInt32Array>(), None)?)
 }
 
-/// The attributes of each line by key: those with a column, in the order of the layout, and the map.
+/// Reads all attributes of a line from the attribute columns and the map.
 struct Lines {
     columns: Vec<(&'static str, ArrayRef)>,
     map: MapArray,
@@ -280,7 +281,7 @@ impl Lines {
     }
 }
 
-/// `all_attributes(columns…, map)`: the attributes as one map.
+/// `all_attributes(columns…, map)`: all attributes as one map.
 fn all_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (lines, mut budget) = (Lines::new(args, 0, rows)?, Budget(4 * MADE_BYTES_MAX));
     let mut builder = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
@@ -295,7 +296,8 @@ fn all_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// `nested_attributes(prefix, columns…, map)`: the attributes under a prefix as objects in lists of one.
+/// `nested_attributes(prefix, columns…, map)`: the attributes below a prefix as nested objects,
+/// each in a list of one.
 fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (prefix, lines) = (literal(args, 0)?, Lines::new(args, 1, rows)?);
     let (mut builder, mut budget) = (StringBuilder::new(), Budget(4 * MADE_BYTES_MAX));
@@ -322,7 +324,8 @@ fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// A key that is also the parent of others keeps its value under its whole name.
+/// Inserts a dotted key. If a prefix of it already has a scalar value, the remaining key is stored
+/// undivided.
 fn insert(object: &mut Map<String, Json>, key: &str, value: Json) {
     if let Some((first, rest)) = key.split_once('.') {
         let child = object
@@ -345,7 +348,7 @@ fn typed(key: &str, value: String) -> Json {
     typed.unwrap_or(Json::String(value))
 }
 
-/// `start_of(seconds, moment)`: when the interval of that length began in which a moment lies. The first one begins in 1970.
+/// `start_of(seconds, timestamp)`: the start of the bucket of that length, counted from 1970.
 fn start_of(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let Some(ColumnarValue::Scalar(ScalarValue::Int64(Some(seconds @ 1..)))) = args.first() else {
         return exec_err!("no length");
@@ -355,7 +358,7 @@ fn start_of(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
         &DataType::Timestamp(TimeUnit::Microsecond, None),
     )?;
     let length = seconds.saturating_mul(1_000_000);
-    // Lines lie in the order of their time: most begin where the one before began.
+    // Lines are sorted by time, so most rows are in the bucket of the previous row.
     let (begin, start) = (Cell::new(0), Cell::new(0));
     let starts = moments
         .as_primitive::<TimestampMicrosecondType>()
@@ -396,7 +399,7 @@ fn regex_match(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     ))
 }
 
-/// The first group, or all that matched where there is none.
+/// The first group, or the whole match of a pattern without groups.
 fn regex_extract(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (text, pattern) = (texts(args, 0, rows)?, pattern(args, 1)?);
     let group = usize::from(pattern.captures_len() > 1);
@@ -409,7 +412,7 @@ fn regex_extract(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(found.collect::<StringViewArray>()))
 }
 
-/// `\1` in the replacement is the first group.
+/// `\1` to `\9` in the replacement refer to groups.
 fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let (text, pattern, by) = (texts(args, 0, rows)?, pattern(args, 1)?, literal(args, 2)?);
     let mut template = String::new();
@@ -428,7 +431,7 @@ fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
             _ => template.push(it),
         }
     }
-    // What one line becomes is bounded too: an empty pattern matches everywhere.
+    // A single row can exceed the budget, because an empty pattern matches at every position.
     let most = |it: &str| {
         it.len()
             .saturating_add(1)
@@ -519,7 +522,7 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// `json_text(text, key…)`: what stands under the keys, as text. Nothing where the text is no JSON.
+/// `json_text(text, key…)`: the value below the keys as text, null if the text is not JSON.
 fn json_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let text = texts(args, 0, rows)?;
     let keys = (1..args.len())

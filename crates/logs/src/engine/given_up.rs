@@ -1,7 +1,8 @@
-//! Ends the work of a query that nobody waits for any more.
+//! Cancellation of queries whose client has disconnected or whose time limit has passed.
 //!
-//! Dropping a query's task ends it where it gives way. The engine does that after 128 batches, and a join that finds no pair
-//! only when it has tried them all: what is expensive would go on for long, and hold its turn.
+//! Dropping a task stops it at its next yield point. The engine yields only after 128 batches, and
+//! a join without matches only after it has compared all pairs. Expensive queries would keep their
+//! slot for long, so the plan checks for cancellation itself.
 
 use std::{
     fmt,
@@ -31,7 +32,7 @@ use futures_util::StreamExt as _;
 
 use super::only;
 
-/// Whether somebody waits: who does holds the other end.
+/// Cancelled as soon as the guard that created it is dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Waited(Weak<()>);
 
@@ -48,7 +49,8 @@ impl Waited {
     }
 }
 
-/// The plan, ended after any batch that it reads or joins, and before any look for pairs.
+/// Adds cancellation checks after every batch of scans, joins and unnests, and before every
+/// evaluation of a join filter.
 pub(super) fn ends(
     plan: Arc<dyn ExecutionPlan>,
     waited: &Waited,
@@ -105,7 +107,7 @@ fn join(node: Arc<dyn ExecutionPlan>, waited: &Waited) -> Result<Arc<dyn Executi
     Ok(node)
 }
 
-/// Looks after each batch.
+/// Checks for cancellation after each batch.
 #[derive(Debug)]
 struct EndsExec {
     input: Arc<dyn ExecutionPlan>,
@@ -172,7 +174,7 @@ impl ExecutionPlan for EndsExec {
     }
 }
 
-/// Looks before each evaluation.
+/// Checks for cancellation before each evaluation.
 #[derive(Debug)]
 struct Ends {
     of: Arc<dyn PhysicalExpr>,

@@ -1,8 +1,9 @@
-//! A statement that wants the latest lines, or the earliest, is put to few lines first.
+//! Incremental scans for `ORDER BY timestamp … LIMIT`.
 //!
-//! `ORDER BY timestamp DESC LIMIT 100` over a day is answered by its last minutes, but the engine would go through the moments
-//! of all lines, and read many of them whole. So the window begins small, at the end that is asked for, and grows until it
-//! gives as many rows as are asked for: those outside of it come after all of them.
+//! The last 100 lines of a day are usually found in its last minutes, but the engine would read the
+//! timestamps of all lines. Such a statement first runs over a small time range at the requested
+//! end of the window. The range grows until it returns as many rows as requested. The result is
+//! exact, because every line outside the range sorts after every line inside.
 
 use datafusion::{
     arrow::datatypes::DataType,
@@ -15,25 +16,26 @@ use super::{
     parts::{Parts, Span},
 };
 
-/// Orders by time may be as coarse as this, in microseconds.
+/// Coarsest sort key in microseconds that the incremental scan supports.
 const GRAIN: i64 = 1_000_000;
-/// Lines that are looked at for each row that is asked for, at first,
+/// Lines in the first time range per requested row.
 const LINES_A_ROW: u64 = 4;
-/// and at least.
+/// Minimum number of lines in the first time range.
 const LINES_MIN: u64 = 512;
-/// How many times more lines the next window holds.
+/// Growth factor of the number of lines from one time range to the next.
 const GROWTH: u64 = 16;
 
-/// What a statement wants.
+/// A limit on rows sorted by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wanted {
     latest: bool,
-    /// Rows it gives at most.
+    /// Maximum number of rows of the result.
     pub(super) rows: usize,
     skipped: usize,
 }
 
-/// What a plan wants, if it gives lines one by one, by their time, and only so many.
+/// Returns the limit of a plan that selects single lines sorted by their timestamp, otherwise
+/// `None`.
 pub(super) fn wanted(plan: &LogicalPlan) -> Result<Option<Wanted>> {
     let LogicalPlan::Limit(limit) = plan else {
         return Ok(None);
@@ -43,7 +45,7 @@ pub(super) fn wanted(plan: &LogicalPlan) -> Result<Option<Wanted>> {
     else {
         return Ok(None);
     };
-    // Others would be put to the small window as well.
+    // A subquery must see all lines, not only those of the small time range.
     let is_query = |expr: &Expr| {
         Ok(matches!(
             expr,
@@ -79,7 +81,7 @@ pub(super) fn wanted(plan: &LogicalPlan) -> Result<Option<Wanted>> {
     }))
 }
 
-/// Whether a column of a plan is the time of lines, and the plan gives no line that depends on others.
+/// Whether a column is the timestamp of lines, in a plan where no row depends on other rows.
 fn is_time(mut plan: &LogicalPlan, mut key: Column) -> bool {
     loop {
         let Ok(at) = plan.schema().index_of_column(&key) else {
@@ -106,7 +108,8 @@ fn is_time(mut plan: &LogicalPlan, mut key: Column) -> bool {
     }
 }
 
-/// The column that an expression never falls with, and tells apart where it differs by a [`GRAIN`].
+/// Returns the column of an expression that is monotonic in it and distinguishes values a [`GRAIN`]
+/// apart.
 fn column(expr: &Expr) -> Option<&Column> {
     match expr {
         Expr::Column(it) => Some(it),
@@ -134,7 +137,7 @@ fn column(expr: &Expr) -> Option<&Column> {
     }
 }
 
-/// The windows that a statement is put to.
+/// The sequence of time ranges over which a statement runs.
 pub(super) struct Windows<'a> {
     parts: &'a Parts,
     whole: Span,
@@ -149,7 +152,7 @@ impl<'a> Windows<'a> {
                 .saturating_mul(LINES_A_ROW)
                 .max(LINES_MIN)
         };
-        // Moments before 1970 are cut the other way round.
+        // Rounding to seconds is wrong for negative timestamps.
         let wanted = wanted.filter(|_| whole.0 >= 0);
         Self {
             parts,
@@ -159,7 +162,8 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// The next one, and what has to be given over it unless it is the whole.
+    /// Returns the next time range, and the limit that its result must reach unless it is the whole
+    /// window.
     pub(super) fn next(&mut self) -> (Span, Option<Wanted>) {
         let Some(wanted) = self.wanted else {
             return (self.whole, None);
@@ -172,7 +176,8 @@ impl<'a> Windows<'a> {
         (self.holding(lines, wanted.latest), Some(wanted))
     }
 
-    /// The smallest window at one end that holds so many lines, more or less, its other end between two seconds.
+    /// Returns the smallest range at one end of the window that holds about `lines` lines. Its
+    /// inner bound lies between two seconds.
     fn holding(&self, lines: u64, latest: bool) -> Span {
         let (after, until) = self.whole;
         let window = |seconds: i64| {
@@ -213,7 +218,7 @@ mod tests {
 
     const HOUR: Span = (3_600_000_000 - 1, 7_200_000_000 - 1);
 
-    /// A line each half a second of an hour.
+    /// An hour with a line every half second.
     fn parts() -> Parts {
         let line = |n: i64| {
             Event::new(
@@ -358,7 +363,7 @@ mod tests {
         let [(first, again), (whole, last), _] = all(Some(latest))[..] else {
             panic!("three")
         };
-        // At least so many lines, and up to a second more.
+        // The range holds at least 512 lines and is rounded up to a second.
         assert_eq!(
             (first, again),
             ((HOUR.1 - 257 * GRAIN, HOUR.1), Some(latest))

@@ -1,7 +1,8 @@
-//! Runs statements. The only module that knows the engine.
+//! Executes translated statements with DataFusion. No other module depends on its query engine.
 //!
-//! A statement is written by one of the dialects, never by a client. Each runs in a session of its own whose catalogue holds
-//! one table, the lines of one project within the window: there is nothing else that a name could mean.
+//! Statements are written by the `sql` module, never by a client. Each runs in a session whose
+//! catalog contains a single table: the lines of one project within the time window. Other projects
+//! are unreachable by construction.
 
 mod budget;
 mod counts;
@@ -15,7 +16,7 @@ mod table;
 
 use std::{sync::Arc, time::Duration};
 
-/// The parser, so that it is the one that the engine was made for.
+/// The SQL parser in the version that the engine uses.
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
     arrow::error::ArrowError,
@@ -42,33 +43,33 @@ use self::{
 };
 use crate::{Answer, QueryError, causes, store::View};
 
-/// The one table there is.
+/// The name of the only table.
 pub(crate) const TABLE: &str = "logs";
-/// Debug builds of the engine take tens of kilobytes for each level of an expression.
+/// Debug builds of the engine use tens of kilobytes of stack per nesting level of an expression.
 const STACK_BYTES: usize = 256 * 1024 * 1024;
-/// How long an answer may be as it is put together.
+/// Approximate maximum size of an answer in memory, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Memory for what files say of themselves.
+/// Size of the cache of Parquet metadata in bytes.
 const CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// What queries may take.
+/// Limits on queries.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Queries that run at the same time.
+    /// Maximum number of running queries.
     pub running: usize,
-    /// Of those, of one project.
+    /// Maximum number of running queries of one project.
     pub running_project: usize,
-    /// Queries that wait for their turn.
+    /// Maximum number of queries that wait for a slot.
     pub waiting: usize,
-    /// Memory of one query in bytes.
+    /// Memory limit of one query in bytes.
     pub memory_query: usize,
-    /// Memory of all queries of a project in bytes.
+    /// Memory limit of all queries of one project in bytes.
     pub memory_project: usize,
-    /// Memory of all queries in bytes.
+    /// Memory limit of all queries in bytes.
     pub memory_all: usize,
-    /// Threads that run queries.
+    /// Number of worker threads.
     pub threads: usize,
-    /// How long a query may take, its wait included.
+    /// Time limit of a query, including the wait for a slot.
     pub patience: Duration,
 }
 
@@ -90,20 +91,20 @@ impl Default for Bounds {
     }
 }
 
-/// A statement as a dialect wrote it, and how its answer is shown.
+/// A translated statement and the rendering of its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// In the engine's own dialect, over [`TABLE`].
+    /// SQL in the engine's dialect over the table [`TABLE`].
     pub(crate) sql: String,
-    /// What clients call its columns.
+    /// Column names that the client sees.
     pub(crate) columns: Vec<String>,
-    /// Rows that are asked for. One row more tells that there are more.
+    /// Requested number of rows. The statement selects one more to detect truncation.
     pub(crate) rows: usize,
-    /// Whether moments are microseconds since 1970 instead of text.
+    /// Whether timestamps are rendered as microseconds since 1970 instead of text.
     pub(crate) moments_as_numbers: bool,
 }
 
-/// Runs statements on threads of its own, so that nobody else waits for them.
+/// Executes statements on its own threads, so that queries never delay other requests.
 #[derive(Debug)]
 pub struct Engine {
     bounds: Bounds,
@@ -112,11 +113,11 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
-/// What all queries share.
+/// State shared by all queries.
 #[derive(Debug)]
 struct Shared {
     state: SessionState,
-    /// What files say of themselves. They never change.
+    /// Parquet metadata. Files are immutable, so entries never expire.
     cache: Arc<FileMetadataCache>,
 }
 
@@ -129,7 +130,7 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// Starts its threads.
+    /// Starts the worker threads.
     pub fn new(bounds: Bounds) -> std::io::Result<Self> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(bounds.threads)
@@ -151,8 +152,8 @@ impl Engine {
         })
     }
 
-    /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
-    /// of the work: what clients send is deep, and takes a deep stack.
+    /// Runs the statement that `translate` returns over the lines of a view within a time window.
+    /// Translation runs on a worker thread, because deeply nested SQL needs its large stack.
     pub async fn run(
         &self,
         project: &str,
@@ -168,7 +169,7 @@ impl Engine {
                 .runtime
                 .as_ref()
                 .ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
-            // Dropped when time is up, and its task with it.
+            // Dropping the set on timeout aborts the task.
             let mut task = JoinSet::new();
             task.spawn_on(
                 run(
@@ -203,7 +204,7 @@ async fn run(
     write: impl FnOnce() -> Result<Statement, QueryError>,
 ) -> Result<Answer, QueryError> {
     let statement = write()?;
-    // Lets a query that was given up meanwhile end here.
+    // A yield point: a query that was cancelled during translation ends here.
     tokio::task::yield_now().await;
     let answer = execute(&turn, &shared, &waited, view, window, &statement).await;
     answer.map_err(|error| {
@@ -258,12 +259,12 @@ async fn execute(
         .iter()
         .map(|batch| batch.get_array_memory_size() as u64)
         .sum::<u64>();
-    // What the view listed stays there until here.
+    // The view pins its files until the scan has ended.
     drop(view);
     Ok(answer)
 }
 
-/// What a plan gives, as far as it is asked for. Adds what was read for it.
+/// Executes a plan up to the requested number of rows and adds its scan metrics to the answer.
 async fn collect(
     session: &Session,
     plan: &LogicalPlan,
@@ -289,7 +290,7 @@ async fn collect(
     Ok(rows.finish())
 }
 
-/// The dialects write nothing else; that it stays so is not left to them alone.
+/// Second line of defence: rejects every plan that is not a read-only query.
 fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
     SQLOptions::new()
         .with_allow_ddl(false)
@@ -304,7 +305,7 @@ fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
     }
 }
 
-/// What a step of a plan reads from, where that is one.
+/// Returns the only child of a plan node.
 fn only(inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
     match <[_; 1]>::try_from(inputs) {
         Ok([input]) => Ok(input),
@@ -312,7 +313,7 @@ fn only(inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>, D
     }
 }
 
-/// Counts what was read: of files what the leaves of a plan say, of what is in memory all.
+/// Adds the rows and bytes that the file scans of a plan have read.
 fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
     for child in plan.children() {
         scanned(child.as_ref(), answer);
@@ -330,7 +331,7 @@ fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
     answer.scanned_rows += (metrics.output_rows().unwrap_or(0) + pruned) as u64;
 }
 
-/// Asked for too much.
+/// The message for a query that exceeds its memory limit.
 const NARROW: &str =
     "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
 const BY_ZERO: &str = "Division by zero.";
@@ -346,7 +347,7 @@ fn refused(text: &str) -> QueryError {
     )
 }
 
-/// Whose fault it was.
+/// Separates errors of the statement from errors of the server.
 fn refusal(error: &DataFusionError) -> QueryError {
     match error.find_root() {
         DataFusionError::ResourcesExhausted(_) => refused(NARROW),
@@ -368,7 +369,8 @@ fn refusal(error: &DataFusionError) -> QueryError {
     }
 }
 
-/// What a condition failed with that was looked at while a file was read. The reader passes it on as text, in the form for developers.
+/// Extracts the error of a filter that was evaluated inside the Parquet reader, which passes it on
+/// only as the text of its `Debug` form.
 fn of_condition(error: &DataFusionError) -> Option<QueryError> {
     let said = causes(error).find_map(|cause| match cause.downcast_ref()? {
         ArrowError::ComputeError(text) => text.strip_prefix("Error evaluating filter predicate: "),

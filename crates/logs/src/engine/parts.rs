@@ -1,8 +1,8 @@
-//! The lines of a view in parts, and what is known of each before it is read.
+//! Fragments of a project's lines with statistics for pruning.
 //!
-//! A part of a file is as many of its row groups as hold one source, within a bound, so that all threads have work. What the
-//! engine is told of it spares it to look: a part of one source needs no look at the column of sources, one within the window
-//! none at that of moments.
+//! A file fragment is a run of row groups with the same source, bounded in rows so that all threads
+//! get work. Its statistics let the engine skip filters: a fragment of one source needs no filter
+//! on the source, and a fragment inside the time window needs no filter on the timestamp.
 
 use std::sync::Arc;
 
@@ -32,15 +32,17 @@ use crate::{
     store::{FileEntry, View},
 };
 
-/// Files whose contents are looked up at the same time.
+/// Number of files whose metadata is fetched concurrently.
 const LOOKS: usize = 8;
-/// Rows of a part, more or less at most: each costs the engine some tens of microseconds.
+/// Approximate maximum number of rows of a fragment. Each fragment costs the engine some tens of
+/// microseconds.
 const PART_ROWS: u64 = 128 * 1024;
 
-/// The first and the last moment of some lines.
+/// Two timestamps in microseconds. A window excludes its first and includes its last timestamp; the
+/// range of a fragment includes both.
 pub(super) type Span = (i64, i64);
 
-/// Where some lines are, seen from a window.
+/// The position of a fragment relative to a time window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Position {
     Inside,
@@ -48,7 +50,7 @@ enum Position {
     Outside,
 }
 
-/// The lines of a project.
+/// All fragments of one project.
 pub(super) struct Parts {
     recent: Vec<Part<RecordBatch>>,
     files: Vec<Part<PartitionedFile>>,
@@ -70,7 +72,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// About how many of its rows are within a window: as if they were as far from each other.
+    /// Estimates the rows within a window, assuming evenly spaced timestamps.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -105,7 +107,7 @@ impl Parts {
         }
     }
 
-    /// Looks up what the files hold: what was looked up before is in the cache.
+    /// Reads the Parquet metadata of all files of a view, through the cache.
     pub(super) async fn of(view: &View, cache: &Arc<FileMetadataCache>) -> Result<Self> {
         let files = stream::iter(view.files.clone())
             .map(|file| of_file(file, Arc::clone(&view.objects), Arc::clone(cache)));
@@ -120,7 +122,7 @@ impl Parts {
         })
     }
 
-    /// About how many lines are within a window.
+    /// Estimates the number of lines within a window.
     pub(super) fn estimate(&self, window: Span) -> u64 {
         let recent = self.recent.iter().map(|part| part.estimate(window));
         recent
@@ -128,7 +130,7 @@ impl Parts {
             .sum()
     }
 
-    /// The lines within a window: whatever a statement says, it reads no others.
+    /// Returns a table with exactly the lines within a window.
     pub(super) fn table(&self, window: Span) -> Result<ViewTable> {
         let scan = |position| {
             LogicalPlanBuilder::scan(
@@ -182,7 +184,7 @@ impl Parts {
     }
 }
 
-/// A batch, unless it is empty.
+/// Returns `None` for an empty batch.
 fn of_batch(batch: RecordBatch) -> Option<Part<RecordBatch>> {
     let moments = batch
         .column_by_name("timestamp")?
@@ -210,7 +212,8 @@ async fn of_file(
         .get_fields()
         .iter()
         .map(|field| field.name());
-    // Of an older layout the file itself says what it is.
+    // Files with the current column names skip schema inference; older files are read with their
+    // own schema.
     file.arrow_schema = Some(layout::schema())
         .filter(|today| named.eq(today.fields().iter().map(|field| field.name())));
     let mut parts: Vec<(Holds, i64)> = Vec::new();
@@ -245,7 +248,7 @@ async fn of_file(
     Ok(parts.collect())
 }
 
-/// Where the engine takes a row group to begin.
+/// Returns the offset at which the engine assigns a row group to a byte range.
 fn begin(group: &RowGroupMetaData) -> i64 {
     let first = group.column(0);
     first
@@ -253,12 +256,12 @@ fn begin(group: &RowGroupMetaData) -> i64 {
         .unwrap_or_else(|| first.data_page_offset())
 }
 
-/// What some row groups hold.
+/// Statistics of consecutive row groups.
 struct Holds {
     rows: u64,
-    /// `None`: it does not say.
+    /// `None` if a row group has no timestamp statistics.
     span: Option<Span>,
-    /// The source of all its lines, if they have one.
+    /// The source of all lines, if there is only one.
     source: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Columns as rows of JSON.
+//! Converts Arrow batches to JSON rows.
 
 use datafusion::{
     arrow::{
@@ -18,7 +18,7 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::{Statement, functions};
 
-/// Rows, as many as fit.
+/// Collects JSON rows up to a size limit.
 pub(super) struct Rows {
     columns: Vec<String>,
     schema: SchemaRef,
@@ -118,8 +118,9 @@ impl Rows {
         })
     }
 
-    /// The unit tells what a moment is: microseconds are those of lines, seconds are beginnings of intervals, nanoseconds are
-    /// dates with a time of day, which are text also where moments are numbers.
+    /// Renders a timestamp by its unit, which encodes its origin: microseconds are timestamps of
+    /// lines, seconds are bucket starts, and nanoseconds are civil date-times, which are text in
+    /// both dialects.
     fn timestamp(&self, unit: TimeUnit, column: &dyn Array, row: usize) -> Json {
         match unit {
             TimeUnit::Second => {
@@ -192,7 +193,7 @@ fn text(column: &dyn Array, row: usize) -> Option<&str> {
     }
 }
 
-/// JSON has no number for what is not one.
+/// Infinite and undefined floats become null, because JSON cannot represent them.
 fn float(value: f64) -> Json {
     Number::from_f64(value).map_or(Json::Null, Json::Number)
 }

@@ -1,4 +1,4 @@
-//! Lines of one project as a table: what is in memory beside what is in files.
+//! A table provider over in-memory batches and Parquet files.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use datafusion::{
 
 use crate::layout;
 
-/// Where the files of a query are, in its own session.
+/// The URL under which a session registers its object store.
 pub(super) const OBJECTS: &str = "logs://files";
 
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl TableProvider for Lines {
         TableType::Base
     }
 
-    /// Filters reach the files when the plan is made physical, with those that are only known while it runs.
+    /// Filters are not applied here: the physical optimizer pushes them into the Parquet scan,
+    /// including dynamic ones.
     async fn scan(
         &self,
         session: &dyn Session,

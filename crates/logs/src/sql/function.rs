@@ -1,11 +1,11 @@
-//! Functions as data: how each is called, and how it is written.
+//! Function tables as data: the arity, return type and translation of each function.
 
 use super::{Piece, Result, Type, Writer, call::Call, scope::Scope};
 
 /// A function of a dialect.
 pub(crate) struct Function {
     pub(crate) name: &'static str,
-    /// Arguments at least and at most.
+    /// Minimum and maximum number of arguments.
     pub(crate) takes: (usize, usize),
     pub(crate) class: Class,
     pub(crate) gives: Gives,
@@ -15,24 +15,26 @@ pub(crate) struct Function {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Scalar,
-    /// Over groups or windows, of all rows or those that meet a condition.
+    /// An aggregate function, optionally with a filter or over a window.
     Aggregate,
-    /// Over windows only.
+    /// A function that requires `OVER`.
     Window,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Gives {
     Is(Type),
-    /// The same as an argument.
+    /// The type of the argument with this index.
     As(usize),
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Write {
-    /// `{0}` is the first argument as it is, `{0:t}` as text, `{0:i}` as a whole number, `{0:f}` as one with a fraction, `{0:n}` as
-    /// any number, `{0:b}` as a condition, `{0:m}` as a moment, `{0:l}` a literal text, `{0:u}` a unit of time; `{*}` are all;
-    /// `{p}` is the parameter, `{f}` the rows of an aggregate, `{d}` whether it takes each value once.
+    /// SQL with placeholders. `{0}` is the first argument unchanged, `{0:t}` as text, `{0:i}` as an
+    /// integer, `{0:f}` as a float, `{0:n}` as any number, `{0:b}` as a condition, `{0:m}` as a
+    /// timestamp, `{0:l}` as a literal and `{0:u}` as a time unit; `{*}` stands for all arguments.
+    /// `{p}` is the parameter, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}`
+    /// the `ORDER BY` clause of an aggregate.
     As(&'static str),
     By(for<'a> fn(&mut Writer<'a>, &Call<'a>, &mut Scope<'a>) -> Result<Piece>),
 }
@@ -53,7 +55,7 @@ pub(crate) const fn scalar(
     }
 }
 
-/// One that gives what an argument is.
+/// A scalar function that returns the type of an argument.
 pub(crate) const fn alike(
     name: &'static str,
     takes: (usize, usize),
@@ -69,7 +71,7 @@ pub(crate) const fn alike(
     }
 }
 
-/// An aggregate.
+/// An aggregate function.
 pub(crate) const fn aggregate(
     name: &'static str,
     takes: (usize, usize),
@@ -85,7 +87,7 @@ pub(crate) const fn aggregate(
     }
 }
 
-/// A function over a window.
+/// A window function.
 pub(crate) const fn window(
     name: &'static str,
     takes: (usize, usize),
@@ -101,7 +103,7 @@ pub(crate) const fn window(
     }
 }
 
-/// One that is written by code.
+/// A function that is translated by code.
 pub(crate) const fn special(
     name: &'static str,
     takes: (usize, usize),

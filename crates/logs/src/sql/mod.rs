@@ -1,8 +1,9 @@
-//! Reads what clients send and writes what the engine runs.
+//! Translates client SQL to SQL for the engine.
 //!
-//! Nothing of a client's text reaches the engine as it is: the tree is walked, what is known is written anew, with names and
-//! literals quoted, and everything else is refused. What the two dialects have in common is here; how they differ is in
-//! [`Dialect`] and in their tables of functions.
+//! No part of the client's text reaches the engine unchanged: the syntax tree is walked, supported
+//! constructs are written anew with quoted names and literals, and everything else is rejected.
+//! This module holds the parts common to both dialects. The function table of the dialect is passed
+//! in by the caller as a [`FunctionTable`].
 
 pub(crate) mod call;
 mod expression;
@@ -25,34 +26,34 @@ use crate::{
     },
 };
 
-/// Longest statement in bytes.
+/// Maximum length of a statement in bytes.
 pub const SQL_BYTES_MAX: usize = 64 * 1024;
-/// Tokens of a statement at most.
+/// Maximum number of tokens of a statement.
 const TOKENS_MAX: usize = 20_000;
-/// How deep the parser goes.
+/// Maximum recursion depth of the parser.
 const NESTING_MAX: usize = 50;
-/// How deep expressions and queries may lie in each other, once aliases are written out.
+/// Maximum nesting of expressions and queries after aliases are expanded.
 const DEPTH_MAX: usize = 60;
-/// Expressions of a statement, likewise.
+/// Maximum number of expressions and queries after aliases are expanded.
 const STEPS_MAX: usize = 20_000;
-/// Longest text that is written for one.
+/// Maximum length of the translated SQL in bytes.
 const WRITTEN_BYTES_MAX: usize = 256 * 1024;
-/// How often a statement may read lines, once common table expressions are written out.
+/// Maximum number of table reads after common table expressions are expanded.
 const READS_MAX: usize = 64;
 
 type Result<T> = std::result::Result<T, QueryError>;
 
-/// Which SQL a client speaks.
+/// The SQL dialect of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// A table a source, `metadata` as nested records.
+    /// One table per source with `metadata` as nested records.
     BigQuery,
-    /// One table `logs`, `log_attributes` as a map.
+    /// One table `logs` with `log_attributes` as a map.
     ClickHouse,
 }
 
 impl Dialect {
-    /// The functions that it has: name, arguments at least and at most.
+    /// Function names of the dialect with the minimum and maximum number of arguments.
     pub fn functions(self) -> impl Iterator<Item = (&'static str, (usize, usize))> {
         self.table().iter().map(|function| {
             (
@@ -74,30 +75,31 @@ impl Dialect {
     }
 }
 
-/// What `extract` with two arguments is called here: the parser takes `extract` for something else.
+/// Internal name of the two-argument `extract`, because the parser reserves `extract` for
+/// `EXTRACT(part FROM timestamp)`.
 pub(crate) const EXTRACT: &str = "extractFirst";
 
 fn refused<T>(text: impl Into<String>) -> Result<T> {
     Err(QueryError::Refused(text.into()))
 }
 
-/// What an expression gives, as far as it matters how it is written.
+/// The type of a translated expression, as far as it affects the generated SQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Text,
     Integer,
     Float,
     Boolean,
-    /// Microseconds.
+    /// A timestamp in microseconds.
     Moment,
-    /// Seconds: the beginning of an interval.
+    /// A timestamp in seconds, such as the start of a bucket.
     Second,
-    /// A date and a time of day that is no moment.
+    /// A civil date and time without a time zone.
     DateTime,
     Date,
     Interval,
     List,
-    /// All attributes.
+    /// The map of all attributes.
     Map,
     Unknown,
 }
@@ -115,14 +117,15 @@ impl Type {
     }
 }
 
-/// An expression as it was written.
+/// A translated expression.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     sql: String,
     is: Type,
-    /// The attribute that this reads as text: its column of whole numbers, and whether numbers may be elsewhere too.
+    /// The integer column of an attribute that is read as text, and whether its numbers can also be
+    /// in the map.
     number: Option<(String, bool)>,
-    /// The text of a literal, or the digits of a whole number.
+    /// The text of a string literal, or the digits of a number literal.
     literal: Option<String>,
 }
 
@@ -140,7 +143,7 @@ impl Piece {
         Self::new("NULL", Type::Unknown)
     }
 
-    /// True or false: numbers are what they are not equal to zero.
+    /// SQL of the expression as a condition. Numbers are true unless zero.
     fn condition(&self) -> String {
         if self.is.is_number() {
             format!("({} <> 0)", self.sql)
@@ -160,7 +163,7 @@ impl Piece {
         }
     }
 
-    /// A number that may have a fraction; nothing where it is none.
+    /// SQL of the expression as a float, null if it is not a number.
     fn float(&self) -> String {
         match (&self.number, self.is) {
             (Some((column, false)), _) => format!("CAST({column} AS DOUBLE)"),
@@ -174,7 +177,7 @@ impl Piece {
         }
     }
 
-    /// A whole number; nothing where it is none.
+    /// SQL of the expression as an integer, null if it is not one.
     fn integer(&self) -> String {
         match (&self.number, self.is) {
             (Some((column, _)), _) => column.clone(),
@@ -185,7 +188,7 @@ impl Piece {
         }
     }
 
-    /// A number as it is: truths count as 0 and 1, texts as what they say.
+    /// SQL of the expression as a number. Booleans become 0 and 1, texts are parsed.
     fn numeric(&self) -> String {
         match self.is {
             Type::Text => self.float(),
@@ -194,7 +197,8 @@ impl Piece {
         }
     }
 
-    /// A moment. Numbers are microseconds in one dialect, seconds in the other.
+    /// SQL of the expression as a timestamp. Integers are microseconds in BigQuery and seconds in
+    /// ClickHouse.
     fn moment(&self, dialect: Dialect) -> String {
         match (self.is, dialect) {
             (Type::Integer, Dialect::BigQuery) => format!("to_timestamp_micros({})", self.sql),
@@ -207,17 +211,17 @@ impl Piece {
     }
 }
 
-/// A name in quotes.
+/// Quotes an identifier.
 fn name(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-/// A text in quotes.
+/// Quotes a string literal.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// Writes a statement for the engine. `now` is the present in microseconds.
+/// Translates a statement. `now` is the value of the current time in microseconds since 1970.
 pub(crate) fn write(dialect: Dialect, sql: &str, now: i64) -> Result<Statement> {
     let parsed = parse(dialect, sql)?;
     let mut writer = Writer {
@@ -303,7 +307,8 @@ fn short(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// `extract(text, pattern)` is a function in one dialect, `EXTRACT(part FROM moment)` everywhere. The parser knows the latter.
+/// Renames the token of `extract(text, pattern)` to [`EXTRACT`] and leaves `EXTRACT(part FROM
+/// timestamp)` alone.
 fn rename_extract(tokens: &mut [Token]) {
     for at in 0..tokens.len().saturating_sub(2) {
         let (Token::Word(word), Token::LParen) = (&tokens[at], &tokens[at + 1]) else {
@@ -317,7 +322,7 @@ fn rename_extract(tokens: &mut [Token]) {
     }
 }
 
-/// One statement being written.
+/// State of the translation of one statement.
 pub(crate) struct Writer<'a> {
     dialect: Dialect,
     now: i64,
@@ -329,13 +334,14 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A name that no client can say.
+    /// Returns a new identifier. Client identifiers never refer to it, because they are resolved,
+    /// not copied.
     fn fresh(&mut self) -> String {
         self.names += 1;
         format!("\"t{}\"", self.names)
     }
 
-    /// One level deeper, as far as that goes.
+    /// Runs a step one nesting level deeper and enforces the limits on nesting and complexity.
     fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.steps += 1;
         if self.depth >= DEPTH_MAX {
@@ -362,7 +368,7 @@ impl Writer<'_> {
         self.dialect == Dialect::ClickHouse
     }
 
-    /// One dialect does not mind the case of names.
+    /// Compares two identifiers. They are case-insensitive in BigQuery.
     fn same(&self, one: &str, other: &str) -> bool {
         if self.clickhouse() {
             one == other

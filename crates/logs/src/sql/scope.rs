@@ -1,4 +1,4 @@
-//! What names mean.
+//! Name resolution: tables, columns, attributes and select aliases.
 
 use super::{Dialect, Piece, Result, Type, Writer, name, quoted, refused};
 use crate::{
@@ -8,12 +8,12 @@ use crate::{
     layout::{self, Kind},
 };
 
-/// What a query gives.
+/// An output column of a query.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
-    /// What clients call it.
+    /// The column name that the client sees.
     pub(super) called: String,
-    /// What the engine calls it: a name of its own, so that no alias is taken for a column.
+    /// The engine identifier. It is generated, so that an alias never shadows a column.
     pub(super) written: String,
     pub(super) is: Type,
 }
@@ -23,29 +23,29 @@ pub(crate) struct Named<'a> {
     pub(super) name: &'a str,
     pub(super) written: String,
     pub(super) columns: Vec<Column>,
-    /// How often it reads lines.
+    /// Number of table reads that the expression performs.
     pub(super) reads: usize,
 }
 
-/// What a table has.
+/// The columns of a table.
 #[derive(Debug, Clone)]
 pub(crate) enum Shape {
-    /// Lines, of one source where the table is a source.
+    /// Log lines, restricted to one source if the table names a source.
     Lines(Option<Source>),
-    /// What a query gives.
+    /// Output columns of a subquery.
     Columns(Vec<Column>),
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
-    /// What clients call it.
+    /// The table name or alias of the client.
     pub(super) called: Option<String>,
-    /// What the engine calls it.
+    /// The engine identifier.
     pub(super) written: String,
     pub(super) shape: Shape,
 }
 
-/// `UNNEST(path) AS alias`: another name for a path of a table.
+/// `UNNEST(path) AS alias`: an alias for a record of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Unnested {
     alias: Option<String>,
@@ -53,25 +53,26 @@ pub(crate) struct Unnested {
     path: String,
 }
 
-/// The names of one `SELECT`.
+/// The names that are visible in one `SELECT`.
 #[derive(Debug, Default)]
 pub(crate) struct Scope<'a> {
     pub(super) tables: Vec<Table>,
     pub(super) unnested: Vec<Unnested>,
-    /// Names of selected expressions.
+    /// Aliases of the select list.
     pub(super) aliases: Vec<(&'a str, &'a Expr)>,
-    /// Whether the clause at hand may use them.
+    /// Whether the current clause can refer to aliases.
     pub(super) aliases_count: bool,
-    /// Those that are being written out: inside of its own expression a name is the column.
+    /// Indices of aliases that are being expanded. Within its own expression an alias refers to the
+    /// column.
     pub(super) busy: Vec<usize>,
-    /// Lists whose items become rows, as columns of the only table.
+    /// Lists expanded to rows by `arrayJoin`, each with its engine identifier.
     pub(super) unfolded: Vec<(String, String)>,
 }
 
-/// What a name means.
+/// The target of a name.
 pub(super) enum Meaning {
     Value(Piece),
-    /// A record of attributes, or all of them.
+    /// A record of attributes. The empty path is the record of all attributes.
     Record {
         table: usize,
         path: String,
@@ -84,7 +85,7 @@ impl<'a> Writer<'a> {
         refused(format!("Field \"{field}\" does not exist."))
     }
 
-    /// Adds `UNNEST(path) AS alias`.
+    /// Adds `UNNEST(path) AS alias` to the scope.
     pub(super) fn unnest(
         &mut self,
         path: &'a Expr,
@@ -103,7 +104,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The expression that a selected name stands for, if it is one here.
+    /// Translates the expression of a select alias, if the identifier is one in this clause.
     pub(super) fn alias(&mut self, ident: &Ident, scope: &mut Scope<'a>) -> Result<Option<Piece>> {
         if !scope.aliases_count {
             return Ok(None);
@@ -156,7 +157,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A field of an unnested record, without the record's name.
+    /// Resolves a field of an unnested record that is written without the record alias.
     fn implicit(first: &str, rest: &[&str], scope: &Scope<'a>) -> Option<Meaning> {
         let under = |path: &str| {
             if path.is_empty() {
@@ -218,7 +219,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What lies under a path.
+    /// Resolves a path below a record.
     fn field(table: usize, path: &str, rest: &[&str], scope: &Scope<'a>) -> Meaning {
         let words = (!path.is_empty())
             .then_some(path)
@@ -232,7 +233,7 @@ impl<'a> Writer<'a> {
         Meaning::Value(typed(&scope.tables[table].written, &key))
     }
 
-    /// A record where a value is asked for: all of it.
+    /// Translates a record that is used as a value.
     pub(super) fn whole(&self, table: usize, path: &str, scope: &Scope<'a>) -> Piece {
         let table = &scope.tables[table].written;
         let columns = layout::COLUMNS
@@ -252,7 +253,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// `log_attributes['key']`: text, and none is the empty text.
+    /// Translates `log_attributes['key']`. A missing key is the empty text.
     pub(super) fn attribute(table: usize, key: &str, scope: &Scope<'a>) -> Piece {
         let (written, column) = raw(&scope.tables[table].written, key);
         let mut piece = Piece::new(format!("coalesce({written}, '')"), Type::Text);
@@ -261,7 +262,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// An attribute as text, and its column of whole numbers if it has one.
+/// Returns SQL of an attribute as text, and its integer column if it has one.
 fn raw(table: &str, key: &str) -> (String, Option<String>) {
     let in_map = format!("attribute({table}.\"attributes\", {})", quoted(key));
     match layout::column(key) {
@@ -277,7 +278,7 @@ fn raw(table: &str, key: &str) -> (String, Option<String>) {
     }
 }
 
-/// An attribute as what it is, and nothing where it is missing.
+/// Translates an attribute with its BigQuery type. A missing attribute is null.
 fn typed(table: &str, key: &str) -> Piece {
     let (written, column) = raw(table, key);
     match (fields::kind(key), column) {

@@ -1,4 +1,5 @@
-//! How lines are written in the log: in the order given, without repeating keys, so that writing them costs little.
+//! Binary encoding of log records. Repeated keys are written once per frame; lines keep their
+//! order.
 
 use hashbrown::hash_map::{Entry, HashMap};
 use serde::{Deserialize, de::IntoDeserializer};
@@ -9,27 +10,27 @@ use crate::{
     layout,
 };
 
-/// Bytes of the attributes of one line at most; the rest of them are dropped.
+/// Maximum size of the attributes of one line in bytes. Further attributes are dropped.
 pub const ROW_BYTES_MAX: usize = 1024 * 1024;
-/// Longest id of a line in bytes; longer ones are cut.
+/// Maximum length of the id of a line in bytes. Longer ids are truncated.
 const ID_BYTES_MAX: usize = 256;
 
-/// What one frame of the log says.
+/// The content of one log frame.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Record {
-    /// Lines of a project follow.
+    /// A batch of lines of one project. The lines follow the header.
     Lines {
         project: String,
         mark: Option<Mark>,
         span: Span,
     },
-    /// These marks stand.
+    /// Current reader offsets.
     Marks(Vec<Mark>),
-    /// Lines of a project that stand before are gone.
+    /// Deletes all earlier lines of a project.
     Forget { project: String },
 }
 
-/// How many lines there are, and between which timestamps.
+/// Number and time range of the lines in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) rows: u64,
@@ -41,7 +42,7 @@ const LINES: u8 = 1;
 const MARKS: u8 = 2;
 const FORGET: u8 = 3;
 
-/// A record of lines.
+/// Encodes a batch of lines.
 pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Record, Vec<u8>) {
     let stamps = || events.iter().map(|event| event.timestamp);
     let span = Span {
@@ -73,7 +74,7 @@ pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Re
     )
 }
 
-/// A record of marks.
+/// Encodes reader offsets.
 pub(super) fn marks<'a>(marks: impl ExactSizeIterator<Item = (&'a String, &'a String)>) -> Vec<u8> {
     let mut to = vec![MARKS];
     varint(&mut to, marks.len() as u64);
@@ -83,7 +84,7 @@ pub(super) fn marks<'a>(marks: impl ExactSizeIterator<Item = (&'a String, &'a St
     to
 }
 
-/// A record that a project is gone.
+/// Encodes the deletion of a project.
 pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
     let mut to = vec![FORGET];
     text(&mut to, project);
@@ -95,12 +96,12 @@ pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
     )
 }
 
-/// What a frame says, without its lines. `None`: it is not one of ours.
+/// Decodes the header of a frame. Returns `None` if the payload is malformed.
 pub(super) fn record(payload: &[u8]) -> Option<Record> {
     read_record(&mut Reader(payload))
 }
 
-/// The lines of a frame. `None`: it is not one of ours.
+/// Decodes the lines of a frame. Returns `None` if the payload is malformed.
 pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
     let from = &mut Reader(payload);
     let Record::Lines { span, .. } = read_record(from)? else {
@@ -113,7 +114,7 @@ pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
     Some(())
 }
 
-/// Words that were written before, by number.
+/// Numbers of the words that the frame already contains.
 type Words<'a> = HashMap<&'a str, u64>;
 
 fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut Words<'a>) {
@@ -145,7 +146,7 @@ fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut 
     }
 }
 
-/// How many attributes are kept.
+/// Returns how many attributes fit into [`ROW_BYTES_MAX`].
 fn fitting(attributes: &Attributes) -> usize {
     let mut room = ROW_BYTES_MAX;
     let bytes = attributes.iter().map(|(key, value)| {
@@ -236,7 +237,7 @@ fn put_mark(to: &mut Vec<u8>, name: &str, value: &str) {
     text(to, value);
 }
 
-/// A text that is likely to come again: zero and the text the first time, then its number, from one.
+/// Writes a repeating text: zero and the text on first use, later its number, counted from one.
 fn word<'a>(to: &mut Vec<u8>, it: &'a str, words: &mut Words<'a>) {
     let next = words.len() as u64 + 1;
     match words.entry(it) {
@@ -254,7 +255,7 @@ fn text(to: &mut Vec<u8>, it: &str) {
     to.extend(it.as_bytes());
 }
 
-/// Seven bits a byte, the lowest first.
+/// LEB128: seven bits per byte, least significant group first.
 fn varint(to: &mut Vec<u8>, mut it: u64) {
     while it >= 0x80 {
         to.push((it & 0x7f) as u8 | 0x80);
@@ -263,7 +264,7 @@ fn varint(to: &mut Vec<u8>, mut it: u64) {
     to.push((it & 0x7f) as u8);
 }
 
-/// Small numbers of either sign are short.
+/// Zigzag encoding, which keeps small numbers of either sign short.
 fn signed(to: &mut Vec<u8>, it: i64) {
     varint(to, ((it << 1) ^ (it >> 63)).cast_unsigned());
 }

@@ -1,4 +1,4 @@
-//! Files of lines: Parquet, sorted by source, then timestamp.
+//! Parquet files of lines, sorted by source and timestamp.
 
 use std::sync::Arc;
 
@@ -19,18 +19,19 @@ use datafusion::{
 use super::StoreError;
 use crate::{event::Event, layout};
 
-/// Rows that are laid out together at most,
+/// Maximum number of rows converted at once.
 const CHUNK_ROWS: usize = 8192;
-/// and their bytes, by the average of a file.
+/// Maximum size of rows converted at once, computed from the average row size of the file.
 const CHUNK_BYTES: u64 = 8 * 1024 * 1024;
-/// Rows of a row group at most,
+/// Maximum number of rows of a row group.
 const GROUP_ROWS: usize = 64 * 1024;
-/// and their bytes, by the same average. A file itself is bounded: one of lines that differ much has no larger group.
+/// Maximum size of a row group, computed from the average row size of the file. The average can be
+/// wrong for uneven lines, but the size of the whole file is bounded too.
 const GROUP_BYTES: u64 = 32 * 1024 * 1024;
-/// Rows of a page at most: what a query for a few rows reads of a column.
+/// Maximum number of rows of a page, the smallest unit that a query reads of a column.
 const PAGE_ROWS: usize = 8192;
 
-/// What a file is to hold: lines, and about what they take in memory.
+/// Number of rows and their approximate size in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) rows: u64,
@@ -38,14 +39,14 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Rows of an average size that fit both bounds, one at least.
+    /// Returns the number of average rows within both limits, at least one.
     fn fit(self, bytes_max: u64, rows_max: usize) -> usize {
         let fit = bytes_max.saturating_mul(self.rows) / self.bytes.max(1);
         usize::try_from(fit).unwrap_or(rows_max).clamp(1, rows_max)
     }
 }
 
-/// How files are written.
+/// Returns the settings of the Parquet writer.
 fn properties(of: Extent) -> WriterProperties {
     let ascending = |column_idx| SortingColumn {
         column_idx,
@@ -62,7 +63,7 @@ fn properties(of: Extent) -> WriterProperties {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(of.fit(GROUP_BYTES, GROUP_ROWS)))
         .set_data_page_row_count_limit(PAGE_ROWS)
-        // Moments rise by little, and no two ids are the same.
+        // Timestamps increase in small steps, and ids are unique.
         .set_column_dictionary_enabled("timestamp".into(), false)
         .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
         .set_column_dictionary_enabled("id".into(), false)
@@ -77,7 +78,8 @@ fn properties(of: Extent) -> WriterProperties {
         .build()
 }
 
-/// Lines as a file. They are put in order first; those of one source and timestamp stay as they came.
+/// Writes lines to a file. Sorts them first, keeping the order of lines with equal source and
+/// timestamp.
 pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, StoreError> {
     events.sort_by(|a, b| {
         a.source
@@ -93,7 +95,7 @@ pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, Store
     )
 }
 
-/// Several files as one.
+/// Merges several files into one.
 pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> {
     let mut batches = Vec::new();
     for file in files {
@@ -117,7 +119,7 @@ pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> 
             (0..batch.num_rows()).map(|row| (sources.value(row), stamps.value(row), (at, row))),
         );
     }
-    // Stable: what is equal stays in the order of the files.
+    // The sort is stable: equal keys keep the order of their files.
     order.sort_by_key(|(source, stamp, _)| (*source, *stamp));
     let all: Vec<&RecordBatch> = batches.iter().collect();
     write(
@@ -140,7 +142,7 @@ fn write(
     Ok(writer.into_inner()?.into())
 }
 
-/// A batch in today's layout: columns that were added since are null.
+/// Converts a batch to the current schema. Columns added since are null.
 fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
     let schema = layout::schema();
     if batch.schema().fields() == schema.fields() {

@@ -1,4 +1,4 @@
-//! What stands in the log, and where: kept in memory, without the lines themselves.
+//! The in-memory index of the log: positions of frames, without the lines.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,7 +17,7 @@ use super::{
     names,
 };
 
-/// The segments of the log, oldest first, and the marks that stand. The last segment is the one that is written to.
+/// Segments, oldest first, and current reader offsets. The last segment is the active one.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) segments: VecDeque<Segment>,
@@ -29,14 +29,14 @@ pub(super) struct Index {
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) file: Arc<dyn LogFile>,
-    /// How much of it is durable.
+    /// Durable length in bytes.
     pub(super) length: u64,
     pub(super) projects: HashMap<SmolStr, Pending>,
     pub(super) frames: usize,
     pub(super) rows: u64,
-    /// How many files it becomes at most.
+    /// Upper bound on the number of files that a flush creates.
     pub(super) files: u64,
-    /// When upkeep first saw lines in it.
+    /// The time at which upkeep first found lines in the segment.
     pub(super) since: Option<i64>,
 }
 
@@ -44,21 +44,21 @@ pub(super) struct Segment {
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) extents: Vec<Extent>,
-    /// The first of the extents, laid out as they were once asked for.
+    /// Columnar form of the first extents, cached by a previous query.
     pub(super) laid_out: LaidOut,
 }
 
-/// Lines that were laid out.
+/// Lines converted to Arrow batches.
 #[derive(Debug, Default, Clone)]
 pub(super) struct LaidOut {
-    /// How many extents these are.
+    /// Number of converted extents.
     pub(super) extents: usize,
     pub(super) batches: Vec<(RecordBatch, Span)>,
-    /// The memory they take, until the last copy of this is gone.
+    /// Reserves the memory of the batches until the last clone is dropped.
     pub(super) charge: Option<Arc<Charge>>,
 }
 
-/// Memory that is accounted for while this lives.
+/// A reservation of memory, released on drop.
 #[derive(Debug)]
 pub(super) struct Charge {
     total: Arc<AtomicU64>,
@@ -66,7 +66,7 @@ pub(super) struct Charge {
 }
 
 impl Charge {
-    /// Takes so much if the total stays within a bound.
+    /// Reserves bytes. Returns `None` if the total would exceed `max`.
     pub(super) fn take(total: &Arc<AtomicU64>, bytes: u64, max: u64) -> Option<Self> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= max);
         total
@@ -85,7 +85,7 @@ impl Drop for Charge {
     }
 }
 
-/// Where one frame's payload stands.
+/// The position of a frame's payload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) offset: u64,
@@ -117,7 +117,7 @@ impl Segment {
             .abs_diff(names::day(earliest))
             .saturating_add(1);
         let pending = self.projects.entry(project.into()).or_default();
-        // Lines of the days that the frame before had go into the same files.
+        // Lines of the same days as the previous frame are written to the same files.
         let known = pending.extents.last().is_some_and(|before| {
             names::day(before.span.earliest) <= names::day(earliest)
                 && names::day(latest) <= names::day(before.span.latest)
@@ -132,7 +132,7 @@ impl Segment {
 }
 
 impl Index {
-    /// Takes in a record that is durable at the end of the last segment.
+    /// Applies a record that is durable at the end of the last segment.
     pub(super) fn apply(&mut self, record: Record, offset: u64, length: usize) {
         match record {
             Record::Lines {
@@ -180,17 +180,17 @@ impl Index {
         }
     }
 
-    /// The first segment whose lines are not in files yet.
+    /// Returns the number of the first segment that is not flushed to files.
     pub(super) fn next(&self) -> u64 {
         self.segments.front().map_or(0, |segment| segment.number)
     }
 
-    /// How much disk the log takes.
+    /// Returns the size of the log in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.length).sum()
     }
 
-    /// How many frames of lines there are.
+    /// Returns the number of frames with lines.
     pub(super) fn frames(&self) -> usize {
         self.segments.iter().map(|segment| segment.frames).sum()
     }

@@ -1,8 +1,10 @@
-//! The log: what was appended and is in no file yet.
+//! The write-ahead log: appended lines that are not in files yet.
 //!
-//! One for all projects of a node, in segments of bounded size. A segment opens with a header that says how much of the segment
-//! before it counts, and with the marks that stand; frames follow. A frame says how much of the segment was durable when it was
-//! written: what is broken beyond that point was never acknowledged, what is broken before it is corruption.
+//! One log serves all projects of a node, in segments of bounded size. A segment starts with a
+//! header, which records the valid length of the previous segment, followed by the current reader
+//! offsets and then by frames. Each frame records the durable length of its segment at the time of
+//! writing. Damage beyond that length is a torn write that was never acknowledged; damage before it
+//! is corruption.
 
 use std::{collections::HashMap, io, sync::Arc};
 
@@ -14,27 +16,28 @@ use super::{
 
 const MAGIC: &[u8; 8] = b"gantry\x01\n";
 const FRAME_MAGIC: u32 = 0x6c6f_6766;
-/// Magic, own number, number of the one before, how much of that counts, checksum.
+/// Magic, own number, previous number, valid length of the previous segment, checksum.
 const HEADER: usize = 8 + 8 + 8 + 8 + 4;
-/// Magic, length, how much was durable, checksum.
+/// Magic, payload length, durable length, checksum.
 const FRAME: usize = 16;
-/// Marks of one frame at most.
+/// Maximum number of reader offsets of one frame.
 const MARKS_A_FRAME: usize = 4096;
 
-/// The name of a segment's file.
+/// Returns the file name of a segment.
 pub(super) fn file_name(number: u64) -> String {
     format!("{number:016x}.log")
 }
 
-/// The segment before, as a header says it.
+/// The number and the valid length of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Before {
     pub(super) number: u64,
-    /// How much of it counts.
+    /// Valid length in bytes.
     pub(super) length: u64,
 }
 
-/// Makes the segment that follows another, durable with the marks that stand. Returns its file and how long it is.
+/// Creates the next segment durably, with the current reader offsets. Returns its file and its
+/// length.
 pub(super) fn create(
     disk: &dyn Disk,
     before: Before,
@@ -79,9 +82,9 @@ fn read_header(bytes: &[u8]) -> Option<(u64, Before)> {
     ))
 }
 
-/// Adds a frame. Returns where its payload begins in `to`.
+/// Appends a frame. Returns the position of its payload in `to`.
 pub(super) fn frame(to: &mut Vec<u8>, payload: &[u8], durable: u32) -> usize {
-    // Payloads are bounded far below: what is longer would be refused as broken.
+    // Payloads are limited to far less. An oversized one would be rejected as damaged on recovery.
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     to.extend(FRAME_MAGIC.to_le_bytes());
     to.extend(length.to_le_bytes());
@@ -96,7 +99,8 @@ fn sum(length: u32, durable: u32, payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(sum, &durable.to_le_bytes()), payload)
 }
 
-/// The payload of a whole frame at the beginning of `bytes`, and how much was durable when it was written.
+/// Decodes the frame at the start of `bytes`. Returns its payload and the recorded durable length,
+/// or `None` if it is damaged.
 fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (head, rest) = bytes.split_first_chunk::<FRAME>()?;
     let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
@@ -106,7 +110,8 @@ fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
         .then_some((payload, durable))
 }
 
-/// Reads the log that is there. Returns what stands in it and what a next segment says of the last; `None` if there is none.
+/// Reads the log after a start. Returns its index and the end of its last segment, or `None` for an
+/// empty log.
 pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreError> {
     let names = disk.list()?;
     let number = |name: &String| u64::from_str_radix(name.strip_suffix(".log")?, 16).ok();
@@ -123,7 +128,7 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreE
         )?;
         match read_header(&head) {
             Some((said, before)) if said == *number => segments.push((*number, before, file)),
-            // The making of the last one was cut off: nothing was appended to it.
+            // The creation of the last segment was interrupted before any append.
             _ if at + 1 == numbers.len() && !appended(&file)? => disk.remove(&name)?,
             _ => return Err(corrupt(&name, 0)),
         }
@@ -137,7 +142,8 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreE
         };
         let length = read_segment(&mut index, *number, file, counts)?;
         if counts.is_none() {
-            // Its end was read, and may only be in the cache yet: what the next segment says of it must hold.
+            // The end of the segment may only be in the page cache. The header of the next segment
+            // relies on it.
             file.sync()?;
         }
         last = Some(Before {
@@ -148,7 +154,8 @@ pub(super) fn recover(disk: &dyn Disk) -> Result<(Index, Option<Before>), StoreE
     Ok((index, last))
 }
 
-/// Takes in one segment, as much of it as counts: all that is whole, where nothing else is known.
+/// Reads the valid part of one segment into the index. Without a known length, reads up to the
+/// first torn frame.
 fn read_segment(
     index: &mut Index,
     number: u64,
@@ -183,7 +190,8 @@ fn read_segment(
     Ok(at as u64)
 }
 
-/// Whether a segment whose header is broken was ever written to: then the header had been whole.
+/// Whether a segment with a damaged header contains frames, which proves that its header was once
+/// durable.
 fn appended(file: &Arc<dyn LogFile>) -> io::Result<bool> {
     let bytes = file.read(
         0,
@@ -192,7 +200,7 @@ fn appended(file: &Arc<dyn LogFile>) -> io::Result<bool> {
     Ok(acknowledged(&bytes, 0))
 }
 
-/// Whether what follows a broken place knew it as durable.
+/// Whether a frame after the damage recorded the damaged position as durable.
 fn acknowledged(bytes: &[u8], at: usize) -> bool {
     let magic = FRAME_MAGIC.to_le_bytes();
     (1..bytes.len()).any(|skip| {

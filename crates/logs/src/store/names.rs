@@ -1,19 +1,20 @@
-//! What the names of files say, and which of them count.
+//! File names and the rules that decide which files are valid.
 //!
-//! A file holds the lines of one project and one day from a range of one node's segments. So a name alone tells who wrote it,
-//! whether another file took its lines over, and whether a query may skip it.
+//! A file contains the lines of one project and day from a range of segments of one node. The name
+//! alone tells the node, whether a merged file supersedes the file, and whether a query can skip
+//! it.
 
 use chrono::DateTime;
 use datafusion::object_store::path::Path;
 
 use super::{FileEntry, StoreError};
 
-/// Longest name of a project or of a node.
+/// Maximum length of the name of a project or node, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Microseconds of a day.
+/// Microseconds per day.
 pub(super) const DAY: i64 = 86_400_000_000;
 
-/// Refuses what could lead elsewhere when it becomes part of a path.
+/// Rejects names that are unsafe as a path component.
 pub(super) fn check(name: &str) -> Result<(), StoreError> {
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
     if fits
@@ -29,12 +30,13 @@ pub(super) fn check(name: &str) -> Result<(), StoreError> {
     }
 }
 
-/// The number of the day of a timestamp, since 1970.
+/// Returns the day of a timestamp as days since 1970.
 pub(super) fn day(timestamp: i64) -> i64 {
     timestamp.div_euclid(DAY)
 }
 
-/// A day as text. Those that the calendar does not know are numbers: each has a folder of its own.
+/// Formats a day. Days outside of the calendar become numbers, so that every day has its own
+/// directory.
 fn day_text(day: i64) -> String {
     let date = day
         .checked_mul(DAY)
@@ -45,33 +47,33 @@ fn day_text(day: i64) -> String {
     )
 }
 
-/// Where the files of a project are.
+/// Returns the directory of a project's files.
 pub(super) fn project_folder(project: &str) -> Path {
     Path::from(project)
 }
 
-/// Where the files of a project's day are.
+/// Returns the directory of a project's files of one day.
 pub(super) fn day_folder(project: &str, day: i64) -> Path {
     project_folder(project).join(day_text(day))
 }
 
-/// What a name says.
+/// The content of a file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) node: String,
-    /// The first segment that its lines come from.
+    /// First segment of the lines.
     pub(super) first: u64,
-    /// The last one.
+    /// Last segment of the lines.
     pub(super) last: u64,
     pub(super) earliest: i64,
     pub(super) latest: i64,
     pub(super) rows: u64,
-    /// What the lines took in the log: about what they take in memory.
+    /// Size of the lines in the log, in bytes. Approximates their size in memory.
     pub(super) bytes: u64,
 }
 
 impl Name {
-    /// Where a file of this name is.
+    /// Returns the path of the file.
     pub(super) fn path(&self, project: &str) -> Path {
         let Self {
             node,
@@ -105,7 +107,7 @@ impl Name {
     }
 }
 
-/// A file and what its name says.
+/// A file of the object store with its parsed name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) name: Name,
@@ -114,7 +116,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// A file of ours. `None`: somebody else's.
+    /// Parses a path. Returns `None` if the file does not belong to this package.
     pub(super) fn parse(path: &Path, size: u64) -> Option<Self> {
         Some(Self {
             name: Name::parse(path)?,
@@ -123,7 +125,7 @@ impl Named {
         })
     }
 
-    /// What a reader is told.
+    /// Converts to the entry of a [`super::View`].
     pub(super) fn entry(&self) -> FileEntry {
         let Name {
             earliest,
@@ -141,14 +143,16 @@ impl Named {
     }
 }
 
-/// Parts the files of one folder into those that count, by node and segment, and those whose lines others took over. `written`
-/// tells for a node the first segment whose files do not count yet, if any: its lines are still read from the log.
+/// Separates the files of one directory into valid files, sorted by node and segment, and
+/// superseded files. `flushed_before` returns for a node the first segment that is still read from
+/// its log; files from that segment on are ignored.
 pub(super) fn part(
     mut files: Vec<Named>,
     written: impl Fn(&str) -> Option<u64>,
 ) -> (Vec<Named>, Vec<Named>) {
     files.retain(|file| written(&file.name.node).is_none_or(|next| file.name.last < next));
-    // Ranges of a node are apart or in one another: the widest of those that begin alike comes first.
+    // The segment ranges of a node are disjoint or nested. Among ranges with the same start, the
+    // widest sorts first.
     files.sort_by(|a, b| {
         let key = |file: &Named| (file.name.first, std::cmp::Reverse(file.name.last));
         a.name

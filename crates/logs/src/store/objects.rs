@@ -1,4 +1,5 @@
-//! Files on the local disk as an object store that keeps what it says it has: the one of the library does not wait for the disk.
+//! A durable object store on the local disk. The implementation of the `object_store` crate does
+//! not flush to disk.
 
 use std::{
     fmt, fs,
@@ -20,21 +21,22 @@ use futures_util::{StreamExt, stream::BoxStream};
 
 use super::disk::sync_folder;
 
-/// What this is called in errors.
+/// The store name in error messages.
 const STORE: &str = "local files";
 
-/// A folder of files: whole and durable before they have their name.
+/// A directory of files. A file becomes visible only after its content is durable.
 #[derive(Debug, Clone)]
 pub(super) struct LocalObjects {
     files: Arc<LocalFileSystem>,
     root: PathBuf,
-    /// Where files are written before they have their name. On the same file system.
+    /// The directory for files in progress, on the same file system as `root`.
     staging: PathBuf,
     staged: Arc<AtomicU64>,
 }
 
 impl LocalObjects {
-    /// Opens folders, which are made if need be. What was left half-written is removed.
+    /// Opens the directories and creates them if necessary. Removes unfinished files of earlier
+    /// processes.
     pub(super) fn open(root: &FilePath, staging: PathBuf) -> io::Result<Self> {
         match fs::remove_dir_all(&staging) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -45,7 +47,7 @@ impl LocalObjects {
             folder.parent().map_or(Ok(()), sync_folder)?;
         }
         let files = LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?;
-        // Paths are compared below: they must be spelt as the library spells them.
+        // Paths are compared below, so the root must have the canonical form that the library uses.
         let root = root.canonicalize()?;
         Ok(Self {
             files: Arc::new(files),
@@ -67,7 +69,7 @@ impl LocalObjects {
         let mut file = fs::File::create(staged)?;
         payload.iter().try_for_each(|part| file.write_all(part))?;
         file.sync_all()?;
-        // A folder may be removed as empty between its making and the move.
+        // A concurrent deletion can remove the empty directory between its creation and the rename.
         let mut attempts = 0;
         loop {
             to.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -83,7 +85,7 @@ impl LocalObjects {
         for folder in self.folders(path) {
             if folder == self.root || fs::remove_dir(folder).is_err() {
                 return match sync_folder(folder) {
-                    // Somebody else removed it: then its parent is theirs to wait for.
+                    // A concurrent deletion removed the directory and flushes its parent.
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                     done => done,
                 };
@@ -92,7 +94,7 @@ impl LocalObjects {
         Ok(())
     }
 
-    /// The folders that a file is in, innermost first, up to the root.
+    /// Returns the directories of a file, innermost first, up to the root.
     fn folders<'a>(&'a self, path: &'a FilePath) -> impl Iterator<Item = &'a FilePath> {
         path.ancestors()
             .skip(1)

@@ -1,4 +1,4 @@
-//! What is done beside: the log becomes files, small files become larger ones, old ones go.
+//! Background maintenance: flushes the log to files, merges small files and deletes expired ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,43 +26,45 @@ use super::{
     writer::Job,
 };
 
-/// Segments that are ended for their age while those before wait: each is an open file.
+/// Maximum number of unflushed segments that are sealed by age. Each segment is an open file.
 const SEGMENTS_MAX: usize = 64;
-/// Projects of a segment whose files are made at the same time.
+/// Number of projects flushed concurrently.
 const AT_ONCE: usize = 4;
-/// Files that are removed at the same time.
+/// Number of files deleted concurrently.
 const REMOVED_AT_ONCE: usize = 8;
-/// Folders in which files are merged in one turn.
+/// Maximum number of merges per call.
 const MERGES_A_TURN: usize = 4;
-/// What is remembered of folders and of files to remove; beyond it the next sweep finds them.
+/// Maximum number of remembered directories and obsolete files. The next sweep finds the others
+/// again.
 const REMEMBERED_MAX: usize = 64 * 1024;
-/// Files of so many bytes are of the smallest size; each next size is eight times the one before.
+/// Upper bound of the smallest size class in bytes. Each class is eight times larger than the
+/// previous one.
 const SMALLEST: u64 = 64 * 1024;
-/// The first pause after a failure, and the longest, in microseconds.
+/// Initial and maximum delay after a failure, in microseconds.
 const PAUSE: Range<i64> = 1_000_000..60_000_000;
 
-/// What upkeep remembers from one turn to the next. All of it may be lost.
+/// State between calls of [`Store::upkeep`]. Losing it is harmless.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    /// When the object store failed, and for how long it is left alone.
+    /// The time of the last failure and the delay after it.
     failed: Option<(i64, i64)>,
     swept: Option<i64>,
-    /// Files that nobody needs once their readers are gone.
+    /// Superseded or expired files that are deleted after the grace period.
     unneeded: BTreeMap<Path, Unneeded>,
-    /// How many small files were made in a folder since it was last looked into.
+    /// Number of files written per directory since its last merge.
     made: HashMap<Path, usize>,
-    /// Folders with files to merge.
+    /// Directories with files to merge.
     merge: BTreeSet<Path>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Unneeded {
     since: i64,
-    /// Readers that began before may hold it.
+    /// Views up to this number may still read the file.
     moment: u64,
 }
 
-/// The oldest segment that is not written to any more.
+/// The oldest segment that is no longer written to.
 struct Sealed {
     number: u64,
     file: Arc<dyn LogFile>,
@@ -101,9 +103,9 @@ impl Upkeep {
 }
 
 impl Store {
-    /// Does what is due at a time, in microseconds since 1970: the log becomes files by size or age, small files are merged, old
-    /// ones removed. To be called every second or so, and not to be cut off; while a call works, others return at once. What fails is logged once, and
-    /// tried again after pauses that grow to a minute.
+    /// Performs due maintenance at `now`, in microseconds since 1970: flushes by size and age,
+    /// merges and deletions. Call it about once a second and await it to the end. Concurrent calls
+    /// return immediately. Failures are logged once and retried with backoff up to a minute.
     pub async fn upkeep(&self, now: i64) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
@@ -138,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Ends the segment that is written to once its lines are old enough.
+    /// Seals the active segment if its lines are old enough.
     async fn seal_old(&self, now: i64) -> Result<(), StoreError> {
         let after = micros(self.shared.options.seal_after);
         let old = {
@@ -159,7 +161,8 @@ impl Store {
     }
 
     async fn work(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        // As many as there are now: what comes faster than it is written does not keep from the rest.
+        // Bounded by the current number of segments, so that constant appends cannot starve the
+        // other tasks.
         let there = self.shared.index().segments.len();
         for _ in 0..there {
             let Some(sealed) = self.oldest_sealed() else {
@@ -203,7 +206,8 @@ impl Store {
         })
     }
 
-    /// Makes the files of a segment, then removes it. Done again after a crash it makes the same files.
+    /// Writes the files of a segment, then removes the segment. Repeating it after a crash writes
+    /// the same files.
     async fn flush(&self, upkeep: &mut Upkeep, sealed: Sealed, now: i64) -> Result<(), StoreError> {
         let Sealed {
             number,
@@ -216,7 +220,8 @@ impl Store {
                 let (first_day, file, failed) =
                     (self.first_day(&project, now), Arc::clone(&file), &failed);
                 async move {
-                    // After a failure no other is begun; but those that were are waited for, lest they come after what follows.
+                    // After a failure no further project starts, but running ones finish, because a
+                    // late write could follow a merge.
                     if failed.load(Ordering::Relaxed) {
                         return Ok(Vec::new());
                     }
@@ -231,7 +236,8 @@ impl Store {
             .collect()
             .await;
         let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // Before anything is built on these files: a segment that came back would make them count no more.
+        // Must be durable before the files are merged: if the segment reappeared, its files would
+        // be ignored.
         let disk = Arc::clone(&self.disk);
         let remove = move || {
             disk.remove(&log::file_name(number))
@@ -248,7 +254,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the files of a project's lines in a segment, one a day. Returns their folders.
+    /// Writes the lines of a project in a segment, one file per day. Returns the directories of the
+    /// files.
     async fn flush_project(
         &self,
         number: u64,
@@ -271,7 +278,8 @@ impl Store {
                     .or_default()
                     .push(event);
             }
-            // Whole days: so a repetition on a later day makes no other files of the others.
+            // Only whole days expire, so that a repetition on a later day writes identical files
+            // for the other days.
             let kept = days.split_off(&first_day);
             let files = kept.into_values().map(|mut events| {
                 let rows = events.len() as u64;
@@ -311,7 +319,7 @@ impl Store {
         Ok(())
     }
 
-    /// The first day whose lines are kept.
+    /// Returns the first day within the retention period of a project.
     fn first_day(&self, project: &str, now: i64) -> i64 {
         let days = self
             .retention
@@ -322,7 +330,7 @@ impl Store {
         names::day(now) - i64::from(days)
     }
 
-    /// Merges files of one folder that this node made, if there are enough of a size.
+    /// Merges files of one directory that this node wrote, if enough of similar size exist.
     async fn merge(&self, upkeep: &mut Upkeep, folder: Path, now: i64) -> Result<(), StoreError> {
         let shared = &self.shared;
         let listed = shared.list(Some(&folder)).await?;
@@ -368,12 +376,12 @@ impl Store {
         self.put(&name.path(&project), merged).await?;
         shared.counters.merged.add(parts.len() as u64);
         upkeep.unneeded(shared, parts, now);
-        // There may be more.
+        // The directory may contain further candidates.
         upkeep.look_into(folder);
         Ok(())
     }
 
-    /// Of the files of one folder those of this node that count, and all that others took over.
+    /// Returns the valid files of this node and the superseded files of all nodes in one directory.
     fn own(&self, files: Vec<Named>) -> (Vec<Named>, Vec<Named>) {
         let (own, next) = (&self.shared.options.node, self.shared.index().next());
         let (mut count, over) = names::part(files, |node| (node == own).then_some(next));
@@ -381,7 +389,7 @@ impl Store {
         (count, over)
     }
 
-    /// Looks through all files for what is old, taken over or small.
+    /// Scans all files for expired, superseded and mergeable ones.
     async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
         let mut found = self.shared.objects.list(None);
         let mut folder: Vec<Named> = Vec::new();
@@ -421,7 +429,7 @@ impl Store {
         }
     }
 
-    /// Removes files that no reader can hold any more.
+    /// Deletes obsolete files that no view can reference.
     async fn remove_unneeded(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
         let grace = micros(self.shared.options.grace);
         let ripe =
@@ -450,8 +458,9 @@ impl Store {
     }
 }
 
-/// Which files to merge: neighbours, since the file that takes them over says one range of segments. Small ones first, so that a
-/// line is written again only as often as its file grows by a size; all of them once their day is over.
+/// Selects adjacent files to merge, since a file name holds one range of segments. Small size
+/// classes come first, so that a line is rewritten only once per size class. All files of a past
+/// day are merged.
 fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
     let size = |file: &Named| (file.name.bytes / SMALLEST).max(1).ilog(8);
     let over = files
@@ -479,7 +488,7 @@ fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
     })
 }
 
-/// Whether so long has passed. A clock that went back is not waited for.
+/// Whether an interval has passed. A clock that moved backwards counts as passed.
 fn passed(now: i64, since: i64, long: i64) -> bool {
     now < since || now - since >= long
 }

@@ -1,4 +1,4 @@
-//! What a reader is given: the lines of one project at one moment.
+//! Consistent snapshots of one project's lines for readers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,44 +21,47 @@ use super::{
 };
 use crate::layout;
 
-/// Days of a window whose folders are looked into one by one; for more, all of a project's are.
+/// Maximum number of days whose directories are listed one by one. Longer windows list the whole
+/// project.
 const DAYS_ONE_BY_ONE: i64 = 4;
-/// What a reader may ask to have laid out, as it is in the log, in bytes.
+/// Maximum size of unflushed lines that one view converts, measured as size in the log.
 const RECENT_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// One file of lines, as its name says.
+/// A file of lines, described by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Where it is in [`View::objects`].
+    /// The path in [`View::objects`].
     pub path: Path,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// How many lines it holds.
+    /// Number of lines.
     pub rows: u64,
-    /// The timestamp of its earliest line.
+    /// The earliest timestamp of a line.
     pub earliest: i64,
-    /// The timestamp of its latest line.
+    /// The latest timestamp of a line.
     pub latest: i64,
 }
 
-/// Lines of one project as they were at one moment. Every line is in exactly one of `recent` and `files`; both may hold some
-/// that lie outside of the window that was asked for. What is listed stays readable until this is dropped.
+/// A snapshot of one project's lines. Every line is in exactly one of `recent` and `files`. Both
+/// can contain lines outside of the requested window. The files stay readable until the view is
+/// dropped.
 #[derive(Debug)]
 pub struct View {
-    /// Lines that are in no file yet, in no order, laid out as [`layout::schema`] says.
+    /// Lines that are not in files yet, unordered, with the columns of [`layout::schema`].
     pub recent: Vec<RecordBatch>,
-    /// Files, each sorted by source, then timestamp. Older ones may lack columns that [`layout::COLUMNS`] has at its end.
+    /// Files sorted by source and timestamp. Older files may lack the last columns of
+    /// [`layout::COLUMNS`].
     pub files: Vec<FileEntry>,
-    /// Where the files are.
+    /// The object store of the files.
     pub objects: Arc<dyn ObjectStore>,
     _pin: Pin,
 }
 
-/// The views that live, by the order in which they began.
+/// The last view number, and the numbers of live views.
 #[derive(Debug, Default)]
 pub(super) struct Pins(Mutex<(u64, BTreeSet<u64>)>);
 
-/// As long as this lives, files that were there when it began stay.
+/// Keeps the files of a view from being deleted.
 #[derive(Debug)]
 struct Pin {
     pins: Arc<Pins>,
@@ -77,12 +80,12 @@ impl Pins {
         }
     }
 
-    /// A moment: views that begin later have higher numbers.
+    /// Returns the number of the latest view.
     pub(super) fn moment(&self) -> u64 {
         self.0.lock().0
     }
 
-    /// Whether all views that had begun by a moment are gone.
+    /// Whether all views up to a number are dropped.
     pub(super) fn passed(&self, moment: u64) -> bool {
         self.0.lock().1.first().is_none_or(|first| *first > moment)
     }
@@ -94,22 +97,22 @@ impl Drop for Pin {
     }
 }
 
-/// Lines of one segment that are asked for.
+/// The lines of a project in one segment.
 struct Part {
     segment: u64,
     file: Arc<dyn LogFile>,
     laid_out: LaidOut,
-    /// Those that were not laid out yet.
+    /// Extents after the cached ones.
     extents: Vec<Extent>,
 }
 
 impl Store {
-    /// The lines of a project with `after < timestamp <= until`: those that were acknowledged on this node before this was called,
-    /// and those that other nodes had made files of.
+    /// Returns the lines of a project with `after < timestamp <= until`: lines acknowledged by this
+    /// node before the call, and lines of other nodes that are in files.
     pub async fn view(&self, project: &str, after: i64, until: i64) -> Result<View, StoreError> {
         names::check(project)?;
         let pin = self.shared.pins.pin();
-        // At one moment: what is in the log, and from which segment on files do not count.
+        // Taken under one lock: the unflushed lines, and the first segment whose files are ignored.
         let (parts, next) = {
             let index = self.shared.index();
             (parts(&index, project), index.next())
@@ -191,7 +194,7 @@ fn parts(index: &Index, project: &str) -> Vec<Part> {
     with.map(part).collect()
 }
 
-/// Lays out what was not yet, and keeps it for the next reader if there is room.
+/// Converts uncached extents that overlap the window, and caches them if memory permits.
 fn lay_out(
     shared: &Shared,
     project: &str,
@@ -220,7 +223,8 @@ fn lay_out(
         .try_for_each(|extent| read(&*file, *extent, &mut events))?;
     laid_out.batches.push((layout::batch(&events)?, span));
     laid_out.extents += extents.len();
-    // Few batches, each row copied a few times: like digits of a number that is counted up.
+    // Merges adjacent batches of similar size, which keeps the number of batches logarithmic and
+    // copies each row a few times only.
     while let [.., (a, a_span), (b, b_span)] = laid_out.batches.as_slice()
         && a.num_rows() <= 2 * b.num_rows()
     {
@@ -242,7 +246,8 @@ fn lay_out(
         .iter_mut()
         .find(|it| it.number == segment)
         .and_then(|it| it.projects.get_mut(project));
-    // Unless another reader was faster, or the project was removed meanwhile and other lines came.
+    // The cache is unchanged unless another reader was faster, or the project was deleted and
+    // written again.
     let same = |pending: &Pending| {
         let last = pending.extents.get(laid_out.extents - 1);
         pending.laid_out.extents == before

@@ -1,4 +1,5 @@
-//! The one thread that writes the log: what arrives while it waits for the disk becomes durable together.
+//! The writer thread of the log with group commit: appends that arrive during a disk flush share
+//! the next one.
 
 use std::{io, sync::Arc};
 
@@ -12,16 +13,17 @@ use super::{
     log::{self, Before},
 };
 
-/// Bytes that are made durable together, more or less.
+/// Approximate maximum size of a group commit in bytes.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
-/// Frames of one segment at most.
+/// Maximum number of frames of one segment.
 const FRAMES_MAX: usize = 64 * 1024;
-/// Frames of lines in the whole log at most: about a hundred bytes of memory each.
+/// Maximum number of frames with lines in the whole log. Each takes about a hundred bytes of
+/// memory.
 const LOG_FRAMES_MAX: usize = 1024 * 1024;
-/// Files that one segment becomes, more or less at most.
+/// Approximate maximum number of files that one segment is flushed to.
 const FILES_MAX: u64 = 4096;
 
-/// What the thread is asked for.
+/// A request to the writer thread.
 pub(super) enum Job {
     /// Makes a record durable.
     Append {
@@ -30,31 +32,31 @@ pub(super) enum Job {
         room: OwnedSemaphorePermit,
         done: oneshot::Sender<Result<(), StoreError>>,
     },
-    /// Ends the segment, so that its lines become files.
+    /// Seals the active segment, so that it can be flushed to files.
     Seal {
         done: oneshot::Sender<Result<(), StoreError>>,
     },
 }
 
-/// The segment that is written to.
+/// The segment that receives appends.
 struct Active {
     file: Arc<dyn LogFile>,
-    /// How long it was when it was empty.
+    /// Its length before the first append.
     empty: u64,
 }
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
-    /// What is written to. `None`: the disk failed, and the next one has to be made.
+    /// `None` after a disk failure: the next append starts a new segment.
     active: Option<Active>,
-    /// The last one that was made, and how much of it is durable.
+    /// The number and the durable length of the last segment.
     before: Before,
     failing: bool,
 }
 
 impl Writer {
-    /// Begins a segment after those that are there.
+    /// Starts a new segment after the existing ones.
     pub(super) fn begin(
         shared: Arc<Shared>,
         disk: Arc<dyn Disk>,
@@ -71,7 +73,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Works until nobody asks any more.
+    /// Processes jobs until the channel is closed.
     pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
@@ -134,7 +136,7 @@ impl Writer {
         }
     }
 
-    /// Says once that the disk fails, and once that it no longer does.
+    /// Logs the first failure of the disk and its recovery.
     fn tell(&mut self, result: &io::Result<()>) {
         match result {
             Err(error) if !self.failing => {
@@ -149,7 +151,7 @@ impl Writer {
         }
     }
 
-    /// Why a record is not kept, though the disk would take it.
+    /// Returns the error for a record that exceeds the limits of the log. Deletions always succeed.
     fn refusal(&self, record: &Record) -> Option<StoreError> {
         let Record::Lines { .. } = record else {
             return None;
@@ -170,7 +172,8 @@ impl Writer {
             .is_some_and(|segment| segment.frames > 0)
     }
 
-    /// Makes sure that there is a segment with room for so much, or an empty one.
+    /// Starts a new segment if the active one has no room for `bytes`. An empty segment always has
+    /// room.
     fn room(&mut self, bytes: usize) -> io::Result<()> {
         let Some(active) = &self.active else {
             return self.roll();
@@ -190,7 +193,8 @@ impl Writer {
         }
     }
 
-    /// Begins the next segment. From here on the one before is never written to again: what the next one says of it must hold.
+    /// Starts the next segment. Its header fixes the valid length of the previous one, which is
+    /// never written to again.
     fn roll(&mut self) -> io::Result<()> {
         self.active = None;
         let marks = self.shared.index().marks.clone();
@@ -208,8 +212,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes records, waits for the disk, and takes them into the index. What fails leaves nothing behind that counts: the next
-    /// segment says where this one ends.
+    /// Writes records, flushes the disk and updates the index. After a failure nothing written
+    /// counts, because the header of the next segment records the previous valid length.
     fn write(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
         let Some(Active { file, .. }) = &self.active else {
             return Err(io::Error::other("no segment"));
@@ -244,7 +248,7 @@ impl Writer {
     }
 }
 
-/// One failure for many.
+/// Copies a result for several waiting callers.
 fn again(result: &io::Result<()>) -> io::Result<()> {
     result
         .as_ref()

@@ -1,10 +1,10 @@
-//! One question in both dialects has one answer.
+//! Equivalent statements in both dialects return equal rows.
 
 use gantry_logs::{Dialect, engine::Bounds};
 
 use super::Asked;
 
-/// What it is about, in one dialect, in the other.
+/// Description, BigQuery statement, ClickHouse statement.
 const ALIKE: &[(&str, &str, &str)] = &[
     (
         "recent requests through three records",

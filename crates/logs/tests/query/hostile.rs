@@ -1,4 +1,4 @@
-//! What nobody means well with: it is refused, or it gives rows of nobody else, within its budget.
+//! Hostile statements are rejected, or return only lines of the own project within the limits.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -11,7 +11,7 @@ use proptest::{
 
 use super::Asked;
 
-/// Refused in both dialects, whatever their functions are.
+/// Statements that both dialects reject.
 const REFUSED: &[&str] = &[
     "",
     " ",
@@ -156,7 +156,7 @@ const REFUSED: &[&str] = &[
     "ѕelect 1",
 ];
 
-/// Statements that may give an answer, but no long one, and not of others.
+/// Statements that may be rejected or return at most two rows of the own project.
 const HARMLESS: &[&str] = &[
     "select 'a'';drop table logs;--' as a",
     "select 'a\\'; select 1' as a",
@@ -242,7 +242,7 @@ async fn hostile_statements_are_refused() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Statements that grow: with how often they nest or repeat.
+/// Statements of extreme size or nesting, each with a label.
 fn growing() -> Vec<(&'static str, String)> {
     let nested = |open: &str, inner: &str, close: &str, times: usize| {
         format!("{}{inner}{}", open.repeat(times), close.repeat(times))
@@ -324,7 +324,7 @@ async fn what_grows_has_its_end() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether it is looked at first in a file or in what is in no file yet.
+/// The filter is evaluated in a file scan or in a memory scan, depending on timing.
 #[tokio::test]
 async fn a_condition_that_fails_is_the_statements_fault() {
     let logs = Asked::open(Bounds::default()).await;
@@ -350,7 +350,7 @@ async fn a_condition_that_fails_is_the_statements_fault() {
     }
 }
 
-/// Words of both dialects in any order never break anything.
+/// Random sequences of tokens never cause an internal error.
 #[tokio::test]
 async fn a_soup_of_tokens_breaks_nothing() {
     const WORDS: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Statements that want the latest lines, or the earliest, are put to few lines first. Nobody sees it.
+//! Statements sorted by time, which run as incremental scans, return the same rows as full scans.
 
 use gantry_logs::{
     Dialect::{self, BigQuery, ClickHouse},
@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 
 use super::{Asked, DAY, HOUR};
 
-/// Many in a few seconds, and few in the rest of the day; several at one moment.
+/// A burst within a few seconds and an even distribution over the day, with several lines per
+/// timestamp.
 fn lines() -> Vec<Event> {
     let burst = (0..3_000_i64).map(|n| 20 * HOUR + n / 3 * 2_000);
     let rest = (0..3_000_i64).map(|n| 1 + n * 24 * HOUR / 3_000);
@@ -35,9 +36,9 @@ fn lines() -> Vec<Event> {
     burst.chain(rest).enumerate().map(line).collect()
 }
 
-/// What an order of lines goes by: their time, as coarse as it is asked for.
+/// Truncates a timestamp to the precision of a sort key.
 type Key = fn(i64) -> i64;
-/// Whether a condition lets a line pass.
+/// Whether a line matches a condition.
 type Passes = fn(&Event) -> bool;
 
 #[tokio::test]

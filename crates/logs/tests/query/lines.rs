@@ -1,4 +1,4 @@
-//! The lines that are asked.
+//! Test data.
 
 use gantry_logs::event::{Attributes, Event, Source};
 use serde_json::{Value as Json, json};
@@ -19,7 +19,8 @@ fn pick<T: Copy>(all: &[T], at: i64) -> T {
     all[usize::try_from(at).unwrap()]
 }
 
-/// A day of one project: 480 requests, 96 lines of its database, 60 of its accounts and few others.
+/// A day of one project: 480 requests, 96 database lines, 60 authentication lines and ten storage
+/// lines.
 pub(crate) fn mine() -> Vec<Event> {
     let mut all = Vec::new();
     let paths = [
@@ -108,7 +109,7 @@ pub(crate) fn mine() -> Vec<Event> {
             &body,
         ));
     }
-    // Outside of the window, on both of its sides.
+    // Outside of the time window on both sides.
     all.push(line("before", 0, Source::Edge, "outside", &json!({})));
     all.push(line(
         "after",
@@ -120,7 +121,7 @@ pub(crate) fn mine() -> Vec<Event> {
     all
 }
 
-/// Somebody else's.
+/// The lines of another project.
 pub(crate) fn other() -> Vec<Event> {
     vec![line(
         "secret",

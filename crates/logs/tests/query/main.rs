@@ -1,4 +1,4 @@
-//! Queries as clients send them, over lines that are known.
+//! End-to-end queries over known lines.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -32,7 +32,7 @@ impl Asked {
         Self::with(bounds, lines::mine()).await
     }
 
-    /// Other lines than those that all else is asked of.
+    /// Fills a store with the given lines of the project `mine`.
     async fn with(bounds: Bounds, mut filed: Vec<Event>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(Options {
@@ -42,7 +42,7 @@ impl Asked {
         })
         .await
         .unwrap();
-        // The first half is in files, the rest in no file yet: queries read both.
+        // Half of the lines are flushed to files, so that queries read files and the log.
         let recent = filed.split_off(filed.len() / 2);
         store
             .append(Batch {
@@ -89,7 +89,7 @@ impl Asked {
         self.logs.query(question).await
     }
 
-    /// The rows, each with its columns in order.
+    /// Returns the rows as lists of values in column order.
     async fn rows(&self, dialect: Dialect, sql: &str) -> Vec<Vec<Json>> {
         let answer = self
             .ask(dialect, sql)

@@ -1,4 +1,4 @@
-//! What the dialects promise beside.
+//! Behaviour of individual functions, messages and limits.
 
 use gantry_logs::{
     Dialect::{BigQuery, ClickHouse},
@@ -332,7 +332,7 @@ async fn too_much_memory_and_too_much_time_are_refused() {
         logs.ask(ClickHouse, endless).await,
         Err(QueryError::TimedOut)
     );
-    // Its work is over, or this would find no turn.
+    // The timed-out query has released its slot.
     let logs = logs.ask(ClickHouse, "select 1 as one").await;
     assert_eq!(logs.unwrap().rows.len(), 1);
 }

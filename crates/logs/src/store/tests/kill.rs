@@ -1,4 +1,4 @@
-//! A process that appends is killed again and again.
+//! Crash tests: an appending process is killed repeatedly.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -21,7 +21,8 @@ fn options() -> Options {
     }
 }
 
-/// Appends in the working directory until it is killed, and says what was acknowledged. Goes on where its mark says.
+/// Appends in the working directory until killed and prints each acknowledged append. Resumes from
+/// its reader offset.
 #[test]
 #[ignore = "is run by the test below"]
 fn child() {
@@ -92,7 +93,8 @@ fn a_process_that_is_killed_loses_and_repeats_nothing() {
             };
             kept = Some(number.parse::<u64>().unwrap());
             heard += 1;
-            // Killed once, at a place that differs; what it said before is heard to the end.
+            // Each round kills the process at a different append. Lines printed before are read to
+            // the end.
             if heard == 20 + 37 * round % 101 {
                 child.kill().unwrap();
             }

@@ -1,4 +1,4 @@
-//! What is acknowledged is there, once, whatever happens in between.
+//! Tests of durability: acknowledged lines are present exactly once after any sequence of failures.
 
 mod kill;
 mod model;
@@ -16,9 +16,9 @@ use datafusion::{
 use super::{Batch, Mark, Options, Store, StoreError, View};
 use crate::event::{Attributes, Event, Source, Value};
 
-/// A second, in microseconds.
+/// Microseconds per second.
 const SECOND: i64 = 1_000_000;
-/// When tests begin.
+/// The start time of the tests.
 const NOW: i64 = 1_790_000_000 * SECOND;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -62,7 +62,7 @@ fn ids_of(batch: &RecordBatch) -> impl Iterator<Item = String> {
     ids.into_iter()
 }
 
-/// The ids of a view's lines, sorted.
+/// Returns the sorted ids of the lines of a view.
 async fn read(view: &View) -> Vec<String> {
     let mut ids: Vec<_> = view.recent.iter().flat_map(ids_of).collect();
     for file in &view.files {
@@ -93,7 +93,7 @@ async fn read(view: &View) -> Vec<String> {
     ids
 }
 
-/// The ids of all lines of a project, sorted.
+/// Returns the sorted ids of all lines of a project.
 async fn all(store: &Store, project: &str) -> Vec<String> {
     read(&store.view(project, i64::MIN, i64::MAX).await.unwrap()).await
 }

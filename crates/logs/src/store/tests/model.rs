@@ -1,4 +1,4 @@
-//! Random histories with power cuts and failures at every step: what is there equals what was acknowledged.
+//! A model-based test: random histories with power loss and failures at every step.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use super::{
 
 const PROJECTS: [&str; 3] = ["alpha", "beta", "gamma"];
 
-/// One thing that happens.
+/// A step of a history.
 #[derive(Debug, Clone)]
 enum Act {
-    /// Lines are appended, over so many days, perhaps with a mark.
+    /// Appends lines distributed over `days` days, optionally with a reader offset.
     Append {
         project: usize,
         rows: usize,
         days: i64,
         marked: bool,
     },
-    /// Time passes, and upkeep runs.
+    /// Advances the clock and runs upkeep.
     Upkeep { seconds: i64 },
-    /// A project's lines go.
+    /// Deletes a project.
     Forget { project: usize },
-    /// A reader looks.
+    /// Reads a project.
     Look { project: usize },
-    /// The store is closed and opened, or the power is cut.
+    /// Reopens the store, or cuts the power.
     Reopen,
 }
 
@@ -42,14 +42,15 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What must be there, and what may be.
+/// The expected lines of a project.
 #[derive(Debug, Default, Clone)]
 struct Expected {
-    /// Batches of ids: there.
+    /// Acknowledged batches of ids. All must be present.
     kept: Vec<Vec<String>>,
-    /// Appended, but not acknowledged: not there; after an end before the next append perhaps, as a whole.
+    /// Failed appends. None may be present before a restart; each batch may appear as a whole after
+    /// one.
     open: Vec<Vec<String>>,
-    /// Removed, but not acknowledged: each may be there.
+    /// Lines of a failed deletion. Each may be present.
     fading: Vec<String>,
 }
 
@@ -72,7 +73,8 @@ struct World {
     objects: SimObjects,
     store: Option<Store>,
     expected: BTreeMap<&'static str, Expected>,
-    /// The mark that was acknowledged, and those that may stand instead.
+    /// The acknowledged reader offset and the values of failed appends, which may be present
+    /// instead.
     mark: (Option<String>, Vec<String>),
     now: i64,
     made: usize,
@@ -99,7 +101,7 @@ impl World {
         };
     }
 
-    /// The power is cut, if it was not yet, and comes back: all must be as expected.
+    /// Cuts the power, restarts without faults and checks the content.
     async fn restart(&mut self) {
         self.store = None;
         let dice = self.now.unsigned_abs();
@@ -109,7 +111,7 @@ impl World {
         self.settle().await;
     }
 
-    /// Decides what was open by what is there.
+    /// Resolves failed appends by reading the store.
     async fn settle(&mut self) {
         let store = self.store.as_ref().expect("nothing fails");
         let mark = store.mark("m").map(|mark| mark.value);
@@ -218,7 +220,7 @@ impl World {
         }
     }
 
-    /// Something was kept: what was refused before it never will be.
+    /// A durable write rules out that earlier failed appends appear later.
     fn close(&mut self) {
         self.mark.1.clear();
         self.expected
@@ -253,7 +255,7 @@ async fn history(acts: Vec<Act>, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
         world.act(act).await;
     }
     world.restart().await;
-    // In the end all becomes files, and little remains.
+    // After enough upkeep all lines are in files.
     for turn in 1..20 {
         world
             .store

@@ -1,4 +1,4 @@
-//! What a store promises, one by one.
+//! Properties of the store, one test each.
 
 use std::{
     collections::HashMap,
@@ -179,7 +179,7 @@ async fn nodes_share_files_and_not_logs() {
         store.upkeep(NOW).await;
         store.upkeep(NOW + 10 * SECOND).await;
     }
-    // Each merges its own only, and sweeps for both.
+    // Each node merges only its own files, and both sweep.
     one.append(batch("p", vec![event("3", NOW)])).await.unwrap();
     for turn in 2..6 {
         one.upkeep(NOW + turn * 10 * SECOND).await;
@@ -311,7 +311,7 @@ async fn damage_is_told_from_a_torn_end() {
     }
     drop(store);
     let names = disk.names();
-    // The last frame may never have been acknowledged: it is as good as torn.
+    // The last frame was possibly never acknowledged, so damage there is a torn write.
     disk.damage(&names[0], ends[2] - 1);
     let store = over(options("n"), &disk, &inner).await;
     assert_eq!(all(&store, "p").await, ["1", "2"]);
@@ -335,7 +335,7 @@ async fn damage_before_what_was_known_as_durable_is_no_torn_end() {
             .unwrap();
     }
     drop(store);
-    // In its header, in its first frame.
+    // The header and the first frame.
     for at in [20, 80] {
         disk.damage(&disk.names()[0], at);
         let opened = Store::over(
@@ -448,7 +448,7 @@ async fn what_is_forgotten_is_not_read_and_does_not_come_back() {
     );
 }
 
-/// Asked for again and again while lines arrive, each is given once, and few batches are made of them.
+/// Repeated reads return each line once and combine their batches.
 #[tokio::test]
 async fn readers_share_what_was_laid_out() {
     let store = over(options("n"), &SimDisk::default(), &Arc::default()).await;
@@ -479,7 +479,7 @@ async fn readers_share_what_was_laid_out() {
     );
 }
 
-/// While lines arrive, become files, and files are merged and removed, a reader sees each that was acknowledged, once.
+/// Reads are consistent while lines are appended, flushed, merged and deleted concurrently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn readers_see_one_moment() {
     const LINES: usize = 120;

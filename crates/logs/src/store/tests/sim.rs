@@ -1,4 +1,4 @@
-//! A disk and an object store that fail where a test wants them to, and a power supply.
+//! A simulated disk and object store with fault injection and power loss.
 
 use std::{
     collections::BTreeMap,
@@ -15,27 +15,27 @@ use futures_util::{StreamExt, stream::BoxStream};
 
 use crate::store::disk::{Disk, LogFile};
 
-/// What fails, and when: each write, wait, making and removal is one step.
+/// The fault plan. Each write, flush, creation and removal is one step.
 #[derive(Debug, Default)]
 struct Fate {
     steps: u64,
-    /// At this step the power is cut.
+    /// The step at which the power fails.
     cut: Option<u64>,
-    /// At these steps something fails.
+    /// The steps that fail.
     fail: Vec<u64>,
-    /// Decides what a failure leaves behind.
+    /// Random state that decides the effect of a failed step.
     dice: u64,
 }
 
-/// One machine's luck.
+/// Fault injection shared by the disk and the object store of one machine.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Luck(Arc<Mutex<Fate>>);
 
 enum Outcome {
     Works,
-    /// Fails, having done nothing.
+    /// Fails without any effect.
     Nothing,
-    /// Fails, having done all.
+    /// Fails after the full effect.
     All,
 }
 
@@ -81,7 +81,7 @@ impl Luck {
         }
     }
 
-    /// Does something, or fails before or after.
+    /// Performs a step, or fails before or after it.
     fn try_to<T>(&self, what: impl FnOnce() -> T) -> io::Result<T> {
         match self.step() {
             Outcome::Works => Ok(what()),
@@ -108,7 +108,7 @@ struct Folder {
     durable: BTreeMap<String, File>,
 }
 
-/// A disk that forgets what was not waited for.
+/// A disk that loses unflushed data on power loss.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SimDisk {
     folder: Arc<Mutex<Folder>>,
@@ -129,7 +129,7 @@ impl SimDisk {
         }
     }
 
-    /// The power comes back: what was not waited for is there in part, or not.
+    /// Restores the power. Unflushed data survives in part or not at all.
     pub(super) fn restart(&self) {
         let mut folder = self.folder.lock().unwrap();
         let Folder { now, durable } = &mut *folder;
@@ -148,7 +148,7 @@ impl SimDisk {
             let kept = usize::try_from(self.luck.dice(lost as u64 + 1)).unwrap();
             let length = file.durable + kept;
             file.bytes.truncate(length);
-            // Pages are written in any order.
+            // Pages reach the disk in any order.
             if kept > 0 && self.luck.dice(3) == 0 {
                 let broken = file.durable + usize::try_from(self.luck.dice(kept as u64)).unwrap();
                 file.bytes[broken] ^= 0x55;
@@ -158,7 +158,7 @@ impl SimDisk {
         *durable = now.clone();
     }
 
-    /// Changes one byte of a file that is there.
+    /// Flips bits in one byte of a file.
     pub(super) fn damage(&self, name: &str, at: usize) {
         self.folder.lock().unwrap().now[name].lock().unwrap().bytes[at] ^= 0x55;
     }
@@ -255,7 +255,7 @@ impl LogFile for SimFile {
     }
 }
 
-/// An object store whose puts and removals may fail, also after they worked.
+/// An object store with failing writes and deletions, before or after their effect.
 #[derive(Debug, Clone)]
 pub(super) struct SimObjects {
     pub(super) inner: Arc<InMemory>,
