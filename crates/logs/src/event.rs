@@ -78,7 +78,7 @@ impl fmt::Display for Source {
 
 /// A text that is not the name of a [`Source`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no source {0:?}")]
+#[error("unknown log source {0:?}")]
 pub struct UnknownSource(pub String);
 
 impl FromStr for Source {
@@ -115,7 +115,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    const NAMED: [(&str, Self); 13] = [
+    const NAMES: [(&str, Self); 13] = [
         ("TRACE", Self::Trace),
         ("DEBUG", Self::Debug),
         ("INFO", Self::Info),
@@ -133,30 +133,33 @@ impl Severity {
 
     /// Returns the upper-case name.
     pub fn as_str(self) -> &'static str {
-        Self::NAMED
-            .iter()
-            .find(|(_, severity)| *severity == self)
-            .map_or("INFO", |(name, _)| name)
+        for (name, severity) in &Self::NAMES {
+            if *severity == self {
+                return name;
+            }
+        }
+        "INFO"
     }
 
     /// Reads the severity from the first present attribute of `severity_text`, `level` and
     /// `parsed.error_severity`. An unknown word is [`Self::Info`].
     pub fn of(attributes: &Attributes) -> Self {
-        let said = ["severity_text", "level", "parsed.error_severity"]
-            .iter()
-            .find_map(|key| attributes.text(key));
-        said.and_then(|said| {
-            Self::NAMED
-                .iter()
-                .find(|(name, _)| name.eq_ignore_ascii_case(said))
-        })
-        .map_or(Self::Info, |(_, it)| *it)
+        const KEYS: [&str; 3] = ["severity_text", "level", "parsed.error_severity"];
+        let Some(word) = KEYS.iter().find_map(|key| attributes.text(key)) else {
+            return Self::Info;
+        };
+        for (name, severity) in &Self::NAMES {
+            if name.eq_ignore_ascii_case(word) {
+                return *severity;
+            }
+        }
+        Self::Info
     }
 }
 
 /// The value of one attribute.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(missing_docs, reason = "as in JSON")]
+#[expect(missing_docs, reason = "the JSON types")]
 pub enum Value {
     Boolean(bool),
     Integer(i64),
@@ -167,10 +170,10 @@ pub enum Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Boolean(it) => it.fmt(f),
-            Self::Integer(it) => it.fmt(f),
-            Self::Float(it) => it.fmt(f),
-            Self::Text(it) => it.fmt(f),
+            Self::Boolean(value) => value.fmt(f),
+            Self::Integer(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+            Self::Text(value) => value.fmt(f),
         }
     }
 }
@@ -191,17 +194,18 @@ impl Attributes {
     pub fn add(&mut self, key: impl Into<Key>, value: Value) {
         let key = key.into();
         let value = match value {
-            Value::Text(text) => Value::Text(cut(text)),
+            Value::Text(text) => Value::Text(truncate_text(text)),
             other => other,
         };
-        let after_all = self.0.last().is_none_or(|(last, _)| *last < key);
-        match if after_all {
+        let is_last = self.0.last().is_none_or(|(last, _)| *last < key);
+        let position = if is_last {
             Err(self.0.len())
         } else {
             self.find(&key)
-        } {
-            Ok(known) => self.0[known].1 = value,
-            Err(place) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(place, (key, value)),
+        };
+        match position {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(at, (key, value)),
             Err(_) => {}
         }
     }
@@ -233,42 +237,50 @@ impl Attributes {
     /// of exactly one object (the BigQuery notation of a record), become dotted keys. Other arrays
     /// are stored as JSON text, and `null` values are omitted.
     pub fn of_json(body: &Map<String, Json>) -> Self {
-        let mut all = Self::default();
+        let mut attributes = Self::default();
         for (key, value) in body {
-            match (key.as_str(), inner(value)) {
-                ("metadata", Some(metadata)) => metadata
-                    .iter()
-                    .for_each(|(key, value)| all.flatten(key.clone(), value, 1)),
-                _ => all.flatten(key.clone(), value, 1),
+            match (key.as_str(), single_object(value)) {
+                ("metadata", Some(metadata)) => {
+                    for (key, value) in metadata {
+                        attributes.flatten(key.clone(), value, 1);
+                    }
+                }
+                _ => attributes.flatten(key.clone(), value, 1),
             }
         }
-        all
+        attributes
     }
 
     fn flatten(&mut self, key: String, value: &Json, depth: usize) {
-        match (value, inner(value)) {
-            (_, Some(object)) if depth < DEPTH_MAX => {
-                object.iter().for_each(|(name, value)| {
-                    self.flatten(format!("{key}.{name}"), value, depth + 1)
-                });
+        if depth < DEPTH_MAX
+            && let Some(object) = single_object(value)
+        {
+            for (name, value) in object {
+                self.flatten(format!("{key}.{name}"), value, depth + 1);
             }
-            (Json::Null, _) => {}
-            (Json::Bool(it), _) => self.add(key, Value::Boolean(*it)),
-            (Json::String(it), _) => self.add(key, Value::Text(it.clone())),
-            (Json::Number(it), _) => {
-                let value = it
-                    .as_i64()
-                    .map(Value::Integer)
-                    .or_else(|| it.as_f64().map(Value::Float));
-                self.add(key, value.unwrap_or_else(|| Value::Text(it.to_string())));
+            return;
+        }
+        match value {
+            Json::Null => {}
+            Json::Bool(value) => self.add(key, Value::Boolean(*value)),
+            Json::String(value) => self.add(key, Value::Text(value.clone())),
+            Json::Number(number) => {
+                let value = if let Some(integer) = number.as_i64() {
+                    Value::Integer(integer)
+                } else if let Some(float) = number.as_f64() {
+                    Value::Float(float)
+                } else {
+                    Value::Text(number.to_string())
+                };
+                self.add(key, value);
             }
-            (other, _) => self.add(key, Value::Text(other.to_string())),
+            other => self.add(key, Value::Text(other.to_string())),
         }
     }
 }
 
 /// Returns the object of a JSON object or of an array that contains exactly one object.
-fn inner(value: &Json) -> Option<&Map<String, Json>> {
+fn single_object(value: &Json) -> Option<&Map<String, Json>> {
     match value {
         Json::Object(object) => Some(object),
         Json::Array(array) => match array.as_slice() {
@@ -280,7 +292,7 @@ fn inner(value: &Json) -> Option<&Map<String, Json>> {
 }
 
 /// Truncates a text to [`TEXT_BYTES_MAX`] at a character boundary.
-fn cut(mut text: String) -> String {
+fn truncate_text(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     text
 }
@@ -316,7 +328,7 @@ impl Event {
             timestamp,
             source,
             severity: Severity::of(&attributes),
-            message: cut(message),
+            message: truncate_text(message),
             attributes,
         }
     }
@@ -329,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_becomes_dotted_keys() {
+    fn json_body_becomes_dotted_keys() {
         let body = json!({
             "project": "default", "nothing": null,
             "metadata": [{ "request": [{ "path": "/rest/v1", "headers": { "host": "h" } }], "tags": ["a", 1], "up": true, "took": 1.5, "n": 3 }],
@@ -354,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_bounds() {
+    fn oversized_line_is_truncated() {
         let deep = (0..20).fold(json!(1), |inner, _| json!({ "a": inner }));
         let deep = Attributes::of_json(deep.as_object().unwrap());
         assert_eq!(
@@ -378,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn severity_is_what_the_first_of_three_attributes_says() {
+    fn severity_is_read_from_the_first_present_attribute() {
         let of = |body: Json| Severity::of(&Attributes::of_json(body.as_object().unwrap()));
         assert_eq!(
             of(json!({ "metadata": { "level": "warn", "parsed": { "error_severity": "ERROR" } } })),
@@ -390,7 +402,7 @@ mod tests {
         );
         assert_eq!(of(json!({ "level": "strange" })), Severity::Info);
         assert!(
-            Severity::NAMED
+            Severity::NAMES
                 .iter()
                 .all(|(name, severity)| severity.as_str() == *name)
         );

@@ -122,29 +122,32 @@ const TEXTS: &[&str] = &[
 
 /// Returns the type of a key. Equal keys of different sources have the same type.
 pub fn kind(key: &str) -> Kind {
-    match TYPED.iter().find(|(known, _)| *known == key) {
-        Some((_, kind)) => *kind,
-        None if matches!(layout::column(key), Some((_, Column::Integer))) => Kind::Integer,
-        None => Kind::Text,
+    for (typed, kind) in TYPED {
+        if *typed == key {
+            return *kind;
+        }
+    }
+    match layout::column(key) {
+        Some((_, Column::Integer)) => Kind::Integer,
+        _ => Kind::Text,
     }
 }
 
 /// Whether numbers of a key can have fractions, which the integer column cannot store.
-pub fn fractions(key: &str) -> bool {
+pub fn may_be_fractional(key: &str) -> bool {
     matches!(key, "responseTime" | "duration" | "execution_time_ms")
 }
 
 /// Iterates over all known keys.
 fn keys() -> impl Iterator<Item = &'static str> {
     let columns = layout::COLUMNS.iter().map(|(key, _)| *key);
-    columns
-        .chain(TYPED.iter().map(|(key, _)| *key))
-        .chain(TEXTS.iter().copied())
+    let typed = TYPED.iter().map(|(key, _)| *key);
+    columns.chain(typed).chain(TEXTS.iter().copied())
 }
 
 /// Returns the canonical spelling of a known key. Exact matches win, because BigQuery field names
 /// are case-insensitive.
-pub fn spelled(key: &str) -> Option<&'static str> {
+pub fn canonical(key: &str) -> Option<&'static str> {
     keys()
         .find(|known| *known == key)
         .or_else(|| keys().find(|known| known.eq_ignore_ascii_case(key)))
@@ -152,9 +155,12 @@ pub fn spelled(key: &str) -> Option<&'static str> {
 
 /// Whether a key is a record with known fields.
 pub fn is_parent(key: &str) -> bool {
-    keys().any(|known| {
-        known
-            .strip_prefix(key)
-            .is_some_and(|rest| rest.starts_with('.'))
-    })
+    for known in keys() {
+        if let Some(rest) = known.strip_prefix(key)
+            && rest.starts_with('.')
+        {
+            return true;
+        }
+    }
+    false
 }

@@ -1,11 +1,11 @@
 //! Helpers shared by the benchmarks.
 
-#![expect(dead_code, reason = "no benchmark uses all of it")]
+#![expect(dead_code, reason = "each benchmark uses a part of it")]
 
 use std::time::Instant;
 
 /// The result of a benchmark step.
-pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+pub(crate) type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub(crate) fn now() -> Instant {
@@ -13,9 +13,9 @@ pub(crate) fn now() -> Instant {
 }
 
 /// A deterministic pseudo-random generator (SplitMix64).
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Random(pub(crate) u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut it = self.0;
@@ -29,13 +29,14 @@ impl Dice {
     }
 
     /// Returns a random item.
-    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::try_from(self.below(all.len() as u64)).unwrap_or(0)]
     }
 
     /// Returns a random item. Earlier items are more likely.
     pub(crate) fn skewed<T: Copy>(&mut self, of: &[T]) -> T {
-        let (a, b) = (self.below(of.len() as u64), self.below(of.len() as u64));
+        let a = self.below(of.len() as u64);
+        let b = self.below(of.len() as u64);
         of[usize::try_from(a.min(b)).unwrap_or(0)]
     }
 

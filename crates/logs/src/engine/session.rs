@@ -24,16 +24,16 @@ use datafusion::{
 };
 
 use super::{
-    TABLE, functions,
-    parts::{Parts, Span},
-    table,
+    TABLE,
+    fragments::{Fragments, TimeRange},
+    functions, table,
 };
 
 /// Parser recursion limit for translated statements, which nest deeper than client SQL.
 const STATEMENT_DEPTH_MAX: usize = 2_000;
 
 /// Returns the functions, rules and settings of all queries, with an empty catalog.
-pub(super) fn shared(threads: usize) -> Result<SessionState> {
+pub(super) fn shared_state(threads: usize) -> Result<SessionState> {
     let mut config = SessionConfig::new()
         .with_target_partitions(threads)
         .with_information_schema(false);
@@ -61,12 +61,12 @@ pub(super) fn shared(threads: usize) -> Result<SessionState> {
 }
 
 /// The execution state of one query.
-pub(super) struct Session {
+pub(super) struct QuerySession {
     pub(super) state: SessionState,
     pub(super) task: Arc<TaskContext>,
 }
 
-impl Session {
+impl QuerySession {
     /// Creates a session that reads from one object store within one memory budget.
     pub(super) fn new(
         shared: &SessionState,
@@ -80,7 +80,8 @@ impl Session {
             .with_memory_pool(memory)
             .with_disk_manager_builder(disk)
             .build_arc()?;
-        environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
+        environment
+            .register_object_store(ObjectStoreUrl::parse(table::OBJECTS_URL)?.as_ref(), objects);
         let task = TaskContext::default()
             .with_session_config(state.config().clone())
             .with_runtime(environment);
@@ -94,12 +95,12 @@ impl Session {
     pub(super) fn plan(
         &self,
         statement: &Statement,
-        parts: &Parts,
-        window: Span,
+        fragments: &Fragments,
+        window: TimeRange,
     ) -> Result<LogicalPlan> {
-        let names = Names {
+        let names = QueryCatalog {
             state: &self.state,
-            table: provider_as_source(Arc::new(parts.table(window)?)),
+            table: provider_as_source(Arc::new(fragments.table(window)?)),
         };
         let options = (&self.state.config_options().sql_parser).into();
         SqlToRel::new_with_options(&names, options).statement_to_plan(statement.clone())
@@ -107,12 +108,12 @@ impl Session {
 }
 
 /// Resolves the names in a statement to the only table and the functions.
-struct Names<'a> {
+struct QueryCatalog<'a> {
     state: &'a SessionState,
     table: Arc<dyn TableSource>,
 }
 
-impl ContextProvider for Names<'_> {
+impl ContextProvider for QueryCatalog<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
         if name == TableReference::bare(TABLE) {
             Ok(Arc::clone(&self.table))

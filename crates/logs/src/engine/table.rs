@@ -26,16 +26,16 @@ use datafusion::{
 use crate::layout;
 
 /// The URL under which a session registers its object store.
-pub(super) const OBJECTS: &str = "logs://files";
+pub(super) const OBJECTS_URL: &str = "logs://files";
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LogTable {
     pub(super) recent: Vec<RecordBatch>,
     pub(super) files: Vec<PartitionedFile>,
     pub(super) readers: Arc<CachedParquetFileReaderFactory>,
 }
 
-impl Lines {
+impl LogTable {
     fn files(
         &self,
         session: &dyn Session,
@@ -51,16 +51,17 @@ impl Lines {
             .with_parquet_file_reader_factory(readers);
         let groups =
             FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
-        let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
-            .with_file_groups(groups)
-            .with_projection_indices(projection.cloned())?
-            .build();
+        let config =
+            FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS_URL)?, Arc::new(source))
+                .with_file_groups(groups)
+                .with_projection_indices(projection.cloned())?
+                .build();
         Ok(DataSourceExec::from_data_source(config))
     }
 }
 
 #[async_trait]
-impl TableProvider for Lines {
+impl TableProvider for LogTable {
     fn schema(&self) -> SchemaRef {
         layout::schema()
     }

@@ -37,17 +37,17 @@ pub(super) trait LogFile: Debug + Send + Sync {
 
 /// A directory of the file system.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct DiskDirectory {
     path: PathBuf,
     handle: File,
 }
 
-impl Folder {
+impl DiskDirectory {
     /// Opens a directory and creates it if it does not exist.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         if let Some(parent) = path.parent() {
-            sync_folder(parent)?;
+            sync_directory(parent)?;
         }
         Ok(Self {
             path: path.to_owned(),
@@ -57,11 +57,11 @@ impl Folder {
 }
 
 /// Waits until the entries of a directory are durable.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-impl Disk for Folder {
+impl Disk for DiskDirectory {
     fn list(&self) -> io::Result<Vec<String>> {
         fs::read_dir(&self.path)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -85,7 +85,7 @@ impl Disk for Folder {
     fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            done => done,
+            result => result,
         }
     }
 

@@ -12,6 +12,7 @@ mod disk;
 mod files;
 mod index;
 mod log;
+mod merge_policy;
 mod names;
 mod objects;
 mod upkeep;
@@ -38,7 +39,7 @@ use datafusion::{
     object_store::{self, ObjectStore},
     parquet::errors::ParquetError,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -48,25 +49,25 @@ pub use self::{
 };
 use self::{
     codec::Record,
-    disk::{Disk, Folder},
+    disk::{Disk, DiskDirectory},
     index::Index,
-    log::Before,
-    names::Named,
+    log::SegmentEnd,
+    names::StoredFile,
     objects::LocalObjects,
     upkeep::Upkeep,
-    view::Pins,
-    writer::{Job, Writer},
+    view::ViewPins,
+    writer::{LogWriter, WriteJob},
 };
 use crate::event::Event;
 
 /// Maximum size of one append in the log, in bytes.
 pub const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum number of stored reader offsets.
-pub const MARKS_MAX: usize = 64 * 1024;
+pub const READER_OFFSETS_MAX: usize = 64 * 1024;
 /// Maximum size of the name and the value of a reader offset, in bytes.
-pub const MARK_BYTES_MAX: usize = 4096;
+pub const READER_OFFSET_BYTES_MAX: usize = 4096;
 /// Maximum number of queued appends. Further callers wait.
-const QUEUE: usize = 1024;
+const QUEUE_MAX: usize = 1024;
 
 /// Locations and limits of a store.
 #[derive(Debug, Clone)]
@@ -91,7 +92,7 @@ pub struct Options {
     /// Maximum memory of queued appends. Further callers wait.
     pub queue_bytes: u32,
     /// Maximum memory of log lines that queries have converted to columns.
-    pub laid_out_bytes: u64,
+    pub columnar_bytes: u64,
     /// Days after which lines are deleted, unless [`Store::retain`] sets another value for the
     /// project.
     pub retention_days: u32,
@@ -118,7 +119,7 @@ impl Options {
             seal_after: Duration::from_mins(1),
             log_bytes: 1024 * 1024 * 1024,
             queue_bytes: 32 * 1024 * 1024,
-            laid_out_bytes: 64 * 1024 * 1024,
+            columnar_bytes: 64 * 1024 * 1024,
             retention_days: 7,
             grace: Duration::from_mins(5),
             merge_files: 8,
@@ -136,13 +137,13 @@ pub struct Batch {
     /// The lines.
     pub events: Vec<Event>,
     /// A reader offset that is stored atomically with the lines.
-    pub mark: Option<Mark>,
+    pub reader_offset: Option<ReaderOffset>,
 }
 
 /// The position of a reader in its input. Stored together with the lines read up to it, which gives
 /// exactly-once ingestion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
+pub struct ReaderOffset {
     /// The name of the reader, for example of the file it reads.
     pub name: String,
     /// The position, opaque to the store. An empty value deletes the offset.
@@ -153,20 +154,21 @@ pub struct Mark {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The disk failed. The lines of the append are not stored.
-    #[error("the disk failed under log lines")]
+    #[error("the disk that stores log lines failed")]
     Io(#[from] io::Error),
     /// The object store failed.
-    #[error("the object store failed under log lines")]
+    #[error("the object store of log lines failed")]
     Objects(#[from] object_store::Error),
     /// Lines could not be converted to columns.
-    #[error("laying out log lines")]
+    #[error("log lines cannot be converted to columns")]
     Layout(#[from] ArrowError),
     /// A Parquet file could not be written or read.
-    #[error("a file of log lines cannot be written or read")]
+    #[error("a Parquet file of log lines cannot be written or read")]
     Parquet(#[from] ParquetError),
     /// A durable part of the log is damaged.
     #[error(
-        "{file} of the log of lines is damaged at byte {offset}: restore it, or move it and all later ones away and lose their lines"
+        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log files \
+         away, which loses their lines"
     )]
     Corrupt {
         /// The name of the damaged file.
@@ -175,17 +177,20 @@ pub enum StoreError {
         offset: u64,
     },
     /// Another process uses the directory.
-    #[error("another process keeps log lines in {0}")]
+    #[error("another process uses the log directory {0}: stop it or use another directory")]
     Locked(PathBuf),
     /// The log is full because the object store was unavailable for too long. The append can be
     /// retried.
-    #[error("{bytes} bytes of log lines wait for the object store: there is no room for more")]
+    #[error(
+        "the log is full: {bytes} bytes of log lines wait for the object store, retry when it is \
+         available"
+    )]
     Full {
         /// The limit in bytes.
         bytes: u64,
     },
     /// An argument exceeds its limit.
-    #[error("{what} of {size}: the most is {max}")]
+    #[error("{what} is {size}, the limit is {max}")]
     TooLarge {
         /// The limited quantity.
         what: &'static str,
@@ -195,7 +200,7 @@ pub enum StoreError {
         max: usize,
     },
     /// The name of a project or node contains invalid characters.
-    #[error("{0:?} is no name of a project or a node")]
+    #[error("{0:?} is not a valid name of a project or node: use letters, digits, - and _")]
     Name(String),
     /// The store is shutting down.
     #[error("the store of log lines is closed")]
@@ -205,7 +210,7 @@ pub enum StoreError {
 /// Counters and gauges for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Lines acknowledged since the store was opened.
+    /// Lines acknowledged first_seen the store was opened.
     pub rows: u64,
     /// Size of these lines in the log, in bytes.
     pub bytes: u64,
@@ -256,17 +261,17 @@ struct Counters {
 
 /// State shared by the store, its writer thread and its queries.
 #[derive(Debug)]
-struct Shared {
+struct StoreState {
     options: Options,
     objects: Arc<dyn ObjectStore>,
     index: Mutex<Index>,
-    pins: Arc<Pins>,
+    pins: Arc<ViewPins>,
     counters: Counters,
     /// Memory reserved by all [`index::ColumnarCache`]s, in bytes.
-    laid_out: Arc<AtomicU64>,
+    columnar_memory: Arc<AtomicU64>,
 }
 
-impl Shared {
+impl StoreState {
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock()
     }
@@ -275,12 +280,12 @@ impl Shared {
     async fn list(
         &self,
         under: Option<&object_store::path::Path>,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<StoredFile>, StoreError> {
         let mut found = self.objects.list(under);
         let mut files = Vec::new();
         while let Some(meta) = found.next().await {
             let meta = meta?;
-            files.extend(Named::parse(&meta.location, meta.size));
+            files.extend(StoredFile::parse(&meta.location, meta.size));
         }
         Ok(files)
     }
@@ -289,12 +294,13 @@ impl Shared {
 /// A node's log and the shared files of all projects.
 #[derive(Debug)]
 pub struct Store {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
     upkeep: tokio::sync::Mutex<Upkeep>,
     retention: Mutex<Arc<HashMap<String, u32>>>,
-    room: Arc<Semaphore>,
-    jobs: Option<mpsc::Sender<Job>>,
+    /// Bytes of queued appends.
+    queue_memory: Arc<Semaphore>,
+    jobs: Option<mpsc::Sender<WriteJob>>,
     writer: Option<JoinHandle<()>>,
     /// The lock file of the directory, locked while the store is open.
     lock: Option<fs::File>,
@@ -303,88 +309,93 @@ pub struct Store {
 impl Store {
     /// Opens a store and recovers its log.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
-        names::check(&options.node)?;
-        let made = options.clone();
+        names::check_name(&options.node)?;
+        let folder = options.folder.clone();
+        let files = options.files.clone();
+        let objects = options.objects.clone();
         let open = move || {
-            fs::create_dir_all(&made.folder)?;
-            let lock = fs::File::create(made.folder.join("lock"))?;
+            fs::create_dir_all(&folder)?;
+            let lock = fs::File::create(folder.join("lock"))?;
             lock.try_lock()
-                .map_err(|_| StoreError::Locked(made.folder.clone()))?;
-            let disk = Folder::open(&made.folder.join("log"))?;
-            let objects = if let Some(objects) = made.objects {
-                objects
-            } else {
-                let files = made.files.unwrap_or_else(|| made.folder.join("objects"));
-                Arc::new(LocalObjects::open(&files, made.folder.join("staging"))?)
+                .map_err(|_| StoreError::Locked(folder.clone()))?;
+            let disk = DiskDirectory::open(&folder.join("log"))?;
+            let objects = match objects {
+                Some(objects) => objects,
+                None => {
+                    let files = files.unwrap_or_else(|| folder.join("objects"));
+                    Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
+                }
             };
             Ok::<_, StoreError>((lock, disk, objects))
         };
         let (lock, disk, objects) = tokio::task::spawn_blocking(open)
             .await
             .map_err(io::Error::other)??;
-        let mut store = Self::over(options, Arc::new(disk), objects).await?;
+        let mut store = Self::open_with(options, Arc::new(disk), objects).await?;
         store.lock = Some(lock);
         Ok(store)
     }
 
     /// Opens a store over a disk and an object store.
-    async fn over(
+    async fn open_with(
         mut options: Options,
         disk: Arc<dyn Disk>,
         objects: Arc<dyn ObjectStore>,
     ) -> Result<Self, StoreError> {
         // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
-        let reading = Arc::clone(&disk);
-        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*reading))
+        let log = Arc::clone(&disk);
+        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*log))
             .await
             .map_err(io::Error::other)??;
-        let room = Arc::new(Semaphore::new(options.queue_bytes as usize));
-        let shared = Arc::new(Shared {
+        let queue_memory = Arc::new(Semaphore::new(options.queue_bytes as usize));
+        let shared = Arc::new(StoreState {
             options,
             objects,
             index: Mutex::new(index),
             pins: Arc::default(),
             counters: Counters::default(),
-            laid_out: Arc::default(),
+            columnar_memory: Arc::default(),
         });
-        let before = match last {
+        let last = match last {
             Some(last) => last,
             // The log directory is new or was lost. Segment numbers must exceed those in existing
             // file names.
-            None => Before {
-                number: Self::last_of_files(&shared).await?,
+            None => SegmentEnd {
+                number: Self::last_flushed_segment(&shared).await?,
                 length: 0,
             },
         };
-        let (jobs, waiting) = mpsc::channel(QUEUE);
-        let (for_writer, on) = (Arc::clone(&shared), Arc::clone(&disk));
-        let writer = tokio::task::spawn_blocking(move || Writer::begin(for_writer, on, before))
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let state = Arc::clone(&shared);
+        let log = Arc::clone(&disk);
+        let writer = tokio::task::spawn_blocking(move || LogWriter::start(state, log, last))
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()
             .name("gantry-logs".into())
-            .spawn(move || writer.run(waiting))?;
+            .spawn(move || writer.run(queue))?;
         Ok(Self {
             shared,
             disk,
             upkeep: tokio::sync::Mutex::default(),
             retention: Mutex::default(),
-            room,
+            queue_memory,
             jobs: Some(jobs),
             writer: Some(writer),
             lock: None,
         })
     }
 
-    async fn last_of_files(shared: &Shared) -> Result<u64, StoreError> {
-        let files = shared.list(None).await?;
-        Ok(files
-            .iter()
-            .filter(|file| file.name.node == shared.options.node)
-            .map(|file| file.name.last)
-            .max()
-            .unwrap_or(0))
+    /// Returns the last segment in the file names of this node.
+    async fn last_flushed_segment(shared: &StoreState) -> Result<u64, StoreError> {
+        let mut last = 0;
+        for file in shared.list(None).await? {
+            if file.name.node == shared.options.node {
+                last = last.max(file.name.last);
+            }
+        }
+        Ok(last)
     }
 
     /// Appends lines and waits until they are durable. On failure they are not stored, with one
@@ -394,58 +405,69 @@ impl Store {
         let Batch {
             project,
             events,
-            mark,
+            reader_offset,
         } = batch;
-        if events.is_empty() && mark.is_none() {
+        if events.is_empty() && reader_offset.is_none() {
             return Ok(());
         }
-        names::check(&project)?;
-        if let Some(mark) = &mark {
-            bounded("a mark", mark.name.len() + mark.value.len(), MARK_BYTES_MAX)?;
-            let marks = &self.shared.index().marks;
-            bounded(
-                "marks",
-                marks.len()
-                    + usize::from(!marks.contains_key(&mark.name) && !mark.value.is_empty()),
-                MARKS_MAX,
-            )?;
+        names::check_name(&project)?;
+        if let Some(reader_offset) = &reader_offset {
+            self.check_reader_offset(reader_offset)?;
         }
-        let (record, payload) = codec::lines(&project, &events, mark.as_ref());
+        let (record, payload) = codec::lines(&project, &events, reader_offset.as_ref());
         drop(events);
-        bounded("lines in bytes", payload.len(), BATCH_BYTES_MAX)?;
+        check_limit("size of a batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
         self.write(record, payload).await
     }
 
+    fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {
+        let ReaderOffset { name, value } = reader_offset;
+        check_limit(
+            "size of a reader offset in bytes",
+            name.len() + value.len(),
+            READER_OFFSET_BYTES_MAX,
+        )?;
+        let known = &self.shared.index().reader_offsets;
+        let adds_one = !known.contains_key(name) && !value.is_empty();
+        check_limit(
+            "number of reader offsets",
+            known.len() + usize::from(adds_one),
+            READER_OFFSETS_MAX,
+        )
+    }
+
     async fn write(&self, record: Record, payload: Vec<u8>) -> Result<(), StoreError> {
-        let bytes = u32::try_from(payload.len())
-            .unwrap_or(u32::MAX)
-            .min(self.shared.options.queue_bytes);
-        let room = Arc::clone(&self.room)
-            .acquire_many_owned(bytes)
+        let queue_bytes = self.shared.options.queue_bytes;
+        let bytes = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let queued = Arc::clone(&self.queue_memory)
+            .acquire_many_owned(bytes.min(queue_bytes))
             .await
             .map_err(|_| StoreError::Closed)?;
-        self.ask(|done| Job::Append {
+        self.submit(|done| WriteJob::Append {
             record,
             payload,
-            room,
+            queued,
             done,
         })
         .await
     }
 
-    async fn ask(
+    /// Sends a job to the writer thread and waits for its result.
+    async fn submit(
         &self,
-        job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job,
+        job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> WriteJob,
     ) -> Result<(), StoreError> {
-        let (done, answer) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
         jobs.send(job(done)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        result.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Returns the last stored offset of a reader.
-    pub fn mark(&self, name: &str) -> Option<Mark> {
-        self.shared.index().marks.get(name).map(|value| Mark {
+    pub fn reader_offset(&self, name: &str) -> Option<ReaderOffset> {
+        let index = self.shared.index();
+        let value = index.reader_offsets.get(name)?;
+        Some(ReaderOffset {
             name: name.to_owned(),
             value: value.clone(),
         })
@@ -460,21 +482,21 @@ impl Store {
     /// Deletes a project's lines from the log of this node and from all files. Lines in the logs of
     /// other nodes stay until this is called there. Does not wait for readers.
     pub async fn forget(&self, project: &str) -> Result<(), StoreError> {
-        names::check(project)?;
+        names::check_name(project)?;
         // Excludes concurrent flushes and merges.
         let _upkeep = self.upkeep.lock().await;
         let (record, payload) = codec::forget(project);
         self.write(record, payload).await?;
-        let under = names::project_folder(project);
-        let found = self
+        let directory = names::project_folder(project);
+        let paths = self
             .shared
             .objects
-            .list(Some(&under))
-            .map(|meta| meta.map(|meta| meta.location))
+            .list(Some(&directory))
+            .map_ok(|meta| meta.location)
             .boxed();
-        let mut removed = self.shared.objects.delete_stream(found);
-        while let Some(done) = removed.next().await {
-            match done {
+        let mut deletions = self.shared.objects.delete_stream(paths);
+        while let Some(deletion) = deletions.next().await {
+            match deletion {
                 Ok(_) => self.shared.counters.removed.add(1),
                 Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -487,6 +509,7 @@ impl Store {
     pub fn stats(&self, now: i64) -> Stats {
         let counters = &self.shared.counters;
         let index = self.shared.index();
+        let oldest = index.segments.iter().find_map(|segment| segment.first_seen);
         Stats {
             rows: counters.rows.get(),
             bytes: counters.bytes.get(),
@@ -494,11 +517,7 @@ impl Store {
             pending_rows: index.segments.iter().map(|segment| segment.rows).sum(),
             segments: index.segments.len() as u64,
             log_bytes: index.bytes(),
-            lag: index
-                .segments
-                .iter()
-                .find_map(|segment| segment.since)
-                .map_or(0, |since| now.saturating_sub(since).max(0)),
+            lag: oldest.map_or(0, |oldest| now.saturating_sub(oldest).max(0)),
             files: counters.files.get(),
             merged: counters.merged.get(),
             removed: counters.removed.get(),
@@ -517,7 +536,7 @@ impl Drop for Store {
     }
 }
 
-fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+fn check_limit(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
     if size <= max {
         Ok(())
     } else {

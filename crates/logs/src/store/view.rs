@@ -13,17 +13,17 @@ use datafusion::{
 use parking_lot::Mutex;
 
 use super::{
-    Shared, Store, StoreError, bounded, codec,
-    codec::Span,
+    Store, StoreError, StoreState, check_limit, codec,
+    codec::LineSpan,
     disk::LogFile,
-    index::{Charge, Extent, Index, LaidOut, Pending, Segment},
-    names,
+    index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
+    names::{self, StoredFile},
 };
-use crate::layout;
+use crate::{event::Event, layout};
 
 /// Maximum number of days whose directories are listed one by one. Longer windows list the whole
 /// project.
-const DAYS_ONE_BY_ONE: i64 = 4;
+const LISTED_DAYS_MAX: i64 = 4;
 /// Maximum size of unflushed lines that one view converts, measured as size in the log.
 const RECENT_BYTES_MAX: usize = 256 * 1024 * 1024;
 
@@ -54,123 +54,72 @@ pub struct View {
     pub files: Vec<FileEntry>,
     /// The object store of the files.
     pub objects: Arc<dyn ObjectStore>,
-    _pin: Pin,
+    _pin: ViewPin,
 }
 
 /// The last view number, and the numbers of live views.
 #[derive(Debug, Default)]
-pub(super) struct Pins(Mutex<(u64, BTreeSet<u64>)>);
+pub(super) struct ViewPins(Mutex<(u64, BTreeSet<u64>)>);
 
 /// Keeps the files of a view from being deleted.
 #[derive(Debug)]
-struct Pin {
-    pins: Arc<Pins>,
+struct ViewPin {
+    pins: Arc<ViewPins>,
     number: u64,
 }
 
-impl Pins {
-    fn pin(self: &Arc<Self>) -> Pin {
+impl ViewPins {
+    fn pin(self: &Arc<Self>) -> ViewPin {
         let mut pins = self.0.lock();
         pins.0 += 1;
         let number = pins.0;
         pins.1.insert(number);
-        Pin {
+        ViewPin {
             pins: Arc::clone(self),
             number,
         }
     }
 
     /// Returns the number of the latest view.
-    pub(super) fn moment(&self) -> u64 {
+    pub(super) fn latest(&self) -> u64 {
         self.0.lock().0
     }
 
     /// Whether all views up to a number are dropped.
-    pub(super) fn passed(&self, moment: u64) -> bool {
-        self.0.lock().1.first().is_none_or(|first| *first > moment)
+    pub(super) fn all_dropped_up_to(&self, latest: u64) -> bool {
+        self.0.lock().1.first().is_none_or(|first| *first > latest)
     }
 }
 
-impl Drop for Pin {
+impl Drop for ViewPin {
     fn drop(&mut self) {
         self.pins.0.lock().1.remove(&self.number);
     }
 }
 
 /// The lines of a project in one segment.
-struct Part {
+struct SegmentLines {
     segment: u64,
     file: Arc<dyn LogFile>,
-    laid_out: LaidOut,
+    columnar: ColumnarCache,
     /// Extents after the cached ones.
-    extents: Vec<Extent>,
+    extents: Vec<FrameExtent>,
 }
 
 impl Store {
     /// Returns the lines of a project with `after < timestamp <= until`: lines acknowledged by this
     /// node before the call, and lines of other nodes that are in files.
     pub async fn view(&self, project: &str, after: i64, until: i64) -> Result<View, StoreError> {
-        names::check(project)?;
+        names::check_name(project)?;
         let pin = self.shared.pins.pin();
         // Taken under one lock: the unflushed lines, and the first segment whose files are ignored.
-        let (parts, next) = {
+        let (segments, first_unflushed) = {
             let index = self.shared.index();
-            (parts(&index, project), index.next())
+            (unflushed_lines(&index, project), index.first_unflushed())
         };
-        let bytes = parts
-            .iter()
-            .flat_map(|part| &part.extents)
-            .map(|extent| extent.length)
-            .sum();
-        bounded(
-            "lines that wait for their files, in bytes,",
-            bytes,
-            RECENT_BYTES_MAX,
-        )?;
-        let (shared, name) = (Arc::clone(&self.shared), project.to_owned());
-        let inside = move |span: &Span| after < span.latest && span.earliest <= until;
-        let read = tokio::task::spawn_blocking(move || {
-            let all = parts
-                .into_iter()
-                .map(|part| lay_out(&shared, &name, part, inside));
-            all.collect::<Result<Vec<_>, _>>()
-        });
-        let laid_out = read.await.map_err(io::Error::other)??;
-        let recent = laid_out
-            .into_iter()
-            .flatten()
-            .filter(|(_, span)| inside(span))
-            .map(|(batch, _)| batch)
-            .collect();
-
-        let mut files = Vec::new();
-        let (first, last) = (names::day(after.saturating_add(1)), names::day(until));
-        let few = last.saturating_sub(first) < DAYS_ONE_BY_ONE;
-        let folders = if few {
-            (first..=last)
-                .map(|day| names::day_folder(project, day))
-                .collect()
-        } else {
-            vec![names::project_folder(project)]
-        };
-        for folder in folders {
-            files.extend(self.shared.list(Some(&folder)).await?);
-        }
-        let mut by_day: BTreeMap<i64, Vec<_>> = BTreeMap::new();
-        for file in files {
-            by_day
-                .entry(names::day(file.name.latest))
-                .or_default()
-                .push(file);
-        }
-        let own = &self.shared.options.node;
-        let count = by_day
-            .into_values()
-            .flat_map(|files| names::part(files, |node| (node == own).then_some(next)).0);
-        let files = count
-            .filter(|file| after < file.name.latest && file.name.earliest <= until)
-            .map(|file| file.entry())
-            .collect();
+        let window = Window { after, until };
+        let recent = self.recent(project, segments, window).await?;
+        let files = self.files(project, first_unflushed, window).await?;
         Ok(View {
             recent,
             files,
@@ -178,112 +127,201 @@ impl Store {
             _pin: pin,
         })
     }
+
+    /// Returns the unflushed lines as batches.
+    async fn recent(
+        &self,
+        project: &str,
+        segments: Vec<SegmentLines>,
+        window: Window,
+    ) -> Result<Vec<RecordBatch>, StoreError> {
+        let mut bytes = 0;
+        for segment in &segments {
+            bytes += segment.extents.iter().map(|it| it.length).sum::<usize>();
+        }
+        check_limit(
+            "size of unflushed log lines in bytes",
+            bytes,
+            RECENT_BYTES_MAX,
+        )?;
+        let shared = Arc::clone(&self.shared);
+        let project = project.to_owned();
+        let convert = move || {
+            let mut recent = Vec::new();
+            for lines in segments {
+                for (batch, span) in columnar_lines(&shared, &project, lines, window)? {
+                    if window.overlaps(&span) {
+                        recent.push(batch);
+                    }
+                }
+            }
+            Ok(recent)
+        };
+        tokio::task::spawn_blocking(convert)
+            .await
+            .map_err(io::Error::other)?
+    }
+
+    /// Returns the valid files that overlap the window.
+    async fn files(
+        &self,
+        project: &str,
+        first_unflushed: u64,
+        window: Window,
+    ) -> Result<Vec<FileEntry>, StoreError> {
+        let first = names::day(window.after.saturating_add(1));
+        let last = names::day(window.until);
+        let directories = if last.saturating_sub(first) < LISTED_DAYS_MAX {
+            (first..=last)
+                .map(|day| names::day_folder(project, day))
+                .collect()
+        } else {
+            vec![names::project_folder(project)]
+        };
+        let mut by_day: BTreeMap<i64, Vec<StoredFile>> = BTreeMap::new();
+        for directory in directories {
+            for file in self.shared.list(Some(&directory)).await? {
+                let day = names::day(file.name.latest);
+                by_day.entry(day).or_default().push(file);
+            }
+        }
+        let own = &self.shared.options.node;
+        let mut entries = Vec::new();
+        for files in by_day.into_values() {
+            let (valid, _) =
+                names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
+            for file in valid {
+                if window.after < file.name.latest && file.name.earliest <= window.until {
+                    entries.push(file.to_entry());
+                }
+            }
+        }
+        Ok(entries)
+    }
 }
 
-fn parts(index: &Index, project: &str) -> Vec<Part> {
-    let with = index
-        .segments
-        .iter()
-        .filter_map(|segment| Some((segment, segment.projects.get(project)?)));
-    let part = |(segment, pending): (&Segment, &Pending)| Part {
-        segment: segment.number,
-        file: Arc::clone(&segment.file),
-        laid_out: pending.laid_out.clone(),
-        extents: pending.extents[pending.laid_out.extents..].to_vec(),
-    };
-    with.map(part).collect()
+/// A time window that excludes `after` and includes `until`.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    after: i64,
+    until: i64,
+}
+
+impl Window {
+    fn overlaps(self, span: &LineSpan) -> bool {
+        self.after < span.latest && span.earliest <= self.until
+    }
+}
+
+fn unflushed_lines(index: &Index, project: &str) -> Vec<SegmentLines> {
+    let mut segments = Vec::new();
+    for segment in &index.segments {
+        if let Some(pending) = segment.projects.get(project) {
+            segments.push(SegmentLines {
+                segment: segment.number,
+                file: Arc::clone(&segment.file),
+                columnar: pending.columnar.clone(),
+                extents: pending.extents[pending.columnar.extents..].to_vec(),
+            });
+        }
+    }
+    segments
 }
 
 /// Converts uncached extents that overlap the window, and caches them if memory permits.
-fn lay_out(
-    shared: &Shared,
+fn columnar_lines(
+    shared: &StoreState,
     project: &str,
-    part: Part,
-    inside: impl Fn(&Span) -> bool,
-) -> Result<Vec<(RecordBatch, Span)>, StoreError> {
-    let Part {
+    lines: SegmentLines,
+    window: Window,
+) -> Result<Vec<(RecordBatch, LineSpan)>, StoreError> {
+    let SegmentLines {
         segment,
         file,
-        mut laid_out,
+        mut columnar,
         extents,
-    } = part;
-    let before = laid_out.extents;
-    let asked = extents.iter().any(|extent| inside(&extent.span));
-    let Some(span) = extents
-        .iter()
-        .map(|extent| extent.span)
-        .reduce(both)
-        .filter(|_| asked)
-    else {
-        return Ok(laid_out.batches);
+    } = lines;
+    let spans = extents.iter().map(|extent| extent.span);
+    let Some(span) = spans.reduce(LineSpan::union) else {
+        return Ok(columnar.batches);
     };
-    let mut events = Vec::new();
-    extents
-        .iter()
-        .try_for_each(|extent| read(&*file, *extent, &mut events))?;
-    laid_out.batches.push((layout::batch(&events)?, span));
-    laid_out.extents += extents.len();
-    // Merges adjacent batches of similar size, which keeps the number of batches logarithmic and
-    // copies each row a few times only.
-    while let [.., (a, a_span), (b, b_span)] = laid_out.batches.as_slice()
-        && a.num_rows() <= 2 * b.num_rows()
-    {
-        let merged = (
-            concat_batches(&layout::schema(), [a, b])?,
-            both(*a_span, *b_span),
-        );
-        laid_out.batches.truncate(laid_out.batches.len() - 2);
-        laid_out.batches.push(merged);
+    if !extents.iter().any(|extent| window.overlaps(&extent.span)) {
+        return Ok(columnar.batches);
     }
-    let bytes = laid_out
-        .batches
-        .iter()
-        .map(|(batch, _)| batch.get_array_memory_size() as u64)
-        .sum();
+    let mut events = Vec::new();
+    for extent in &extents {
+        read_lines(&*file, *extent, &mut events)?;
+    }
+    let cached_before = columnar.extents;
+    columnar.batches.push((layout::batch(&events)?, span));
+    columnar.extents += extents.len();
+    merge_small_batches(&mut columnar.batches)?;
+
     let mut index = shared.index();
-    let there = index
+    let pending = index
         .segments
         .iter_mut()
         .find(|it| it.number == segment)
         .and_then(|it| it.projects.get_mut(project));
-    // The cache is unchanged unless another reader was faster, or the project was deleted and
-    // written again.
-    let same = |pending: &Pending| {
-        let last = pending.extents.get(laid_out.extents - 1);
-        pending.laid_out.extents == before
-            && last.map(|it| it.offset) == extents.last().map(|it| it.offset)
-    };
-    if let Some(pending) = there
-        && same(pending)
-        && let Some(charge) = Charge::take(&shared.laid_out, bytes, shared.options.laid_out_bytes)
+    if let Some(pending) = pending
+        && is_unchanged(pending, cached_before, &columnar, &extents)
     {
-        laid_out.charge = Some(Arc::new(charge));
-        pending.laid_out = laid_out.clone();
+        let bytes = memory_of(&columnar.batches);
+        let max = shared.options.columnar_bytes;
+        if let Some(reservation) = MemoryReservation::new(&shared.columnar_memory, bytes, max) {
+            columnar.reservation = Some(Arc::new(reservation));
+            pending.columnar = columnar.clone();
+        }
     }
-    Ok(laid_out.batches)
+    Ok(columnar.batches)
+}
+
+/// Merges adjacent batches of similar size, which keeps the number of batches logarithmic and
+/// copies each row a few times only.
+fn merge_small_batches(batches: &mut Vec<(RecordBatch, LineSpan)>) -> Result<(), StoreError> {
+    while let [.., (a, a_span), (b, b_span)] = batches.as_slice()
+        && a.num_rows() <= 2 * b.num_rows()
+    {
+        let batch = concat_batches(&layout::schema(), [a, b])?;
+        let span = a_span.union(*b_span);
+        batches.truncate(batches.len() - 2);
+        batches.push((batch, span));
+    }
+    Ok(())
+}
+
+/// Whether the extents of a project are those that were converted. They differ if another reader
+/// was faster, or if the project was deleted and written again.
+fn is_unchanged(
+    pending: &PendingLines,
+    cached_before: usize,
+    columnar: &ColumnarCache,
+    extents: &[FrameExtent],
+) -> bool {
+    let last = pending.extents.get(columnar.extents - 1);
+    pending.columnar.extents == cached_before
+        && last.map(|extent| extent.offset) == extents.last().map(|extent| extent.offset)
+}
+
+fn memory_of(batches: &[(RecordBatch, LineSpan)]) -> u64 {
+    batches
+        .iter()
+        .map(|(batch, _)| batch.get_array_memory_size() as u64)
+        .sum()
 }
 
 /// Reads the lines of a frame.
-pub(super) fn read(
+pub(super) fn read_lines(
     file: &dyn LogFile,
-    extent: Extent,
-    into: &mut Vec<crate::event::Event>,
+    extent: FrameExtent,
+    into: &mut Vec<Event>,
 ) -> Result<(), StoreError> {
     let payload = file.read(extent.offset, extent.length)?;
-    let read = codec::events(&payload, into);
-    read.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the log of lines changed on disk",
-        )
-        .into()
-    })
-}
-
-fn both(a: Span, b: Span) -> Span {
-    Span {
-        rows: a.rows + b.rows,
-        earliest: a.earliest.min(b.earliest),
-        latest: a.latest.max(b.latest),
+    match codec::events(&payload, into) {
+        Some(()) => Ok(()),
+        None => {
+            let text = "a frame of the log changed after it was written";
+            Err(io::Error::new(io::ErrorKind::InvalidData, text).into())
+        }
     }
 }

@@ -6,11 +6,11 @@ use std::{io, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
-    Shared, StoreError,
+    StoreError, StoreState,
     codec::Record,
     disk::{Disk, LogFile},
     index::Segment,
-    log::{self, Before},
+    log::{self, SegmentEnd},
 };
 
 /// Approximate maximum size of a group commit in bytes.
@@ -24,12 +24,13 @@ const LOG_FRAMES_MAX: usize = 1024 * 1024;
 const FILES_MAX: u64 = 4096;
 
 /// A request to the writer thread.
-pub(super) enum Job {
+pub(super) enum WriteJob {
     /// Makes a record durable.
     Append {
         record: Record,
         payload: Vec<u8>,
-        room: OwnedSemaphorePermit,
+        /// Releases the queue memory of the payload on drop.
+        queued: OwnedSemaphorePermit,
         done: oneshot::Sender<Result<(), StoreError>>,
     },
     /// Seals the active segment, so that it can be flushed to files.
@@ -39,110 +40,116 @@ pub(super) enum Job {
 }
 
 /// The segment that receives appends.
-struct Active {
+struct ActiveSegment {
     file: Arc<dyn LogFile>,
     /// Its length before the first append.
-    empty: u64,
+    initial_length: u64,
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct LogWriter {
+    shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
     /// `None` after a disk failure: the next append starts a new segment.
-    active: Option<Active>,
+    active: Option<ActiveSegment>,
     /// The number and the durable length of the last segment.
-    before: Before,
+    last: SegmentEnd,
     failing: bool,
 }
 
-impl Writer {
+impl LogWriter {
     /// Starts a new segment after the existing ones.
-    pub(super) fn begin(
-        shared: Arc<Shared>,
+    pub(super) fn start(
+        shared: Arc<StoreState>,
         disk: Arc<dyn Disk>,
-        before: Before,
+        last: SegmentEnd,
     ) -> Result<Self, StoreError> {
         let mut writer = Self {
             shared,
             disk,
             active: None,
-            before,
+            last,
             failing: false,
         };
-        writer.roll()?;
+        writer.start_segment()?;
         Ok(writer)
     }
 
     /// Processes jobs until the channel is closed.
-    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<WriteJob>) {
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
             let mut bytes = 0;
             while bytes < GROUP_BYTES
                 && let Ok(job) = jobs.try_recv()
             {
-                bytes += if let Job::Append { payload, .. } = &job {
-                    payload.len()
-                } else {
-                    0
-                };
+                if let WriteJob::Append { payload, .. } = &job {
+                    bytes += payload.len();
+                }
                 group.push(job);
             }
-            self.work(group);
+            self.process(group);
         }
     }
 
-    fn work(&mut self, group: Vec<Job>) {
-        let (mut appends, mut seals) = (Vec::new(), Vec::new());
+    fn process(&mut self, group: Vec<WriteJob>) {
+        let mut records = Vec::new();
+        let mut appenders = Vec::new();
+        let mut sealers = Vec::new();
         for job in group {
             match job {
-                Job::Append {
+                WriteJob::Append {
                     record,
                     payload,
-                    room,
+                    queued,
                     done,
-                } => match self.refusal(&record) {
-                    Some(refusal) => drop(done.send(Err(refusal))),
-                    None => appends.push((record, payload, room, done)),
-                },
-                Job::Seal { done } => seals.push(done),
+                } => {
+                    if let Some(error) = self.capacity_error(&record) {
+                        let _ = done.send(Err(error));
+                        continue;
+                    }
+                    records.push((record, payload));
+                    appenders.push((queued, done));
+                }
+                WriteJob::Seal { done } => sealers.push(done),
             }
         }
-        if !appends.is_empty() {
-            let bytes = appends.iter().map(|(_, payload, ..)| payload.len()).sum();
-            let mut result = self.room(bytes);
-            let mut records = Vec::with_capacity(appends.len());
-            let mut answers = Vec::with_capacity(appends.len());
-            for (record, payload, room, done) in appends {
-                records.push((record, payload));
-                answers.push((room, done));
-            }
-            result = result.and_then(|()| self.write(records));
-            self.tell(&result);
-            for (_, done) in answers {
-                let _ = done.send(again(&result).map_err(StoreError::Io));
+        if !records.is_empty() {
+            let result = self.append(records);
+            self.log_transition(&result);
+            for (_, done) in appenders {
+                let _ = done.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
-        if !seals.is_empty() {
-            let result = if self.holds_lines() {
-                self.roll()
-            } else {
-                Ok(())
-            };
-            self.tell(&result);
-            for done in seals {
-                let _ = done.send(again(&result).map_err(StoreError::Io));
+        if !sealers.is_empty() {
+            let result = self.seal();
+            self.log_transition(&result);
+            for done in sealers {
+                let _ = done.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
+    }
+
+    fn append(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
+        let bytes = records.iter().map(|(_, payload)| payload.len()).sum();
+        self.ensure_capacity(bytes)?;
+        self.write(records)
+    }
+
+    /// Starts a new segment unless the active one is empty.
+    fn seal(&mut self) -> io::Result<()> {
+        if self.has_lines() {
+            self.start_segment()?;
+        }
+        Ok(())
     }
 
     /// Logs the first failure of the disk and its recovery.
-    fn tell(&mut self, result: &io::Result<()>) {
+    fn log_transition(&mut self, result: &io::Result<()>) {
         match result {
             Err(error) if !self.failing => {
-                tracing::error!(%error, "the log of lines cannot be written: appends are refused")
+                tracing::error!(%error, "log cannot be written, appends are rejected");
             }
-            Ok(()) if self.failing => tracing::info!("the log of lines can be written again"),
+            Ok(()) if self.failing => tracing::info!("log can be written again"),
             _ => {}
         }
         self.failing = result.is_err();
@@ -152,7 +159,7 @@ impl Writer {
     }
 
     /// Returns the error for a record that exceeds the limits of the log. Deletions always succeed.
-    fn refusal(&self, record: &Record) -> Option<StoreError> {
+    fn capacity_error(&self, record: &Record) -> Option<StoreError> {
         let Record::Lines { .. } = record else {
             return None;
         };
@@ -164,7 +171,7 @@ impl Writer {
         })
     }
 
-    fn holds_lines(&self) -> bool {
+    fn has_lines(&self) -> bool {
         self.shared
             .index()
             .segments
@@ -174,11 +181,11 @@ impl Writer {
 
     /// Starts a new segment if the active one has no room for `bytes`. An empty segment always has
     /// room.
-    fn room(&mut self, bytes: usize) -> io::Result<()> {
+    fn ensure_capacity(&mut self, bytes: usize) -> io::Result<()> {
         let Some(active) = &self.active else {
-            return self.roll();
+            return self.start_segment();
         };
-        let length = self.before.length;
+        let length = self.last.length;
         let fits = length + bytes as u64 <= self.shared.options.seal_bytes && {
             let index = self.shared.index();
             index
@@ -186,56 +193,59 @@ impl Writer {
                 .back()
                 .is_some_and(|segment| segment.frames < FRAMES_MAX && segment.files < FILES_MAX)
         };
-        if fits || length == active.empty {
+        if fits || length == active.initial_length {
             Ok(())
         } else {
-            self.roll()
+            self.start_segment()
         }
     }
 
     /// Starts the next segment. Its header fixes the valid length of the previous one, which is
     /// never written to again.
-    fn roll(&mut self) -> io::Result<()> {
+    fn start_segment(&mut self) -> io::Result<()> {
         self.active = None;
-        let marks = self.shared.index().marks.clone();
-        let (file, empty) = log::create(&*self.disk, self.before, &marks)?;
-        self.before = Before {
-            number: self.before.number + 1,
-            length: empty,
+        let reader_offsets = self.shared.index().reader_offsets.clone();
+        let (file, initial_length) = log::create(&*self.disk, self.last, &reader_offsets)?;
+        self.last = SegmentEnd {
+            number: self.last.number + 1,
+            length: initial_length,
         };
         self.shared.index().segments.push_back(Segment::new(
-            self.before.number,
+            self.last.number,
             Arc::clone(&file),
-            empty,
+            initial_length,
         ));
-        self.active = Some(Active { file, empty });
+        self.active = Some(ActiveSegment {
+            file,
+            initial_length,
+        });
         Ok(())
     }
 
     /// Writes records, flushes the disk and updates the index. After a failure nothing written
     /// counts, because the header of the next segment records the previous valid length.
     fn write(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
-        let Some(Active { file, .. }) = &self.active else {
+        let Some(ActiveSegment { file, .. }) = &self.active else {
             return Err(io::Error::other("no segment"));
         };
-        let at = self.before.length;
+        let at = self.last.length;
         let durable = u32::try_from(at).map_err(io::Error::other)?;
         let mut bytes =
             Vec::with_capacity(records.iter().map(|(_, payload)| payload.len() + 32).sum());
         let places: Vec<usize> = records
             .iter()
-            .map(|(_, payload)| log::frame(&mut bytes, payload, durable))
+            .map(|(_, payload)| log::append_frame(&mut bytes, payload, durable))
             .collect();
         if let Err(error) = file.write(at, &bytes).and_then(|()| file.sync()) {
             self.active = None;
             return Err(error);
         }
-        self.before.length += bytes.len() as u64;
+        self.last.length += bytes.len() as u64;
         let counters = &self.shared.counters;
         counters.syncs.add(1);
         let mut index = self.shared.index();
         if let Some(segment) = index.segments.back_mut() {
-            segment.length = self.before.length;
+            segment.length = self.last.length;
         }
         for ((record, payload), place) in records.into_iter().zip(places) {
             if let Record::Lines { span, .. } = &record {
@@ -249,7 +259,7 @@ impl Writer {
 }
 
 /// Copies a result for several waiting callers.
-fn again(result: &io::Result<()>) -> io::Result<()> {
+fn copy_result(result: &io::Result<()>) -> io::Result<()> {
     result
         .as_ref()
         .copied()

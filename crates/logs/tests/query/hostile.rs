@@ -9,10 +9,10 @@ use proptest::{
     test_runner::TestRunner,
 };
 
-use super::Asked;
+use super::TestLogs;
 
 /// Statements that both dialects reject.
-const REFUSED: &[&str] = &[
+const REJECTED: &[&str] = &[
     "",
     " ",
     ";",
@@ -157,7 +157,7 @@ const REFUSED: &[&str] = &[
 ];
 
 /// Statements that may be rejected or return at most two rows of the own project.
-const HARMLESS: &[&str] = &[
+const TOLERATED: &[&str] = &[
     "select 'a'';drop table logs;--' as a",
     "select 'a\\'; select 1' as a",
     "select '\" from secret' as \"a\"\"b\"",
@@ -203,20 +203,20 @@ const HARMLESS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn hostile_statements_are_refused() {
-    let logs = Asked::open(Bounds::default()).await;
-    assert!(REFUSED.len() >= 80);
-    let mut wrong = Vec::new();
+async fn hostile_statements_are_rejected() {
+    let logs = TestLogs::open(Bounds::default()).await;
+    assert!(REJECTED.len() >= 80);
+    let mut failures = Vec::new();
     for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
-        for sql in REFUSED {
+        for sql in REJECTED {
             let sql = if dialect == Dialect::BigQuery {
                 sql.replace("from logs", "from edge_logs")
             } else {
                 (*sql).to_owned()
             };
-            match logs.ask(dialect, &sql).await {
-                Err(QueryError::Refused(text)) if !text.is_empty() && text.len() < 600 => {}
-                other => wrong.push(
+            match logs.query(dialect, &sql).await {
+                Err(QueryError::Invalid(text)) if !text.is_empty() && text.len() < 600 => {}
+                other => failures.push(
                     format!("{dialect:?} {sql}: {other:?}")
                         .chars()
                         .take(400)
@@ -224,13 +224,13 @@ async fn hostile_statements_are_refused() {
                 ),
             }
         }
-        for sql in HARMLESS {
-            match logs.ask(dialect, sql).await {
+        for sql in TOLERATED {
+            match logs.query(dialect, sql).await {
                 Ok(answer)
                     if answer.rows.len() <= 2
                         && !format!("{answer:?}").contains("another project") => {}
-                Err(QueryError::Refused(_)) => {}
-                other => wrong.push(
+                Err(QueryError::Invalid(_)) => {}
+                other => failures.push(
                     format!("{dialect:?} {sql}: {other:?}")
                         .chars()
                         .take(400)
@@ -239,11 +239,11 @@ async fn hostile_statements_are_refused() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// Statements of extreme size or nesting, each with a label.
-fn growing() -> Vec<(&'static str, String)> {
+fn oversized_statements() -> Vec<(&'static str, String)> {
     let nested = |open: &str, inner: &str, close: &str, times: usize| {
         format!("{}{inner}{}", open.repeat(times), close.repeat(times))
     };
@@ -300,19 +300,19 @@ fn growing() -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn what_grows_has_its_end() {
+async fn oversized_statement_is_rejected_within_the_limits() {
     let bounds = Bounds {
         memory_query: 32 << 20,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
         ..Bounds::default()
     };
-    let logs = Asked::open(bounds).await;
-    let mut wrong = Vec::new();
-    for (what, sql) in growing() {
+    let logs = TestLogs::open(bounds).await;
+    let mut failures = Vec::new();
+    for (what, sql) in oversized_statements() {
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
-            match logs.ask(dialect, &sql).await {
-                Ok(_) | Err(QueryError::Refused(_) | QueryError::TimedOut) => {}
-                other => wrong.push(
+            match logs.query(dialect, &sql).await {
+                Ok(_) | Err(QueryError::Invalid(_) | QueryError::TimedOut) => {}
+                other => failures.push(
                     format!("{dialect:?} {what}: {other:?}")
                         .chars()
                         .take(400)
@@ -321,14 +321,14 @@ async fn what_grows_has_its_end() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// The filter is evaluated in a file scan or in a memory scan, depending on timing.
 #[tokio::test]
-async fn a_condition_that_fails_is_the_statements_fault() {
-    let logs = Asked::open(Bounds::default()).await;
-    for (condition, why) in [
+async fn failing_filter_is_an_invalid_statement() {
+    let logs = TestLogs::open(Bounds::default()).await;
+    for (condition, reason) in [
         (
             "match(event_message, '((((a{100}){100}){100}){100})')",
             "Invalid regular expression",
@@ -337,13 +337,13 @@ async fn a_condition_that_fails_is_the_statements_fault() {
     ] {
         for _ in 0..12 {
             let answer = logs
-                .ask(
+                .query(
                     Dialect::ClickHouse,
                     &format!("select count() as n from logs where {condition}"),
                 )
                 .await;
             assert!(
-                matches!(&answer, Err(QueryError::Refused(text)) if text.contains(why)),
+                matches!(&answer, Err(QueryError::Invalid(text)) if text.contains(reason)),
                 "{condition}: {answer:?}"
             );
         }
@@ -352,7 +352,7 @@ async fn a_condition_that_fails_is_the_statements_fault() {
 
 /// Random sequences of tokens never cause an internal error.
 #[tokio::test]
-async fn a_soup_of_tokens_breaks_nothing() {
+async fn random_tokens_never_cause_an_internal_error() {
     const WORDS: &[&str] = &[
         "select",
         "from",
@@ -436,7 +436,7 @@ async fn a_soup_of_tokens_breaks_nothing() {
         "\\",
         "\u{1f600}",
     ];
-    let logs = Asked::open(Bounds::default()).await;
+    let logs = TestLogs::open(Bounds::default()).await;
     let mut runner = TestRunner::deterministic();
     let words = prop::collection::vec((0..WORDS.len(), any::<bool>()), 1..40).prop_map(|words| {
         let started: String = words
@@ -448,9 +448,9 @@ async fn a_soup_of_tokens_breaks_nothing() {
     for _ in 0..400 {
         let sql = words.new_tree(&mut runner).unwrap().current();
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
-            let answer = logs.ask(dialect, &sql).await;
+            let answer = logs.query(dialect, &sql).await;
             assert!(
-                matches!(answer, Ok(_) | Err(QueryError::Refused(_))),
+                matches!(answer, Ok(_) | Err(QueryError::Invalid(_))),
                 "{sql}\n{answer:?}"
             );
         }

@@ -21,7 +21,7 @@ fn pick<T: Copy>(all: &[T], at: i64) -> T {
 
 /// A day of one project: 480 requests, 96 database lines, 60 authentication lines and ten storage
 /// lines.
-pub(crate) fn mine() -> Vec<Event> {
+pub(crate) fn own_project() -> Vec<Event> {
     let mut all = Vec::new();
     let paths = [
         "/rest/v1/todos",
@@ -122,7 +122,7 @@ pub(crate) fn mine() -> Vec<Event> {
 }
 
 /// The lines of another project.
-pub(crate) fn other() -> Vec<Event> {
+pub(crate) fn other_project() -> Vec<Event> {
     vec![line(
         "secret",
         5,

@@ -7,7 +7,7 @@ use gantry_logs::{
 };
 use serde_json::{Value as Json, json};
 
-use super::{Asked, DAY, HOUR};
+use super::{DAY, HOUR, TestLogs};
 
 /// A burst within a few seconds and an even distribution over the day, with several lines per
 /// timestamp.
@@ -39,12 +39,12 @@ fn lines() -> Vec<Event> {
 /// Truncates a timestamp to the precision of a sort key.
 type Key = fn(i64) -> i64;
 /// Whether a line matches a condition.
-type Passes = fn(&Event) -> bool;
+type Matches = fn(&Event) -> bool;
 
 #[tokio::test]
-async fn they_are_the_same_as_over_all_lines() {
+async fn incremental_scan_returns_the_rows_of_a_full_scan() {
     let all = lines();
-    let logs = Asked::with(Bounds::default(), all.clone()).await;
+    let logs = TestLogs::with_lines(Bounds::default(), all.clone()).await;
     let orders: [(Dialect, &str, Key); 5] = [
         (ClickHouse, "timestamp", |at| at),
         (ClickHouse, "toUnixTimestamp64Milli(timestamp)", |at| {
@@ -58,8 +58,8 @@ async fn they_are_the_same_as_over_all_lines() {
         }),
         (BigQuery, "cast(timestamp as datetime)", |at| at),
     ];
-    let every: Passes = |line| line.source == Source::Edge;
-    let few: Passes = |line| {
+    let every: Matches = |line| line.source == Source::Edge;
+    let few: Matches = |line| {
         line.source == Source::Edge
             && line.attributes.get("response.status_code") == Some(&Value::Integer(500))
     };
@@ -74,14 +74,14 @@ async fn they_are_the_same_as_over_all_lines() {
                 "r.status_code = 500",
             ),
         };
-        for (condition, passes) in [("", every), (&*format!(" and {status}"), few)] {
+        for (condition, matches_line) in [("", every), (&*format!(" and {status}"), few)] {
             for (rows, skipped) in [(1, 0), (5, 3), (100, 0), (900, 20)] {
                 for direction in ["desc", "asc"] {
                     let sql = format!(
                         "select id, {key} as k from {from}{condition} order by k {direction}, id limit {rows} offset {skipped}"
                     );
                     let mut expected: Vec<&Event> =
-                        all.iter().filter(|line| passes(line)).collect();
+                        all.iter().filter(|line| matches_line(line)).collect();
                     expected.sort_by_key(|line| {
                         let key = of(line.timestamp);
                         (
@@ -109,8 +109,8 @@ async fn they_are_the_same_as_over_all_lines() {
 }
 
 #[tokio::test]
-async fn what_depends_on_other_lines_sees_them_all() {
-    let logs = Asked::with(Bounds::default(), lines()).await;
+async fn statements_that_depend_on_other_lines_see_all_lines() {
+    let logs = TestLogs::with_lines(Bounds::default(), lines()).await;
     for (sql, expected) in [
         (
             "select count() over () as n from logs order by timestamp desc limit 1",

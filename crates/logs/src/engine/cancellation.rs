@@ -30,20 +30,20 @@ use datafusion::{
 };
 use futures_util::StreamExt as _;
 
-use super::only;
+use super::single_child;
 
 /// Cancelled as soon as the guard that created it is dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Waited(Weak<()>);
+pub(super) struct CancellationToken(Weak<()>);
 
-impl Waited {
-    pub(super) fn by(asker: &Arc<()>) -> Self {
-        Self(Arc::downgrade(asker))
+impl CancellationToken {
+    pub(super) fn new(guard: &Arc<()>) -> Self {
+        Self(Arc::downgrade(guard))
     }
 
     fn check(&self) -> Result<()> {
         if self.0.strong_count() == 0 {
-            return Err(DataFusionError::Execution("given up".into()));
+            return Err(DataFusionError::Execution("query cancelled".into()));
         }
         Ok(())
     }
@@ -51,11 +51,11 @@ impl Waited {
 
 /// Adds cancellation checks after every batch of scans, joins and unnests, and before every
 /// evaluation of a join filter.
-pub(super) fn ends(
+pub(super) fn with_cancellation(
     plan: Arc<dyn ExecutionPlan>,
-    waited: &Waited,
+    cancellation: &CancellationToken,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    const BUSY: [&str; 6] = [
+    const INSTRUMENTED: [&str; 6] = [
         "DataSourceExec",
         "NestedLoopJoinExec",
         "CrossJoinExec",
@@ -64,65 +64,67 @@ pub(super) fn ends(
         "UnnestExec",
     ];
     let wrapped = plan.transform_up(|node| {
-        if !BUSY.contains(&node.name()) {
+        if !INSTRUMENTED.contains(&node.name()) {
             return Ok(Transformed::no(node));
         }
-        let input = join(node, waited)?;
-        Ok(Transformed::yes(Arc::new(EndsExec {
+        let input = with_cancellable_filter(node, cancellation)?;
+        Ok(Transformed::yes(Arc::new(CancellableExec {
             input,
-            waited: waited.clone(),
+            cancellation: cancellation.clone(),
         }) as _))
     });
     Ok(wrapped?.data)
 }
 
-fn join(node: Arc<dyn ExecutionPlan>, waited: &Waited) -> Result<Arc<dyn ExecutionPlan>> {
-    let ending = |filter: &JoinFilter| {
-        let expression = Arc::new(Ends {
-            of: Arc::clone(filter.expression()),
-            waited: waited.clone(),
-        });
-        Some(JoinFilter::new(
-            expression,
-            filter.column_indices().to_vec(),
-            Arc::clone(filter.schema()),
-        ))
-    };
-    if let Some((join, filter)) = node
-        .downcast_ref::<NestedLoopJoinExec>()
-        .and_then(|join| Some((join, join.filter()?)))
+/// Adds a cancellation check to the filter of a join.
+fn with_cancellable_filter(
+    node: Arc<dyn ExecutionPlan>,
+    cancellation: &CancellationToken,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    if let Some(join) = node.downcast_ref::<NestedLoopJoinExec>()
+        && let Some(filter) = join.filter()
     {
-        return Ok(Arc::new(
-            NestedLoopJoinExecBuilder::from(join)
-                .with_filter(ending(filter))
-                .build()?,
-        ));
+        let filter = cancellable_filter(filter, cancellation);
+        let join = NestedLoopJoinExecBuilder::from(join).with_filter(Some(filter));
+        return Ok(Arc::new(join.build()?));
     }
-    if let Some((join, filter)) = node
-        .downcast_ref::<HashJoinExec>()
-        .and_then(|join| Some((join, join.filter()?)))
+    if let Some(join) = node.downcast_ref::<HashJoinExec>()
+        && let Some(filter) = join.filter()
     {
-        return join.builder().with_filter(ending(filter)).build_exec();
+        let filter = cancellable_filter(filter, cancellation);
+        return join.builder().with_filter(Some(filter)).build_exec();
     }
     Ok(node)
 }
 
-/// Checks for cancellation after each batch.
-#[derive(Debug)]
-struct EndsExec {
-    input: Arc<dyn ExecutionPlan>,
-    waited: Waited,
+fn cancellable_filter(filter: &JoinFilter, cancellation: &CancellationToken) -> JoinFilter {
+    let expression = Arc::new(CancellableExpr {
+        expr: Arc::clone(filter.expression()),
+        cancellation: cancellation.clone(),
+    });
+    JoinFilter::new(
+        expression,
+        filter.column_indices().to_vec(),
+        Arc::clone(filter.schema()),
+    )
 }
 
-impl DisplayAs for EndsExec {
+/// Checks for cancellation after each batch.
+#[derive(Debug)]
+struct CancellableExec {
+    input: Arc<dyn ExecutionPlan>,
+    cancellation: CancellationToken,
+}
+
+impl DisplayAs for CancellableExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl ExecutionPlan for EndsExec {
+impl ExecutionPlan for CancellableExec {
     fn name(&self) -> &'static str {
-        "EndsExec"
+        "CancellableExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -146,8 +148,8 @@ impl ExecutionPlan for EndsExec {
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(Self {
-            input: only(children)?,
-            waited: self.waited.clone(),
+            input: single_child(children)?,
+            cancellation: self.cancellation.clone(),
         }))
     }
 
@@ -166,53 +168,53 @@ impl ExecutionPlan for EndsExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let waited = self.waited.clone();
+        let cancellation = self.cancellation.clone();
         let input = self.input.execute(partition, context)?;
         let schema = input.schema();
-        let ending = input.map(move |batch| waited.check().and(batch));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, ending)))
+        let batches = input.map(move |batch| cancellation.check().and(batch));
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
     }
 }
 
 /// Checks for cancellation before each evaluation.
 #[derive(Debug)]
-struct Ends {
-    of: Arc<dyn PhysicalExpr>,
-    waited: Waited,
+struct CancellableExpr {
+    expr: Arc<dyn PhysicalExpr>,
+    cancellation: CancellationToken,
 }
 
-impl PartialEq for Ends {
+impl PartialEq for CancellableExpr {
     fn eq(&self, other: &Self) -> bool {
-        self.of.eq(&other.of)
+        self.expr.eq(&other.expr)
     }
 }
 
-impl Eq for Ends {}
+impl Eq for CancellableExpr {}
 
-impl std::hash::Hash for Ends {
+impl std::hash::Hash for CancellableExpr {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.of.hash(state);
+        self.expr.hash(state);
     }
 }
 
-impl fmt::Display for Ends {
+impl fmt::Display for CancellableExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.of.fmt(f)
+        self.expr.fmt(f)
     }
 }
 
-impl PhysicalExpr for Ends {
+impl PhysicalExpr for CancellableExpr {
     fn return_field(&self, input: &Schema) -> Result<FieldRef> {
-        self.of.return_field(input)
+        self.expr.return_field(input)
     }
 
     fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
-        self.waited.check()?;
-        self.of.evaluate(batch)
+        self.cancellation.check()?;
+        self.expr.evaluate(batch)
     }
 
     fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
-        vec![&self.of]
+        vec![&self.expr]
     }
 
     fn with_new_children(
@@ -220,15 +222,15 @@ impl PhysicalExpr for Ends {
         children: Vec<Arc<dyn PhysicalExpr>>,
     ) -> Result<Arc<dyn PhysicalExpr>> {
         match <[_; 1]>::try_from(children) {
-            Ok([of]) => Ok(Arc::new(Self {
-                of,
-                waited: self.waited.clone(),
+            Ok([expr]) => Ok(Arc::new(Self {
+                expr,
+                cancellation: self.cancellation.clone(),
             })),
-            Err(other) => internal_err!("one expression, not {}", other.len()),
+            Err(children) => internal_err!("expected one expression, got {}", children.len()),
         }
     }
 
     fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.of.fmt_sql(f)
+        self.expr.fmt_sql(f)
     }
 }

@@ -1,17 +1,18 @@
 //! Behaviour of individual functions, messages and limits.
 
 use gantry_logs::{
+    DEFAULT_SQL,
     Dialect::{BigQuery, ClickHouse},
-    NOTHING_ASKED, QueryError, ROWS_MAX,
+    QueryError, ROWS_MAX,
     engine::Bounds,
 };
 use serde_json::json;
 
-use super::{Asked, DAY, HOUR};
+use super::{DAY, HOUR, TestLogs};
 
 #[tokio::test]
-async fn a_page_of_the_command_line_client() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn command_line_client_page_returns_typed_columns() {
+    let logs = TestLogs::open(Bounds::default()).await;
     let sql = "select id, toUnixTimestamp64Milli(timestamp) as ts_ms, source, severity_text, multiIf(source = 'postgres_logs', \
                lower(log_attributes['parsed.error_severity']), source in ('edge_logs','function_edge_logs'), \
                multiIf(toInt32OrZero(log_attributes['response.status_code']) >= 500, 'error', \
@@ -51,8 +52,8 @@ async fn a_page_of_the_command_line_client() {
 }
 
 #[tokio::test]
-async fn what_clickhouse_promises() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn clickhouse_statements_return_expected_rows() {
+    let logs = TestLogs::open(Bounds::default()).await;
     for (sql, expected) in [
         (
             "select timestamp, toStartOfMinute(timestamp) as m from logs where id = 'edge-0001'",
@@ -152,8 +153,8 @@ async fn what_clickhouse_promises() {
 }
 
 #[tokio::test]
-async fn what_bigquery_promises() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn bigquery_statements_return_expected_rows() {
+    let logs = TestLogs::open(Bounds::default()).await;
     for (sql, expected) in [
         (
             "select timestamp, datetime(timestamp) as d from edge_logs where id = 'edge-0001'",
@@ -214,12 +215,12 @@ async fn what_bigquery_promises() {
     ] {
         assert_eq!(json!(logs.rows(BigQuery, sql).await), expected, "{sql}");
     }
-    assert_eq!(logs.rows(BigQuery, NOTHING_ASKED).await.len(), 100);
+    assert_eq!(logs.rows(BigQuery, DEFAULT_SQL).await.len(), 100);
 }
 
 #[tokio::test]
-async fn what_is_refused_is_named() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn rejected_statement_returns_the_documented_message() {
+    let logs = TestLogs::open(Bounds::default()).await;
     for (dialect, sql, text) in [
         (
             ClickHouse,
@@ -278,61 +279,60 @@ async fn what_is_refused_is_named() {
             "Invalid regular expression: error: unclosed group",
         ),
     ] {
-        assert_eq!(logs.refusal(dialect, sql).await, text, "{sql}");
+        assert_eq!(logs.rejection(dialect, sql).await, text, "{sql}");
     }
 }
 
 #[tokio::test]
-async fn a_thousand_rows_and_one_window() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn rows_are_limited_and_outside_lines_are_invisible() {
+    let logs = TestLogs::open(Bounds::default()).await;
     let all = logs
-        .ask(
+        .query(
             ClickHouse,
             "select a.id as one, b.id as other from logs as a cross join logs as b",
         )
         .await
         .unwrap();
-    assert_eq!((all.rows.len(), all.cut), (ROWS_MAX, true));
+    assert_eq!((all.rows.len(), all.truncated), (ROWS_MAX, true));
     let more = logs
-        .ask(ClickHouse, "select id from logs limit 5000")
+        .query(ClickHouse, "select id from logs limit 5000")
         .await
         .unwrap();
-    assert_eq!((more.rows.len(), more.cut), (646, false));
+    assert_eq!((more.rows.len(), more.truncated), (646, false));
     assert!(more.scanned_rows >= 646 && more.scanned_bytes > 0);
     let few = logs
-        .ask(BigQuery, "select id from edge_logs limit 3 offset 2")
+        .query(BigQuery, "select id from edge_logs limit 3 offset 2")
         .await
         .unwrap();
-    assert_eq!((few.rows.len(), few.cut), (3, false));
+    assert_eq!((few.rows.len(), few.truncated), (3, false));
     let outside =
         logs.rows(ClickHouse, "select count() as n from logs where event_message in ('outside', 'secret of another project')").await;
     assert_eq!(outside, [[json!(0)]]);
 }
 
 #[tokio::test]
-async fn too_much_memory_and_too_much_time_are_refused() {
-    let logs = Asked::open(Bounds {
+async fn memory_and_time_limits_end_a_query() {
+    let logs = TestLogs::open(Bounds {
         memory_query: 64 << 10,
         ..Bounds::default()
     })
     .await;
-    let text = logs
-        .refusal(ClickHouse, "select a.id as one, groupArray(b.event_message) as all from logs as a cross join logs as b group by one")
+    let text = logs.rejection(ClickHouse, "select a.id as one, groupArray(b.event_message) as all from logs as a cross join logs as b group by one")
         .await;
     assert!(text.contains("Reduce the time range"), "{text}");
 
-    let logs = Asked::open(Bounds {
-        patience: std::time::Duration::from_secs(4),
+    let logs = TestLogs::open(Bounds {
+        timeout: std::time::Duration::from_secs(4),
         running: 1,
         ..Bounds::default()
     })
     .await;
     let endless = "select count() as n from logs as a cross join logs as b cross join logs as c where match(concat(a.id, b.id, c.id), 'none')";
     assert_eq!(
-        logs.ask(ClickHouse, endless).await,
+        logs.query(ClickHouse, endless).await,
         Err(QueryError::TimedOut)
     );
     // The timed-out query has released its slot.
-    let logs = logs.ask(ClickHouse, "select 1 as one").await;
+    let logs = logs.query(ClickHouse, "select 1 as one").await;
     assert_eq!(logs.unwrap().rows.len(), 1);
 }

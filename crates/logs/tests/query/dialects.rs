@@ -2,10 +2,10 @@
 
 use gantry_logs::{Dialect, engine::Bounds};
 
-use super::Asked;
+use super::TestLogs;
 
 /// Description, BigQuery statement, ClickHouse statement.
-const ALIKE: &[(&str, &str, &str)] = &[
+const EQUIVALENT: &[(&str, &str, &str)] = &[
     (
         "recent requests through three records",
         "select id, identifier, timestamp, event_message, request.method, request.path, response.status_code from edge_logs \
@@ -17,7 +17,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
          from logs where source='edge_logs' order by logs.timestamp desc limit 100",
     ),
     (
-        "an alias that is called like the column, and keys that are missing",
+        "alias equal to a column name, and missing keys",
         "select id, auth_logs.timestamp, metadata.level, metadata.path, metadata.msg as msg, metadata.error from auth_logs \
          cross join unnest(metadata) as metadata order by timestamp desc limit 100",
         "select id, toUnixTimestamp64Micro(logs.timestamp) as timestamp, log_attributes['level'] as level, log_attributes['path'] as path, \
@@ -55,7 +55,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
          group by user_name, error_severity order by count desc, user_name, error_severity limit 100",
     ),
     (
-        "what is missing counts as something",
+        "defaults for missing attributes",
         "select count(*) as n from auth_logs cross join unnest(metadata) as metadata where not (ifnull(metadata.level, '') in ('error', 'fatal') \
          or ifnull(safe_cast(metadata.status as int64), 0) >= 500)",
         "select count() as n from logs where source='auth_logs' and not (log_attributes['level'] in ('error','fatal') \
@@ -84,7 +84,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
         r"select extract(event_message, '^([A-Z]+)') as verb, count() as n from logs where source = 'edge_logs' and match(event_message, '\\| 5\\d\\d \\|') group by verb order by n desc, verb",
     ),
     (
-        "a part of the database's lines",
+        "pg_cron lines of the database log",
         "select count(*) as n from pg_cron_logs",
         "select count() as n from logs where source = 'postgres_logs' and (log_attributes['parsed.application_name'] = 'pg_cron' \
          or event_message ilike '%cron job%')",
@@ -95,7 +95,7 @@ const ALIKE: &[(&str, &str, &str)] = &[
         "select toFloat64OrZero(log_attributes['responseTime']) as took from logs where source = 'storage_logs' order by took",
     ),
     (
-        "tables of tables",
+        "common table expressions",
         "with e as (select r.path as path, s.status_code as st from edge_logs cross join unnest(metadata) m cross join unnest(m.request) r \
          cross join unnest(m.response) s) select path, countif(st >= 400) as bad, count(*) as n, round(countif(st >= 400) / count(*), 4) as ratio \
          from e group by path having n > 20 order by bad desc, path limit 20",
@@ -104,19 +104,19 @@ const ALIKE: &[(&str, &str, &str)] = &[
          from e group by path having n > 20 order by bad desc, path limit 20",
     ),
     (
-        "the present",
+        "current time",
         "select count(*) as n from edge_logs where timestamp > timestamp_sub(current_timestamp(), interval 1 hour) and timestamp <= current_timestamp()",
         "select count() as n from logs where source = 'edge_logs' and timestamp > now() - interval 1 hour and timestamp <= now()",
     ),
 ];
 
 #[tokio::test]
-async fn both_dialects_give_the_same_rows() {
-    let logs = Asked::open(Bounds::default()).await;
+async fn equivalent_statements_return_equal_rows() {
+    let logs = TestLogs::open(Bounds::default()).await;
     let mut wrong = Vec::new();
-    for (what, bigquery, clickhouse) in ALIKE {
-        let one = logs.ask(Dialect::BigQuery, bigquery).await;
-        let other = logs.ask(Dialect::ClickHouse, clickhouse).await;
+    for (what, bigquery, clickhouse) in EQUIVALENT {
+        let one = logs.query(Dialect::BigQuery, bigquery).await;
+        let other = logs.query(Dialect::ClickHouse, clickhouse).await;
         match (one, other) {
             (Ok(one), Ok(other))
                 if !one.rows.is_empty()
