@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use gantry_logs::{event::Event, store::Mark};
+use gantry_logs::{event::Event, store::ReaderOffset};
 
 use self::reader::{Line, Portion, Position, Reader};
 use super::{Ending, WRITES_MAX};
@@ -67,7 +67,7 @@ async fn pass(app: &App, readers: &mut Readers, thorough: bool) -> Result<(), Er
                 .opened()
                 .await?
                 .store
-                .mark(&mark_name(project));
+                .reader_offset(&mark_name(project));
             let at = mark
                 .map(|mark| Position::of_text(&mark.value))
                 .unwrap_or_default();
@@ -146,7 +146,7 @@ async fn keep(
         }
     };
     let events = portion.lines.into_iter().map(event).collect();
-    let mark = Mark {
+    let mark = ReaderOffset {
         name: mark_name(&project),
         value: portion.next.text(),
     };
@@ -163,8 +163,8 @@ fn mark_name(project: &ProjectRef) -> String {
 }
 
 /// How far the log of a server that is gone was read is of no use.
-pub(super) fn forgotten(project: &ProjectRef) -> Mark {
-    Mark {
+pub(super) fn forgotten(project: &ProjectRef) -> ReaderOffset {
+    ReaderOffset {
         name: mark_name(project),
         value: String::new(),
     }
