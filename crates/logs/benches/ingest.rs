@@ -192,8 +192,10 @@ fn request(random: &mut Random) -> Json {
         _ => format!("?select=*&id=eq.{}", random.below(50_000)),
     };
     let agent = random.skewed(&[
-        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36",
-        "Mozilla/5.0 (iPhone; CPU iPhone OS 26_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Mobile/15E148",
+        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 \
+         Safari/537.36",
+        "Mozilla/5.0 (iPhone; CPU iPhone OS 26_0 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like \
+         Gecko) Mobile/15E148",
         "Dart/3.9 (dart:io)",
         "node",
         "okhttp/5.1.0",
@@ -218,7 +220,8 @@ fn request(random: &mut Random) -> Json {
                 "x_client_info": random.skewed(&["client-js/2.80.0", "client-dart/3.1.0", "client-swift/2.40.0"]),
             }],
             "cf": [{
-                "asn": 3320 + client % 40, "asOrganization": format!("Network {}", client % 40), "city": city, "colo": colo,
+                "asn": 3320 + client % 40, "asOrganization": format!("Network \
+                 {}", client % 40), "city": city, "colo": colo,
                 "continent": "EU", "country": country, "httpProtocol": "HTTP/2", "clientTcpRtt": random.below(120),
                 "timezone": "Europe/Berlin", "tlsCipher": "AEAD-AES128-GCM-SHA256", "tlsVersion": "TLSv1.3",
             }],
@@ -226,8 +229,10 @@ fn request(random: &mut Random) -> Json {
         "response": [{
             "status_code": random.skewed(&[200, 201, 204, 401, 404, 500]), "origin_time": 3 + random.below(40) * random.below(12),
             "headers": [{
-                "cf_cache_status": "DYNAMIC", "cf_ray": ray, "content_type": "application/json; charset=utf-8",
-                "content_length": random.below(20_000).to_string(), "date": "Mon, 21 Sep 2026 12:00:00 GMT", "sb_gateway_version": "1",
+                "cf_cache_status": "DYNAMIC", "cf_ray": ray, "content_type": "application/json; \
+                 charset=utf-8",
+                "content_length": random.below(20_000).to_string(), "date": "Mon, 21 Sep 2026 \
+                 12:00:00 GMT", "sb_gateway_version": "1",
             }],
         }],
     })

@@ -40,51 +40,75 @@ const DAY_MICROS: i64 = 86_400_000_000;
 const STATEMENTS: &[[&str; 4]] = &[
     [
         "last 100 of an hour",
-        "select id, timestamp, event_message from logs where source = 'edge_logs' and timestamp > '$hour' order by timestamp desc limit 100",
-        "select id, timestamp, event_message from lines where timestamp > '$hour' order by timestamp desc limit 100",
-        "select id, timestamp, event_message from lines where timestamp > '$hour' order by timestamp desc limit 100",
+        "select id, timestamp, event_message from logs where source = 'edge_logs' and timestamp > \
+         '$hour' order by timestamp desc limit 100",
+        "select id, timestamp, event_message from lines where timestamp > '$hour' order by \
+         timestamp desc limit 100",
+        "select id, timestamp, event_message from lines where timestamp > '$hour' order by \
+         timestamp desc limit 100",
     ],
     [
         "statuses by minute",
-        "select toStartOfMinute(timestamp) as t, countIf(toInt32OrZero(log_attributes['response.status_code']) < 400) as ok, countIf(toInt32OrZero(log_attributes['response.status_code']) >= 500) as bad from logs where source = 'edge_logs' group by t order by t limit 1000",
-        "select date_trunc('minute', timestamp) t, count(*) filter (\"@response.status_code\" < 400), count(*) filter (\"@response.status_code\" >= 500) from lines group by t order by t limit 1000",
-        "select date_trunc('minute', timestamp) t, count(*) filter (where (body #>> '{response,status_code}')::int < 400), count(*) filter (where (body #>> '{response,status_code}')::int >= 500) from lines group by t order by t limit 1000",
+        "select toStartOfMinute(timestamp) as t, \
+         countIf(toInt32OrZero(log_attributes['response.status_code']) < 400) as ok, \
+         countIf(toInt32OrZero(log_attributes['response.status_code']) >= 500) as bad from logs \
+         where source = 'edge_logs' group by t order by t limit 1000",
+        "select date_trunc('minute', timestamp) t, count(*) filter (\"@response.status_code\" < \
+         400), count(*) filter (\"@response.status_code\" >= 500) from lines group by t order by \
+         t limit 1000",
+        "select date_trunc('minute', timestamp) t, count(*) filter (where (body #>> \
+         '{response,status_code}')::int < 400), count(*) filter (where (body #>> \
+         '{response,status_code}')::int >= 500) from lines group by t order by t limit 1000",
     ],
     [
         "top paths",
-        "select log_attributes['request.path'] as path, count() as n from logs where source = 'edge_logs' group by path order by n desc limit 15",
-        "select \"@request.path\" path, count(*) n from lines group by path order by n desc limit 15",
-        "select body #>> '{request,path}' path, count(*) n from lines group by path order by n desc limit 15",
+        "select log_attributes['request.path'] as path, count() as n from logs where source = \
+         'edge_logs' group by path order by n desc limit 15",
+        "select \"@request.path\" path, count(*) n from lines group by path order by n desc limit \
+         15",
+        "select body #>> '{request,path}' path, count(*) n from lines group by path order by n \
+         desc limit 15",
     ],
     [
         "p95 by hour",
-        "select toStartOfHour(timestamp) as t, quantile(0.95)(toInt32OrNull(log_attributes['response.origin_time'])) as p from logs where source = 'edge_logs' group by t order by t",
-        "select date_trunc('hour', timestamp) t, approx_quantile(\"@response.origin_time\", 0.95) from lines group by t order by t",
-        "select date_trunc('hour', timestamp) t, percentile_cont(0.95) within group (order by (body #>> '{response,origin_time}')::int) from lines group by t order by t",
+        "select toStartOfHour(timestamp) as t, \
+         quantile(0.95)(toInt32OrNull(log_attributes['response.origin_time'])) as p from logs \
+         where source = 'edge_logs' group by t order by t",
+        "select date_trunc('hour', timestamp) t, approx_quantile(\"@response.origin_time\", 0.95) \
+         from lines group by t order by t",
+        "select date_trunc('hour', timestamp) t, percentile_cont(0.95) within group (order by \
+         (body #>> '{response,origin_time}')::int) from lines group by t order by t",
     ],
     [
         "text anywhere",
-        "select count() as n from logs where source = 'edge_logs' and event_message ilike '%RPC/F77%'",
+        "select count() as n from logs where source = 'edge_logs' and event_message ilike \
+         '%RPC/F77%'",
         "select count(*) from lines where event_message ilike '%RPC/F77%'",
         "select count(*) from lines where event_message ilike '%RPC/F77%'",
     ],
     [
         "pattern",
         r"select count() as n from logs where source = 'edge_logs' and match(event_message, 'rest/v1/t[0-9]+ .*5[0-9][0-9]$')",
-        "select count(*) from lines where regexp_matches(event_message, 'rest/v1/t[0-9]+ .*5[0-9][0-9]$')",
+        "select count(*) from lines where regexp_matches(event_message, 'rest/v1/t[0-9]+ \
+         .*5[0-9][0-9]$')",
         "select count(*) from lines where event_message ~ 'rest/v1/t[0-9]+ .*5[0-9][0-9]$'",
     ],
     [
         "last 100, whole",
-        "select id, timestamp, event_message, log_attributes from logs where source = 'edge_logs' order by timestamp desc limit 100",
+        "select id, timestamp, event_message, log_attributes from logs where source = 'edge_logs' \
+         order by timestamp desc limit 100",
         "select * from lines order by timestamp desc limit 100",
         "select * from lines order by timestamp desc limit 100",
     ],
     [
         "last 100 errors",
-        "select id, timestamp, event_message from logs where source = 'edge_logs' and toInt32OrZero(log_attributes['response.status_code']) >= 500 order by timestamp desc limit 100",
-        "select id, timestamp, event_message from lines where \"@response.status_code\" >= 500 order by timestamp desc limit 100",
-        "select id, timestamp, event_message from lines where (body #>> '{response,status_code}')::int >= 500 order by timestamp desc limit 100",
+        "select id, timestamp, event_message from logs where source = 'edge_logs' and \
+         toInt32OrZero(log_attributes['response.status_code']) >= 500 order by timestamp desc \
+         limit 100",
+        "select id, timestamp, event_message from lines where \"@response.status_code\" >= 500 \
+         order by timestamp desc limit 100",
+        "select id, timestamp, event_message from lines where (body #>> \
+         '{response,status_code}')::int >= 500 order by timestamp desc limit 100",
     ],
 ];
 
@@ -275,8 +299,10 @@ impl ExternalEngine {
     fn duckdb(folder: &Path) -> BenchResult<Self> {
         const SCRIPT: &str = "import duckdb, sys, time\n\
             db = duckdb.connect()\n\
-            db.execute(f\"create view lines as select * from read_parquet('{sys.argv[1]}/**/*.parquet')\")\n\
-            for sql in sys.stdin:\n    begin = time.perf_counter()\n    db.execute(sql).fetchall()\n    \
+            db.execute(f\"create view lines as select * from \
+            read_parquet('{sys.argv[1]}/**/*.parquet')\")\n\
+            for sql in sys.stdin:\n    begin = \
+            time.perf_counter()\n    db.execute(sql).fetchall()\n    \
             print('Time:', (time.perf_counter() - begin) * 1e3, 'ms', flush=True)\n";
         let mut command = Command::new("python3");
         command.arg("-c").arg(SCRIPT).arg(folder.join("store"));
@@ -288,8 +314,10 @@ impl ExternalEngine {
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", url]);
         let mut other = Self::start(command)?;
         let load = format!(
-            "create temporary table sent (id text, at bigint, message text, body jsonb);\n\\copy sent from '{}'\n\
-             create temporary table lines as select id, timestamp 'epoch' + at * interval '1 microsecond' as timestamp, message as event_message, body from sent;\n\
+            "create temporary table sent (id text, at bigint, message text, body jsonb);\n\\copy \
+             sent from '{}'\n\
+             create temporary table lines as select id, timestamp 'epoch' + at * interval '1 \
+             microsecond' as timestamp, message as event_message, body from sent;\n\
              create index on lines (timestamp);\nanalyze lines;\n\\timing on\n",
             rows.display()
         );

@@ -528,7 +528,8 @@ mod tests {
                 true,
             ),
             (
-                "select coalesce(t, '') as k, count(*) as c from lines where n > 0 group by k order by c desc, k",
+                "select coalesce(t, '') as k, count(*) as c from lines where n > 0 group by k \
+                 order by c desc, k",
                 true,
             ),
             (
@@ -548,23 +549,28 @@ mod tests {
                 false,
             ),
             (
-                "select t, count(*) as c, count(*) filter (where n > 1) as d from lines group by t order by c desc, t",
+                "select t, count(*) as c, count(*) filter (where n > 1) as d from lines group by \
+                 t order by c desc, t",
                 true,
             ),
             (
-                "select t, count(*) filter (where nullif(n, 2) > 0) as c from lines group by t order by t",
+                "select t, count(*) filter (where nullif(n, 2) > 0) as c from lines group by t \
+                 order by t",
                 true,
             ),
             (
-                "select m, count(*) filter (where n > 1) as c, count(*) filter (where t <> '') as d from lines group by m order by m",
+                "select m, count(*) filter (where n > 1) as c, count(*) filter (where t <> '') as \
+                 d from lines group by m order by m",
                 true,
             ),
             (
-                "select m, count(*) as c from lines where n = 1 group by m having count(*) > 30 order by m",
+                "select m, count(*) as c from lines where n = 1 group by m having count(*) > 30 \
+                 order by m",
                 true,
             ),
             (
-                "select sum(c), sum(d) from (select s, count(*) as c, count(*) filter (where n > 1) as d from lines group by s)",
+                "select sum(c), sum(d) from (select s, count(*) as c, count(*) filter (where n > \
+                 1) as d from lines group by s)",
                 true,
             ),
             (

@@ -296,27 +296,32 @@ mod tests {
             ),
             (
                 ClickHouse,
-                "select id, log_attributes from logs where source = 'x' order by timestamp desc, id limit 10",
+                "select id, log_attributes from logs where source = 'x' order by timestamp desc, \
+                 id limit 10",
                 Some(latest),
             ),
             (
                 ClickHouse,
-                "select toUnixTimestamp64Milli(timestamp) as ms from logs order by ms limit 5 offset 2",
+                "select toUnixTimestamp64Milli(timestamp) as ms from logs order by ms limit 5 \
+                 offset 2",
                 Some(earliest),
             ),
             (
                 ClickHouse,
-                "with l as (select timestamp as t from logs where id <> '') select t from l order by t desc limit 10",
+                "with l as (select timestamp as t from logs where id <> '') select t from l order \
+                 by t desc limit 10",
                 Some(latest),
             ),
             (
                 BigQuery,
-                "select cast(timestamp as datetime) as timestamp from edge_logs order by timestamp desc limit 10",
+                "select cast(timestamp as datetime) as timestamp from edge_logs order by \
+                 timestamp desc limit 10",
                 Some(latest),
             ),
             (
                 BigQuery,
-                "select id from edge_logs cross join unnest(metadata) as m order by timestamp desc limit 10",
+                "select id from edge_logs cross join unnest(metadata) as m order by timestamp \
+                 desc limit 10",
                 Some(latest),
             ),
             (ClickHouse, "select id from logs limit 10", None),
@@ -347,22 +352,26 @@ mod tests {
             ),
             (
                 ClickHouse,
-                "select id from logs where id in (select max(id) from logs) order by timestamp limit 10",
+                "select id from logs where id in (select max(id) from logs) order by timestamp \
+                 limit 10",
                 None,
             ),
             (
                 ClickHouse,
-                "select id from (select id, timestamp from logs limit 5) order by timestamp limit 10",
+                "select id from (select id, timestamp from logs limit 5) order by timestamp limit \
+                 10",
                 None,
             ),
             (
                 ClickHouse,
-                "select timestamp as t from logs union all select timestamp from logs order by t limit 10",
+                "select timestamp as t from logs union all select timestamp from logs order by t \
+                 limit 10",
                 None,
             ),
             (
                 ClickHouse,
-                "select arrayJoin(mapKeys(log_attributes)) as k from logs order by timestamp limit 10",
+                "select arrayJoin(mapKeys(log_attributes)) as k from logs order by timestamp \
+                 limit 10",
                 None,
             ),
         ] {

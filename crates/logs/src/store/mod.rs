@@ -167,7 +167,8 @@ pub enum StoreError {
     Parquet(#[from] ParquetError),
     /// A durable part of the log is damaged.
     #[error(
-        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log files \
+        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log \
+         files \
          away, which loses their lines"
     )]
     Corrupt {

@@ -13,12 +13,17 @@ use super::{DAY, HOUR, TestLogs};
 #[tokio::test]
 async fn command_line_client_page_returns_typed_columns() {
     let logs = TestLogs::open(Bounds::default()).await;
-    let sql = "select id, toUnixTimestamp64Milli(timestamp) as ts_ms, source, severity_text, multiIf(source = 'postgres_logs', \
-               lower(log_attributes['parsed.error_severity']), source in ('edge_logs','function_edge_logs'), \
+    let sql = "select id, toUnixTimestamp64Milli(timestamp) as ts_ms, source, severity_text, \
+        multiIf(source = 'postgres_logs', \
+               lower(log_attributes['parsed.error_severity']), source in \
+               ('edge_logs','function_edge_logs'), \
                multiIf(toInt32OrZero(log_attributes['response.status_code']) >= 500, 'error', \
-               toInt32OrZero(log_attributes['response.status_code']) >= 400, 'warn', 'info'), '') as level, event_message, log_attributes \
-               from logs where (source = 'edge_logs' or source = 'postgres_logs') and (toUnixTimestamp64Milli(timestamp) > 1795140000000 \
-               or (toUnixTimestamp64Milli(timestamp) = 1795140000000 and id > 'a')) order by ts_ms asc, id asc limit 1000";
+               toInt32OrZero(log_attributes['response.status_code']) >= 400, 'warn', 'info'), '') \
+               as level, event_message, log_attributes \
+               from logs where (source = 'edge_logs' or source = 'postgres_logs') and \
+               (toUnixTimestamp64Milli(timestamp) > 1795140000000 \
+               or (toUnixTimestamp64Milli(timestamp) = 1795140000000 and id > 'a')) order by \
+               ts_ms asc, id asc limit 1000";
     let rows = logs.rows(ClickHouse, sql).await;
     assert_eq!(rows.len(), 440 + 88);
     assert_eq!(
@@ -64,7 +69,8 @@ async fn clickhouse_statements_return_expected_rows() {
             json!([[""]]),
         ),
         (
-            "select sum(toInt32OrZero(log_attributes['x'])) as s, count() as n from logs where source = 'none'",
+            "select sum(toInt32OrZero(log_attributes['x'])) as s, count() as n from logs where \
+             source = 'none'",
             json!([[0, 0]]),
         ),
         (
@@ -77,15 +83,18 @@ async fn clickhouse_statements_return_expected_rows() {
             ]),
         ),
         (
-            "select 'total' as d, count() as c from logs where 1 union all select 'edge' as d, countIf(source = 'edge_logs') as c from logs where 1 order by d",
+            "select 'total' as d, count() as c from logs where 1 union all select 'edge' as d, \
+             countIf(source = 'edge_logs') as c from logs where 1 order by d",
             json!([["edge", 480], ["total", 646]]),
         ),
         (
-            "select JSONExtractString(event_message, 'level') as level, count() as n from logs where source in ('auth_logs') group by level order by level",
+            "select JSONExtractString(event_message, 'level') as level, count() as n from logs \
+             where source in ('auth_logs') group by level order by level",
             json!([["", 30], ["info", 30]]),
         ),
         (
-            "select arrayJoin(mapKeys(log_attributes)) as key, count() as n from logs where source = 'storage_logs' group by key order by key",
+            "select arrayJoin(mapKeys(log_attributes)) as key, count() as n from logs where \
+             source = 'storage_logs' group by key order by key",
             json!([
                 ["req.method", 10],
                 ["req.url", 10],
@@ -94,11 +103,13 @@ async fn clickhouse_statements_return_expected_rows() {
             ]),
         ),
         (
-            "select count() as n from logs where source = 'edge_logs' and toInt32OrZero(log_attributes['response.status_code'])",
+            "select count() as n from logs where source = 'edge_logs' and \
+             toInt32OrZero(log_attributes['response.status_code'])",
             json!([[480]]),
         ),
         (
-            "select avg(toFloat64OrNull(log_attributes['response.origin_time'])) as a from logs where id in ('edge-0032', 'edge-0033', 'edge-0034')",
+            "select avg(toFloat64OrNull(log_attributes['response.origin_time'])) as a from logs \
+             where id in ('edge-0032', 'edge-0033', 'edge-0034')",
             json!([[165.0]]),
         ),
         (
@@ -120,11 +131,13 @@ async fn clickhouse_statements_return_expected_rows() {
             json!([[2.35, 1200.0, 3.0]]),
         ),
         (
-            "select quantiles(0.5, 1)(toInt32OrZero(log_attributes['status'])) as q from logs where id = 'auth-0001'",
+            "select quantiles(0.5, 1)(toInt32OrZero(log_attributes['status'])) as q from logs \
+             where id = 'auth-0001'",
             json!([[[400.0, 400.0]]]),
         ),
         (
-            "select hasToken(event_message, 'statement') as a, hasToken(event_message, 'state') as b from logs where id = 'db-0001'",
+            "select hasToken(event_message, 'statement') as a, hasToken(event_message, 'state') \
+             as b from logs where id = 'db-0001'",
             json!([[true, false]]),
         ),
         (
@@ -132,11 +145,13 @@ async fn clickhouse_statements_return_expected_rows() {
             json!([[1, 3, 3, -1]]),
         ),
         (
-            "select argMax(id, timestamp) as last, any(source) as s, uniqExact(source) as u from logs where source = 'edge_logs'",
+            "select argMax(id, timestamp) as last, any(source) as s, uniqExact(source) as u from \
+             logs where source = 'edge_logs'",
             json!([["edge-0479", "edge_logs", 1]]),
         ),
         (
-            "select formatDateTime(timestamp, '%Y-%m-%d %H:%i:%S') as it, dateDiff('hour', toDateTime('2026-11-20 00:59:00'), timestamp) as d from logs where id = 'edge-0025'",
+            "select formatDateTime(timestamp, '%Y-%m-%d %H:%i:%S') as it, dateDiff('hour', \
+             toDateTime('2026-11-20 00:59:00'), timestamp) as d from logs where id = 'edge-0025'",
             json!([["2026-11-20 01:15:00", 1]]),
         ),
         (
@@ -144,7 +159,8 @@ async fn clickhouse_statements_return_expected_rows() {
             json!([[646]]),
         ),
         (
-            "select mapContains(log_attributes, 'level') as has, length('äb') as l, substring('hello', 2, 3) as s from logs where id = 'auth-0001'",
+            "select mapContains(log_attributes, 'level') as has, length('äb') as l, \
+             substring('hello', 2, 3) as s from logs where id = 'auth-0001'",
             json!([[true, 3, "ell"]]),
         ),
     ] {
@@ -161,19 +177,24 @@ async fn bigquery_statements_return_expected_rows() {
             json!([[DAY + HOUR / 20 + 1, "2026-11-20T00:03:00.000001"]]),
         ),
         (
-            "select m.nothing from edge_logs cross join unnest(metadata) as m where id = 'edge-0001'",
+            "select m.nothing from edge_logs cross join unnest(metadata) as m where id = \
+             'edge-0001'",
             json!([[null]]),
         ),
         (
-            "select method, path, status_code from edge_logs cross join unnest(metadata) as m cross join unnest(m.request) as q cross join unnest(m.response) as s where id = 'edge-0001'",
+            "select method, path, status_code from edge_logs cross join unnest(metadata) as m \
+             cross join unnest(m.request) as q cross join unnest(m.response) as s where id = \
+             'edge-0001'",
             json!([["POST", "/storage/v1/object/a.png", 201]]),
         ),
         (
-            "select count(*) as n, sum(m.status) as s from auth_logs, unnest(metadata) as m where id = 'none'",
+            "select count(*) as n, sum(m.status) as s from auth_logs, unnest(metadata) as m where \
+             id = 'none'",
             json!([[0, null]]),
         ),
         (
-            "select m.error from auth_logs cross join unnest(metadata) m where id in ('auth-0000', 'auth-0001') order by m.error,",
+            "select m.error from auth_logs cross join unnest(metadata) m where id in \
+             ('auth-0000', 'auth-0001') order by m.error,",
             json!([[null], ["invalid password"]]),
         ),
         (
@@ -181,11 +202,13 @@ async fn bigquery_statements_return_expected_rows() {
             json!([[0.5, "a'b", "edge-0001"]]),
         ),
         (
-            "select cf.asn, cf.colo from edge_logs cross join unnest(metadata) m cross join unnest(m.request) r cross join unnest(r.cf) cf where id = 'edge-0001'",
+            "select cf.asn, cf.colo from edge_logs cross join unnest(metadata) m cross join \
+             unnest(m.request) r cross join unnest(r.cf) cf where id = 'edge-0001'",
             json!([[64501, "FRA"]]),
         ),
         (
-            "select count(*) as n from edge_logs where timestamp > 1795132800000000 and timestamp <= 1795136400000001",
+            "select count(*) as n from edge_logs where timestamp > 1795132800000000 and timestamp \
+             <= 1795136400000001",
             json!([[21]]),
         ),
         (
@@ -201,15 +224,19 @@ async fn bigquery_statements_return_expected_rows() {
             json!([[null, null, "y"]]),
         ),
         (
-            "select extract(hour from timestamp) as h, format_timestamp('%H:%M', timestamp) as f, timestamp_diff(timestamp, timestamp_micros(1795132800000000), minute) as d from edge_logs where id = 'edge-0025'",
+            "select extract(hour from timestamp) as h, format_timestamp('%H:%M', timestamp) as f, \
+             timestamp_diff(timestamp, timestamp_micros(1795132800000000), minute) as d from \
+             edge_logs where id = 'edge-0025'",
             json!([[1, "01:15", 75]]),
         ),
         (
-            "select id, row_number() over (partition by m.level order by id desc) as n from auth_logs, unnest(metadata) as m order by n, id limit 3",
+            "select id, row_number() over (partition by m.level order by id desc) as n from \
+             auth_logs, unnest(metadata) as m order by n, id limit 3",
             json!([["auth-0057", 1], ["auth-0058", 1], ["auth-0059", 1]]),
         ),
         (
-            "select json_value(event_message, '$.n') as n, split('a,b', ',')[offset(1)] as b from auth_logs where id = 'auth-0004'",
+            "select json_value(event_message, '$.n') as n, split('a,b', ',')[offset(1)] as b from \
+             auth_logs where id = 'auth-0004'",
             json!([["4", "b"]]),
         ),
     ] {
@@ -305,8 +332,13 @@ async fn rows_are_limited_and_outside_lines_are_invisible() {
         .await
         .unwrap();
     assert_eq!((few.rows.len(), few.truncated), (3, false));
-    let outside =
-        logs.rows(ClickHouse, "select count() as n from logs where event_message in ('outside', 'secret of another project')").await;
+    let outside = logs
+        .rows(
+            ClickHouse,
+            "select count() as n from logs where event_message in ('outside', \
+            'secret of another project')",
+        )
+        .await;
     assert_eq!(outside, [[json!(0)]]);
 }
 
@@ -317,7 +349,12 @@ async fn memory_and_time_limits_end_a_query() {
         ..Bounds::default()
     })
     .await;
-    let text = logs.rejection(ClickHouse, "select a.id as one, groupArray(b.event_message) as all from logs as a cross join logs as b group by one")
+    let text = logs
+        .rejection(
+            ClickHouse,
+            "select a.id as one, groupArray(b.event_message) as all \
+        from logs as a cross join logs as b group by one",
+        )
         .await;
     assert!(text.contains("Reduce the time range"), "{text}");
 
@@ -327,7 +364,8 @@ async fn memory_and_time_limits_end_a_query() {
         ..Bounds::default()
     })
     .await;
-    let endless = "select count() as n from logs as a cross join logs as b cross join logs as c where match(concat(a.id, b.id, c.id), 'none')";
+    let endless = "select count() as n from logs as a cross join logs as b cross join logs as c \
+        where match(concat(a.id, b.id, c.id), 'none')";
     assert_eq!(
         logs.query(ClickHouse, endless).await,
         Err(QueryError::TimedOut)

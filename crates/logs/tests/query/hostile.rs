@@ -258,17 +258,36 @@ fn oversized_statements() -> Vec<(&'static str, String)> {
         let before = n - 1;
         format!("{all}, c{n} as (select a.id as id from c{before} as a cross join c{before} as b)")
     });
-    let texts = (0..12).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select concat(m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m) as m from {all} as a)")
-    });
-    let replaced = (0..8).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select replaceRegexpAll(m, '', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa') as m from {all} as a)")
-    });
-    let split = (0..8).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select arrayJoin(splitByChar('', concat(m, m, m, m, m, m, m, m))) as m from {all} as a)")
-    });
+    let texts = (0..12).fold(
+        "(select event_message as m from logs)".to_owned(),
+        |all, _| {
+            format!(
+                "(select concat(m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m) as m \
+            from {all} as a)"
+            )
+        },
+    );
+    let replaced = (0..8).fold(
+        "(select event_message as m from logs)".to_owned(),
+        |all, _| {
+            format!(
+                "(select replaceRegexpAll(m, '', \
+            'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa') as m from {all} as a)"
+            )
+        },
+    );
+    let split = (0..8).fold(
+        "(select event_message as m from logs)".to_owned(),
+        |all, _| {
+            format!(
+                "(select arrayJoin(splitByChar('', concat(m, m, m, m, m, m, m, m))) as m from \
+            {all} as a)"
+            )
+        },
+    );
     vec![
-        ("parentheses", nested("select (", "1", ")", 1).replace("(1)", &nested("(", "1", ")", 30_000))),
+        ("parentheses", nested("select \
+            (", "1", ")", 1).replace("(1)", &nested("(", "1", ")", 30_000))),
         ("calls", format!("select {} as a", nested("lower(", "'a'", ")", 7_000))),
         ("negations", format!("select {} as a", chain("", "not ", 10_000) + "true")),
         ("signs", format!("select {}1 as a", chain("", "- ", 20_000))),
@@ -277,13 +296,16 @@ fn oversized_statements() -> Vec<(&'static str, String)> {
         ("lists", format!("select {}{} as a", "[".repeat(20_000), "]".repeat(20_000))),
         ("subscripts", format!("select a{} as a", "[1]".repeat(20_000))),
         ("sums", format!("select {} as a", chain("1", " + 1", 15_000))),
-        ("conditions", format!("select id from logs where {}", chain("1 = 1", " and 1 = 1", 6_000))),
+        ("conditions", format!("select id from logs where {}", chain("1 = 1", " and 1 = \
+            1", 6_000))),
         ("turns", format!("select id from logs where {}", chain("1", " and 1 or 1", 5_000))),
         ("unions", chain("select id from logs", " union all select id from logs", 2_000)),
         ("joins", chain("select 1 as a from logs as b", " cross join logs", 4_000)),
-        ("columns", format!("select {}", (0..6_000).map(|n| format!("{n} as a{n}")).collect::<Vec<_>>().join(", "))),
+        ("columns", format!("select {}", (0..6_000).map(|n| format!("{n} as \
+            a{n}")).collect::<Vec<_>>().join(", "))),
         ("members", format!("select 1 in ({}1) as a", "1, ".repeat(20_000))),
-        ("aliases", format!("select 'a' as a0{} from logs", aliases(&|n| format!("concat(a{0}, a{0}) as a{n}", n - 1), 100))),
+        ("aliases", format!("select 'a' as a0{} from logs", aliases(&|n| format!("concat(a{0}, \
+            a{0}) as a{n}", n - 1), 100))),
         ("circles", "select b as a, a as b, a + b as c from logs".into()),
         ("tables", format!("{tables} select id from c39")),
         ("texts", format!("select m from {texts} as a")),
@@ -291,7 +313,8 @@ fn oversized_statements() -> Vec<(&'static str, String)> {
         ("items", format!("select m from {split} as a")),
         ("patterns", r"select count() as n from logs where match(event_message, '((((a{100}){100}){100}){100})')".into()),
         ("repetitions", r"select count() as n from logs where match(event_message, '(x+x+)+y')".into()),
-        ("everything", "select groupArray(a.log_attributes) as a from logs as a cross join logs as b cross join logs as c".into()),
+        ("everything", "select groupArray(a.log_attributes) as a from logs as a cross join logs \
+            as b cross join logs as c".into()),
         ("bytes", format!("select '{}' as a", "a".repeat(10 << 20))),
         ("comments", format!("select 1 as a {}", "/*".repeat(30_000))),
         ("quotes", format!("select {}", "''".repeat(30_000))),

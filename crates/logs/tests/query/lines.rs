@@ -78,7 +78,8 @@ pub(crate) fn own_project() -> Vec<Event> {
     for n in 0..60_i64 {
         let mut body = json!({ "metadata": {
             "level": pick(&["info", "error", "fatal"], n % 3), "status": pick(&[200, 400, 500], n % 3),
-            "path": "/token", "msg": format!("login {n}"), "auth_event": { "action": "login", "traits": { "provider": "email" } },
+            "path": "/token", "msg": format!("login \
+             {n}"), "auth_event": { "action": "login", "traits": { "provider": "email" } },
         } });
         if n % 3 == 1 {
             body["metadata"]["error"] = json!("invalid password");

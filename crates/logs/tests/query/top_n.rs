@@ -70,7 +70,8 @@ async fn incremental_scan_returns_the_rows_of_a_full_scan() {
                 "toInt32OrZero(log_attributes['response.status_code']) = 500",
             ),
             BigQuery => (
-                "edge_logs cross join unnest(metadata) as m cross join unnest(m.response) as r where true",
+                "edge_logs cross join unnest(metadata) as m cross join unnest(m.response) as r \
+                 where true",
                 "r.status_code = 500",
             ),
         };
@@ -78,7 +79,8 @@ async fn incremental_scan_returns_the_rows_of_a_full_scan() {
             for (rows, skipped) in [(1, 0), (5, 3), (100, 0), (900, 20)] {
                 for direction in ["desc", "asc"] {
                     let sql = format!(
-                        "select id, {key} as k from {from}{condition} order by k {direction}, id limit {rows} offset {skipped}"
+                        "select id, {key} as k from {from}{condition} order by k {direction}, id \
+                         limit {rows} offset {skipped}"
                     );
                     let mut expected: Vec<&Event> =
                         all.iter().filter(|line| matches_line(line)).collect();
@@ -121,15 +123,18 @@ async fn statements_that_depend_on_other_lines_see_all_lines() {
             json!(6_000),
         ),
         (
-            "select count() as n from logs where id in (select id from logs order by timestamp limit 10)",
+            "select count() as n from logs where id in (select id from logs order by timestamp \
+             limit 10)",
             json!(10),
         ),
         (
-            "select id from logs where id in (select max(id) from logs) order by timestamp desc limit 1",
+            "select id from logs where id in (select max(id) from logs) order by timestamp desc \
+             limit 1",
             json!("05999"),
         ),
         (
-            "select id from (select id, timestamp from logs order by id limit 1) order by timestamp desc limit 1",
+            "select id from (select id, timestamp from logs order by id limit 1) order by \
+             timestamp desc limit 1",
             json!("00000"),
         ),
         (
