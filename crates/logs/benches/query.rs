@@ -147,7 +147,7 @@ fn main() -> BenchResult<()> {
     let only = value_of(&arguments, "--only");
     for statement in STATEMENTS {
         let [name, ..] = statement;
-        if only.is_some_and(|only| only != name) {
+        if only.is_some_and(|only| only != *name) {
             continue;
         }
         let [own, duckdb, postgres] = engines.measure(statement)?;

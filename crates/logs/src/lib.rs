@@ -33,7 +33,7 @@ use self::{
 /// A statement with its project and time window.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// The project whose lines are queried.
+    /// The queried project.
     pub project: String,
     /// The SQL dialect of the statement.
     pub dialect: Dialect,

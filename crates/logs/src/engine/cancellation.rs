@@ -1,4 +1,4 @@
-//! Cancellation of queries whose client has disconnected or whose time limit has passed.
+//! Cancellation of queries after a disconnect of the client or a timeout.
 //!
 //! Dropping a task stops it at its next yield point. The engine yields only after 128 batches, and
 //! a join without matches only after it has compared all pairs. Expensive queries would keep their

@@ -6,16 +6,13 @@
 //! views are identical: comparing views suffices, and each text is hashed once per file. Lines are
 //! sorted by time, so equal time buckets are adjacent: finding the end of each run suffices.
 
-use std::{borrow::Borrow, fmt, hash::Hash, ops::Range, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use datafusion::{
     arrow::{
-        array::{
-            Array, ArrayRef, AsArray as _, Int64Array, RecordBatch, StringViewArray,
-            TimestampSecondArray,
-        },
-        buffer::{BooleanBuffer, Buffer},
-        datatypes::{DataType, SchemaRef, TimeUnit, TimestampSecondType},
+        array::{Array as _, AsArray as _, Int64Array, RecordBatch},
+        buffer::BooleanBuffer,
+        datatypes::SchemaRef,
     },
     common::{
         Result,
@@ -31,13 +28,9 @@ use datafusion::{
     },
 };
 use futures_util::{StreamExt as _, stream};
-use hashbrown::HashMap;
 
-use super::single_child;
+use super::{count_keys::Keys, single_child};
 
-/// Number of distinct keys, and approximate bytes of their texts, after which counts are emitted.
-const BUFFERED_KEYS_MAX: usize = 16 * 1024;
-const BUFFERED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum number of counts per key. Bounds the memory of the operator, which no query budget
 /// covers.
 const COUNTS_MAX: usize = 16;
@@ -268,190 +261,12 @@ fn selected_rows(filter: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<Boole
     })
 }
 
-/// Distinct keys, numbered in the order of their first occurrence.
-enum Keys {
-    Texts(TextKeys),
-    Timestamps(KeyNumbers<i64>),
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        Self::Texts(TextKeys::default())
-    }
-}
-
-impl Keys {
-    /// Returns `None` for key types that the engine counts equally fast.
-    fn of_type(ty: &DataType) -> Option<Self> {
-        match ty {
-            DataType::Utf8View => Some(Self::default()),
-            DataType::Timestamp(TimeUnit::Second, None) => {
-                Some(Self::Timestamps(KeyNumbers::default()))
-            }
-            _ => None,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        match self {
-            Self::Texts(texts) => {
-                texts.numbers.len() >= BUFFERED_KEYS_MAX || texts.bytes >= BUFFERED_BYTES_MAX
-            }
-            Self::Timestamps(numbers) => numbers.len() >= BUFFERED_KEYS_MAX,
-        }
-    }
-
-    /// Calls `visit` with the key number and the row range of every run of equal keys.
-    fn visit_runs(&mut self, keys: &ArrayRef, visit: impl FnMut(usize, Range<usize>)) {
-        match self {
-            Self::Texts(texts) => texts.visit_runs(keys.as_string_view(), visit),
-            Self::Timestamps(numbers) => {
-                let timestamps = keys.as_primitive::<TimestampSecondType>();
-                for_each_run(
-                    timestamps,
-                    |row| timestamps.value(row),
-                    |key, _| numbers.number(key.as_ref()),
-                    visit,
-                );
-            }
-        }
-    }
-
-    /// Returns the keys and leaves an empty set of the same type.
-    fn take(&mut self) -> Self {
-        match self {
-            Self::Texts(texts) => Self::Texts(std::mem::take(texts)),
-            Self::Timestamps(numbers) => Self::Timestamps(std::mem::take(numbers)),
-        }
-    }
-
-    /// Returns the keys as a column in the order of their numbers.
-    fn into_array(self) -> ArrayRef {
-        match self {
-            Self::Texts(texts) => {
-                let keys = texts.numbers.into_keys();
-                Arc::new(keys.iter().collect::<StringViewArray>())
-            }
-            Self::Timestamps(numbers) => Arc::new(TimestampSecondArray::from(numbers.into_keys())),
-        }
-    }
-}
-
-/// Numbers of keys, including the null key.
-struct KeyNumbers<K> {
-    numbers: HashMap<K, usize>,
-    null_number: Option<usize>,
-}
-
-impl<K> Default for KeyNumbers<K> {
-    fn default() -> Self {
-        Self {
-            numbers: HashMap::new(),
-            null_number: None,
-        }
-    }
-}
-
-impl<K: Eq + Hash> KeyNumbers<K> {
-    fn len(&self) -> usize {
-        self.numbers.len() + usize::from(self.null_number.is_some())
-    }
-
-    /// Returns the number of a key and assigns the next one to a new key.
-    fn number<Q: Eq + Hash + ToOwned<Owned = K> + ?Sized>(&mut self, key: Option<&Q>) -> usize
-    where
-        K: Borrow<Q>,
-    {
-        let next = self.len();
-        match key {
-            Some(key) => *self.numbers.entry_ref(key).or_insert(next),
-            None => *self.null_number.get_or_insert(next),
-        }
-    }
-
-    /// Returns the keys in the order of their numbers.
-    fn into_keys(self) -> Vec<Option<K>> {
-        let mut keys: Vec<_> = std::iter::repeat_with(|| None).take(self.len()).collect();
-        for (key, number) in self.numbers {
-            keys[number] = Some(key);
-        }
-        keys
-    }
-}
-
-#[derive(Default)]
-struct TextKeys {
-    numbers: KeyNumbers<String>,
-    /// Size of all texts.
-    bytes: usize,
-    /// Key numbers by string view. Valid only for the buffers below, which the views point into.
-    views: HashMap<u128, usize>,
-    buffers: Vec<Buffer>,
-}
-
-impl TextKeys {
-    fn visit_runs(&mut self, texts: &StringViewArray, visit: impl FnMut(usize, Range<usize>)) {
-        let buffers = texts.data_buffers();
-        let same_buffers = self.buffers.len() == buffers.len()
-            && self
-                .buffers
-                .iter()
-                .zip(buffers)
-                .all(|(known, buffer)| known.ptr_eq(buffer));
-        if !same_buffers {
-            self.views.clear();
-            self.buffers = buffers.to_vec();
-        }
-        let number = |view: Option<u128>, row| self.number(texts, view, row);
-        for_each_run(texts, |row| texts.views()[row], number, visit);
-    }
-
-    /// Returns the number of the text in a row, which is hashed only if its view is new.
-    fn number(&mut self, texts: &StringViewArray, view: Option<u128>, row: usize) -> usize {
-        let Some(view) = view else {
-            return self.numbers.number(None::<&str>);
-        };
-        if let Some(number) = self.views.get(&view) {
-            return *number;
-        }
-        let text = texts.value(row);
-        let next = self.numbers.len();
-        let number = self.numbers.number(Some(text));
-        if number == next {
-            self.bytes += text.len();
-        }
-        self.views.insert(view, number);
-        number
-    }
-}
-
-/// Calls `visit` with the key number and the row range of every run of equal keys. `number` maps a
-/// key, or null, and its first row to the key number.
-fn for_each_run<K: PartialEq>(
-    keys: &impl Array,
-    key: impl Fn(usize) -> K,
-    mut number: impl FnMut(Option<K>, usize) -> usize,
-    mut visit: impl FnMut(usize, Range<usize>),
-) {
-    let key = |row| keys.is_valid(row).then(|| key(row));
-    let mut start = 0;
-    while start < keys.len() {
-        let current = key(start);
-        let mut end = start + 1;
-        while end < keys.len() && key(end) == current {
-            end += 1;
-        }
-        visit(number(current, start), start..end);
-        start = end;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use datafusion::{
         arrow::{
-            array::StringViewBuilder,
-            datatypes::{Field, Schema},
+            array::{ArrayRef, StringViewBuilder, TimestampSecondArray},
+            datatypes::{DataType, Field, Schema, TimeUnit},
             util::pretty::pretty_format_batches,
         },
         datasource::MemTable,
@@ -471,34 +286,40 @@ mod tests {
             Field::new("m", timestamp.clone(), true),
             Field::new("s", timestamp, true),
         ]));
-        let text = |n: usize| match n % 7 {
+        let partitions = [0, 25_000].map(|first| {
+            let starts = (first..first + 25_000).step_by(5_000);
+            starts.map(|start| batch(&schema, start)).collect()
+        });
+        MemTable::try_new(Arc::clone(&schema), partitions.into()).unwrap()
+    }
+
+    fn batch(schema: &SchemaRef, start: i64) -> RecordBatch {
+        let mut texts = StringViewBuilder::new();
+        let mut numbers = Vec::new();
+        let mut timestamps = Vec::new();
+        let mut seconds = Vec::new();
+        for n in start..start + 5_000 {
+            texts.append_option(text(n));
+            numbers.push(n % 3);
+            timestamps.push((n / 100 != 123).then_some(n / 100 * 60));
+            seconds.push(Some(n));
+        }
+        let columns: [ArrayRef; 4] = [
+            Arc::new(texts.finish()),
+            Arc::new(Int64Array::from(numbers)),
+            Arc::new(TimestampSecondArray::from(timestamps)),
+            Arc::new(TimestampSecondArray::from(seconds)),
+        ];
+        RecordBatch::try_new(Arc::clone(schema), columns.into()).unwrap()
+    }
+
+    fn text(n: i64) -> Option<String> {
+        match n % 7 {
             0 => None,
             1 => Some(String::new()),
             2 => Some(format!("a text that is longer than a view {}", n % 40)),
             _ => Some((n % 25_000).to_string()),
-        };
-        let batch = |first: usize| {
-            let mut texts = StringViewBuilder::new();
-            let mut numbers = Vec::new();
-            for n in first..first + 5_000 {
-                texts.append_option(text(n));
-                numbers.push(i64::try_from(n % 3).unwrap());
-            }
-            let rows = || (first..first + 5_000).map(|n| i64::try_from(n).unwrap());
-            let timestamps: TimestampSecondArray = rows()
-                .map(|n| (n / 100 != 123).then_some(n / 100 * 60))
-                .collect();
-            let seconds: TimestampSecondArray = rows().map(Some).collect();
-            let columns: [ArrayRef; 4] = [
-                Arc::new(texts.finish()),
-                Arc::new(Int64Array::from(numbers)),
-                Arc::new(timestamps),
-                Arc::new(seconds),
-            ];
-            RecordBatch::try_new(Arc::clone(&schema), columns.into()).unwrap()
-        };
-        let partition = |first: usize| (0..5).map(|at| batch(first + at * 5_000)).collect();
-        MemTable::try_new(Arc::clone(&schema), vec![partition(0), partition(25_000)]).unwrap()
+        }
     }
 
     /// A statement with several filtered counts.

@@ -84,16 +84,18 @@ mod tests {
 
     use super::*;
 
+    /// Returns the text for the client of an error that a filter caused in the Parquet reader.
+    fn message_of(error: &DataFusionError) -> String {
+        let text = format!("Error evaluating filter predicate: {error:?}");
+        let error = ParquetError::External(Box::new(ArrowError::ComputeError(text)));
+        match classify(&DataFusionError::ParquetError(Box::new(error))) {
+            QueryError::Invalid(text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn filter_error_in_the_parquet_reader_is_an_invalid_statement() {
-        let message_of = |error: &dyn std::fmt::Debug| {
-            let text = format!("Error evaluating filter predicate: {error:?}");
-            let error = ParquetError::External(Box::new(ArrowError::ComputeError(text)));
-            match classify(&DataFusionError::ParquetError(Box::new(error))) {
-                QueryError::Invalid(text) => text,
-                other => panic!("{other:?}"),
-            }
-        };
         let execution = DataFusionError::Execution("Invalid \"x\\\" in 'y'\nmore".into());
         assert_eq!(message_of(&execution), "Invalid \"x\\\" in 'y'");
         assert_eq!(

@@ -22,7 +22,10 @@ use datafusion::{
     execution::cache::cache_manager::FileMetadataCache,
     logical_expr::{LogicalPlanBuilder, col, lit},
     object_store::ObjectStore,
-    parquet::file::{metadata::RowGroupMetaData, statistics::Statistics as ParquetStatistics},
+    parquet::file::{
+        metadata::{ParquetMetaData, RowGroupMetaData},
+        statistics::Statistics as ParquetStatistics,
+    },
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -32,7 +35,7 @@ use crate::{
     store::{FileEntry, View},
 };
 
-/// Number of files whose metadata is fetched concurrently.
+/// Number of concurrent metadata fetches.
 const FETCHES_MAX: usize = 8;
 /// Approximate maximum number of rows of a fragment. Each fragment costs the engine some tens of
 /// microseconds.
@@ -219,16 +222,10 @@ async fn file_fragments(
         .with_file_metadata_cache(Some(cache))
         .fetch_metadata()
         .await?;
-    let file_schema = metadata.file_metadata().schema_descr();
-    let current = layout::schema();
-    let file_columns = file_schema.root_schema().get_fields().iter();
-    let same_columns = file_columns
-        .map(|field| field.name())
-        .eq(current.fields().iter().map(|field| field.name()));
     // Files with the current columns skip schema inference; older files are read with their own
     // schema.
-    if same_columns {
-        file.arrow_schema = Some(current);
+    if has_current_columns(&metadata) {
+        file.arrow_schema = Some(layout::schema());
     }
     let mut groups: Vec<(GroupStatistics, i64)> = Vec::new();
     for row_group in metadata.row_groups() {
@@ -259,6 +256,14 @@ async fn file_fragments(
     }
     fragments.reverse();
     Ok(fragments)
+}
+
+fn has_current_columns(metadata: &ParquetMetaData) -> bool {
+    let file_schema = metadata.file_metadata().schema_descr();
+    let columns = file_schema.root_schema().get_fields().iter();
+    let current = layout::schema();
+    let current = current.fields().iter().map(|field| field.name());
+    columns.map(|field| field.name()).eq(current)
 }
 
 /// Returns the offset at which the engine assigns a row group to a byte range.
@@ -305,26 +310,36 @@ impl GroupStatistics {
         let schema = layout::schema();
         let mut statistics = Statistics::new_unknown(&schema);
         statistics.num_rows = Precision::Exact(usize::try_from(self.rows).unwrap_or(usize::MAX));
-        let mut set_bounds = |name: &str, min: ScalarValue, max: ScalarValue| {
-            if let Ok(at) = schema.index_of(name)
-                && let Some(column) = statistics.column_statistics.get_mut(at)
-            {
-                *column = ColumnStatistics {
-                    null_count: Precision::Exact(0),
-                    min_value: Precision::Exact(min),
-                    max_value: Precision::Exact(max),
-                    ..ColumnStatistics::new_unknown()
-                };
-            }
-        };
         if let Some((first, last)) = self.range {
-            set_bounds("timestamp", timestamp(first), timestamp(last));
+            let bounds = exact_bounds(timestamp(first), timestamp(last));
+            set_column(&mut statistics, "timestamp", bounds);
         }
         if let Some(source) = self.source {
             let source = ScalarValue::Utf8View(Some(source));
-            set_bounds("source", source.clone(), source);
+            set_column(
+                &mut statistics,
+                "source",
+                exact_bounds(source.clone(), source),
+            );
         }
         statistics
+    }
+}
+
+fn exact_bounds(min: ScalarValue, max: ScalarValue) -> ColumnStatistics {
+    ColumnStatistics {
+        null_count: Precision::Exact(0),
+        min_value: Precision::Exact(min),
+        max_value: Precision::Exact(max),
+        ..ColumnStatistics::new_unknown()
+    }
+}
+
+fn set_column(statistics: &mut Statistics, name: &str, column: ColumnStatistics) {
+    if let Ok(at) = layout::schema().index_of(name)
+        && let Some(entry) = statistics.column_statistics.get_mut(at)
+    {
+        *entry = column;
     }
 }
 
@@ -336,7 +351,7 @@ fn column_statistics<'a>(group: &'a RowGroupMetaData, name: &str) -> Option<&'a 
         .statistics()
 }
 
-/// Returns the text of a column whose rows all have the same value.
+/// Returns the text of a column if all rows have the same value.
 fn single_text(statistics: &ParquetStatistics) -> Option<String> {
     let is_single = statistics.min_is_exact()
         && statistics.max_is_exact()

@@ -1,11 +1,12 @@
-//! Executes translated statements with DataFusion. No other module depends on its query engine.
+//! Executes translated statements with DataFusion. The only module that plans and executes queries.
 //!
-//! Statements are written by the `sql` module, never by a client. Each runs in a session whose
-//! catalog contains a single table: the lines of one project within the time window. Other projects
-//! are unreachable by construction.
+//! Statements are written by the `sql` module, never by a client. Each runs in its own
+//! session, and the catalog contains a single table: the lines of one project within the time
+//! window. Other projects are unreachable by construction.
 
 mod budget;
 mod cancellation;
+mod count_keys;
 mod counts;
 mod error;
 mod fragments;

@@ -36,6 +36,16 @@ pub(super) struct LogTable {
 }
 
 impl LogTable {
+    fn recent(&self, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let partitions = std::slice::from_ref(&self.recent);
+        let projection = projection.cloned();
+        Ok(MemorySourceConfig::try_new_exec(
+            partitions,
+            layout::schema(),
+            projection,
+        )?)
+    }
+
     fn files(
         &self,
         session: &dyn Session,
@@ -79,21 +89,13 @@ impl TableProvider for LogTable {
         _filters: &[Expr],
         _limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let recent = || {
-            MemorySourceConfig::try_new_exec(
-                std::slice::from_ref(&self.recent),
-                self.schema(),
-                projection.cloned(),
-            )
-        };
         if self.files.is_empty() {
-            return Ok(recent()?);
+            return self.recent(projection);
         }
         let files = self.files(session, projection)?;
         if self.recent.is_empty() {
-            Ok(files)
-        } else {
-            UnionExec::try_new(vec![recent()?, files])
+            return Ok(files);
         }
+        UnionExec::try_new(vec![self.recent(projection)?, files])
     }
 }

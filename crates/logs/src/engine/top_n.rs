@@ -250,16 +250,18 @@ mod tests {
 
     /// An hour with a line every half second.
     fn fragments() -> Fragments {
-        let line = |n: i64| {
-            Event::new(
-                n.to_string(),
-                HOUR.0 + 1 + n * PRECISION / 2,
-                Source::Edge,
-                String::new(),
-                Attributes::default(),
-            )
-        };
-        Fragments::recent(layout::batch(&(0..7_200).map(line).collect::<Vec<_>>()).unwrap())
+        let lines: Vec<_> = (0..7_200)
+            .map(|n: i64| {
+                Event::new(
+                    n.to_string(),
+                    HOUR.0 + 1 + n * PRECISION / 2,
+                    Source::Edge,
+                    String::new(),
+                    Attributes::default(),
+                )
+            })
+            .collect();
+        Fragments::recent(layout::batch(&lines).unwrap())
     }
 
     async fn top_n_of(dialect: Dialect, sql: &str) -> Option<TopN> {

@@ -141,12 +141,7 @@ impl<'a> Translator<'a> {
                 expr,
                 field: CeilFloorKind::DateTimeField(DateTimeField::NoDateTime),
             } => self.float_function("floor", expr, scope),
-            Expr::Position { expr, r#in } => {
-                let needle = self.expression(expr, scope)?.text();
-                let text = self.expression(r#in, scope)?.text();
-                let sql = format!("strpos({text}, {needle})");
-                Ok(SqlExpr::new(sql, Type::Integer))
-            }
+            Expr::Position { expr, r#in } => self.position(expr, r#in, scope),
             Expr::Substring {
                 expr,
                 substring_from: Some(from),
@@ -200,6 +195,20 @@ impl<'a> Translator<'a> {
     ) -> Result<SqlExpr> {
         let value = self.expression(expr, scope)?.float();
         Ok(SqlExpr::new(format!("{function}({value})"), Type::Float))
+    }
+
+    fn position(
+        &mut self,
+        needle: &'a Expr,
+        text: &'a Expr,
+        scope: &mut Scope<'a>,
+    ) -> Result<SqlExpr> {
+        let needle = self.expression(needle, scope)?.text();
+        let text = self.expression(text, scope)?.text();
+        Ok(SqlExpr::new(
+            format!("strpos({text}, {needle})"),
+            Type::Integer,
+        ))
     }
 
     fn substring(

@@ -29,7 +29,7 @@ impl<'a> Translator<'a> {
         Ok(clause_of(" GROUP BY ", &keys))
     }
 
-    /// `ORDER BY` of a query, whose keys can be positions and names of the select list.
+    /// `ORDER BY` of a query. Keys can be positions and names of the select list.
     pub(super) fn order_by_columns(
         &mut self,
         order: &'a [OrderByExpr],

@@ -9,14 +9,8 @@ const CHAIN_MAX: usize = 512;
 impl<'a> Translator<'a> {
     pub(super) fn predicate(&mut self, expr: &'a Expr, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         match expr {
-            Expr::IsNull(inner) => {
-                let value = self.expression(inner, scope)?.sql;
-                Ok(boolean(format!("({value} IS NULL)")))
-            }
-            Expr::IsNotNull(inner) => {
-                let value = self.expression(inner, scope)?.sql;
-                Ok(boolean(format!("({value} IS NOT NULL)")))
-            }
+            Expr::IsNull(inner) => self.null_test(inner, "NULL", scope),
+            Expr::IsNotNull(inner) => self.null_test(inner, "NOT NULL", scope),
             Expr::IsTrue(inner) => self.truth_test(inner, "TRUE", scope),
             Expr::IsNotTrue(inner) => self.truth_test(inner, "NOT TRUE", scope),
             Expr::IsFalse(inner) => self.truth_test(inner, "FALSE", scope),
@@ -30,12 +24,7 @@ impl<'a> Translator<'a> {
                 expr,
                 subquery,
                 negated,
-            } => {
-                let value = self.expression(expr, scope)?.sql;
-                let subquery = self.scalar_subquery(subquery)?.sql;
-                let not = not_keyword(*negated);
-                Ok(boolean(format!("({value} {not}IN ({subquery}))")))
-            }
+            } => self.in_subquery(expr, subquery, *negated, scope),
             Expr::Subquery(query) => {
                 let subquery = self.scalar_subquery(query)?;
                 Ok(SqlExpr::new(format!("({})", subquery.sql), subquery.ty))
@@ -70,6 +59,11 @@ impl<'a> Translator<'a> {
         }
     }
 
+    fn null_test(&mut self, expr: &'a Expr, test: &str, scope: &mut Scope<'a>) -> Result<SqlExpr> {
+        let value = self.expression(expr, scope)?.sql;
+        Ok(boolean(format!("({value} IS {test})")))
+    }
+
     fn truth_test(&mut self, expr: &'a Expr, test: &str, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         let condition = self.expression(expr, scope)?.condition();
         Ok(boolean(format!("({condition} IS {test})")))
@@ -99,6 +93,19 @@ impl<'a> Translator<'a> {
         let not = not_keyword(negated);
         let sql = format!("({value_sql} {not}IN ({}))", items.join(", "));
         Ok(boolean(sql))
+    }
+
+    fn in_subquery(
+        &mut self,
+        expr: &'a Expr,
+        subquery: &'a Query,
+        negated: bool,
+        scope: &mut Scope<'a>,
+    ) -> Result<SqlExpr> {
+        let value = self.expression(expr, scope)?.sql;
+        let subquery = self.scalar_subquery(subquery)?.sql;
+        let not = not_keyword(negated);
+        Ok(boolean(format!("({value} {not}IN ({subquery}))")))
     }
 
     fn between(

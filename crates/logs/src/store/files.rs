@@ -254,21 +254,20 @@ mod tests {
     #[test]
     fn row_groups_are_limited_in_rows_and_bytes() {
         const ROWS: usize = 1100;
-        let text = |id: usize| format!("{id:032x}").repeat(2000);
         let mut long: Vec<_> = (0..ROWS)
             .map(|id| Event {
-                message: text(id),
+                message: format!("{id:032x}").repeat(2000),
                 ..event(id, 0, Source::Edge)
             })
             .collect();
-        let of = Volume {
+        let volume = Volume {
             rows: ROWS as u64,
             bytes: ROWS as u64 * 64_000,
         };
-        let file = write_sorted(&mut long, of).unwrap();
+        let file = write_sorted(&mut long, volume).unwrap();
         let merged = merge(
-            vec![file.clone(), write_sorted(&mut long[..1], of).unwrap()],
-            of,
+            vec![file.clone(), write_sorted(&mut long[..1], volume).unwrap()],
+            volume,
         )
         .unwrap();
         for file in [file, merged] {

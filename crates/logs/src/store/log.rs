@@ -74,12 +74,11 @@ fn read_header(bytes: &[u8]) -> Option<(u64, SegmentEnd)> {
     if !body.starts_with(MAGIC) || crc32c::crc32c(body).to_le_bytes() != checksum {
         return None;
     }
-    let word = |at: usize| body[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let previous = SegmentEnd {
-        number: word(16)?,
-        length: word(24)?,
+        number: u64_at(body, 16)?,
+        length: u64_at(body, 24)?,
     };
-    Some((word(8)?, previous))
+    Some((u64_at(body, 8)?, previous))
 }
 
 /// Appends a frame. Returns the position of its payload in `to`.
@@ -104,14 +103,23 @@ fn checksum(length: u32, durable: u32, payload: &[u8]) -> u32 {
 /// or `None` if it is damaged.
 fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>()?;
-    let word = |at: usize| head[at..at + 4].try_into().map(u32::from_le_bytes).ok();
-    let length = word(4)?;
-    let durable = word(8)?;
+    let length = u32_at(head, 4)?;
+    let durable = u32_at(head, 8)?;
     let payload = rest.get(..length as usize)?;
-    if word(0)? != FRAME_MAGIC || word(12)? != checksum(length, durable, payload) {
+    if u32_at(head, 0)? != FRAME_MAGIC || u32_at(head, 12)? != checksum(length, durable, payload) {
         return None;
     }
     Some((payload, durable))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
 /// Reads the log after a start. Returns its index and the end of its last segment, or `None` for an

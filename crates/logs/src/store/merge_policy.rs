@@ -37,8 +37,8 @@ fn size_class(file: &StoredFile) -> u32 {
     (file.name.bytes / SMALLEST_CLASS_BYTES).max(1).ilog(8)
 }
 
-/// Returns the first run of at least `files_min` adjacent files up to a size class whose total size
-/// is at most `bytes_max`.
+/// Returns the first run of at least `files_min` adjacent files up to a size class, with a total
+/// size of at most `bytes_max`.
 fn candidates_up_to(
     files: &[StoredFile],
     class: u32,
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     fn files(sizes: &[u64]) -> Vec<StoredFile> {
-        let named = |(at, bytes): (usize, &u64)| {
-            let at = at as u64;
+        let mut files = Vec::new();
+        for (at, bytes) in (0..).zip(sizes) {
             let name = FileName {
                 node: "n".into(),
                 first: at,
@@ -105,13 +105,13 @@ mod tests {
                 rows: 1,
                 bytes: *bytes,
             };
-            StoredFile {
+            files.push(StoredFile {
                 path: name.path("p"),
                 name,
                 size: 0,
-            }
-        };
-        sizes.iter().enumerate().map(named).collect()
+            });
+        }
+        files
     }
 
     #[test]

@@ -444,11 +444,11 @@ impl Store {
             .acquire_many_owned(bytes.min(queue_bytes))
             .await
             .map_err(|_| StoreError::Closed)?;
-        self.submit(|done| WriteJob::Append {
+        self.submit(|reply| WriteJob::Append {
             record,
             payload,
             queued,
-            done,
+            reply,
         })
         .await
     }
@@ -458,9 +458,11 @@ impl Store {
         &self,
         job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> WriteJob,
     ) -> Result<(), StoreError> {
-        let (done, result) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
-        jobs.send(job(done)).await.map_err(|_| StoreError::Closed)?;
+        jobs.send(job(reply))
+            .await
+            .map_err(|_| StoreError::Closed)?;
         result.await.map_err(|_| StoreError::Closed)?
     }
 

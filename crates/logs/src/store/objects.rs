@@ -113,6 +113,21 @@ impl LocalObjects {
         Ok(())
     }
 
+    async fn delete_object(self, location: Path) -> Result<Path> {
+        let path = self.files.path_to_filesystem(&location)?;
+        let result = tokio::task::spawn_blocking(move || self.delete(&path))
+            .await
+            .map_err(generic_error)?;
+        match result {
+            Ok(()) => Ok(location),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound {
+                path: location.to_string(),
+                source: Box::new(error),
+            }),
+            Err(error) => Err(generic_error(error)),
+        }
+    }
+
     /// Returns the directories of a file, innermost first, up to the root.
     fn directories<'a>(&'a self, path: &'a FilePath) -> impl Iterator<Item = &'a FilePath> {
         path.ancestors()
@@ -181,24 +196,12 @@ impl ObjectStore for LocalObjects {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
-        let delete = move |location: Result<Path>| {
-            let this = this.clone();
-            async move {
-                let location = location?;
-                let path = this.files.path_to_filesystem(&location)?;
-                let result = tokio::task::spawn_blocking(move || this.delete(&path))
-                    .await
-                    .map_err(generic_error)?;
-                match result {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound {
-                        path: location.to_string(),
-                        source: Box::new(error),
-                    }),
-                    result => result.map(|()| location).map_err(generic_error),
-                }
-            }
-        };
-        locations.then(delete).boxed()
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move { this.delete_object(location?).await }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

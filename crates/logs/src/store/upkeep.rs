@@ -212,7 +212,7 @@ impl Store {
     /// Seals the active segment if its lines are old enough.
     async fn seal_old(&self, now: i64) -> Result<(), StoreError> {
         if self.should_seal(now) {
-            self.submit(|done| WriteJob::Seal { done }).await?;
+            self.submit(|reply| WriteJob::Seal { reply }).await?;
         }
         Ok(())
     }
@@ -320,8 +320,16 @@ impl Store {
         for result in results {
             directories.extend(result?);
         }
-        // Must be durable before the files are merged: if the segment reappeared, its files would
-        // be ignored.
+        self.remove_oldest_segment(number).await?;
+        for directory in directories {
+            upkeep.count_new_file(directory, &self.shared.options);
+        }
+        Ok(())
+    }
+
+    /// Removes a flushed segment. Must be durable before its files are merged: if the segment
+    /// reappeared, the files would be ignored.
+    async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
         let disk = Arc::clone(&self.disk);
         let remove = move || {
             disk.remove(&log::file_name(number))?;
@@ -333,9 +341,6 @@ impl Store {
         // Dropped outside of the lock.
         let removed = self.shared.index().segments.pop_front();
         drop(removed);
-        for directory in directories {
-            upkeep.count_new_file(directory, &self.shared.options);
-        }
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{event::Event, layout};
 
-/// Maximum number of days whose directories are listed one by one. Longer windows list the whole
+/// Maximum number of days that are listed directory by directory. Longer windows list the whole
 /// project.
 const LISTED_DAYS_MAX: i64 = 4;
 /// Maximum size of unflushed lines that one view converts, measured as size in the log.
@@ -112,7 +112,7 @@ impl Store {
     pub async fn view(&self, project: &str, after: i64, until: i64) -> Result<View, StoreError> {
         names::check_name(project)?;
         let pin = self.shared.pins.pin();
-        // Taken under one lock: the unflushed lines, and the first segment whose files are ignored.
+        // Taken under one lock, so that each line is found either in the log or in a file.
         let (segments, first_unflushed) = {
             let index = self.shared.index();
             (unflushed_lines(&index, project), index.first_unflushed())

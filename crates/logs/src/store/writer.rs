@@ -31,11 +31,11 @@ pub(super) enum WriteJob {
         payload: Vec<u8>,
         /// Releases the queue memory of the payload on drop.
         queued: OwnedSemaphorePermit,
-        done: oneshot::Sender<Result<(), StoreError>>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
     },
     /// Seals the active segment, so that it can be flushed to files.
     Seal {
-        done: oneshot::Sender<Result<(), StoreError>>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
     },
 }
 
@@ -101,30 +101,30 @@ impl LogWriter {
                     record,
                     payload,
                     queued,
-                    done,
+                    reply,
                 } => {
                     if let Some(error) = self.capacity_error(&record) {
-                        let _ = done.send(Err(error));
+                        let _ = reply.send(Err(error));
                         continue;
                     }
                     records.push((record, payload));
-                    appenders.push((queued, done));
+                    appenders.push((queued, reply));
                 }
-                WriteJob::Seal { done } => sealers.push(done),
+                WriteJob::Seal { reply } => sealers.push(reply),
             }
         }
         if !records.is_empty() {
             let result = self.append(records);
             self.log_transition(&result);
-            for (_, done) in appenders {
-                let _ = done.send(copy_result(&result).map_err(StoreError::Io));
+            for (_, reply) in appenders {
+                let _ = reply.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
         if !sealers.is_empty() {
             let result = self.seal();
             self.log_transition(&result);
-            for done in sealers {
-                let _ = done.send(copy_result(&result).map_err(StoreError::Io));
+            for reply in sealers {
+                let _ = reply.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
     }

@@ -14,30 +14,30 @@ use super::{DAY, HOUR, TestLogs};
 fn lines() -> Vec<Event> {
     let burst = (0..3_000_i64).map(|n| 20 * HOUR + n / 3 * 2_000);
     let rest = (0..3_000_i64).map(|n| 1 + n * 24 * HOUR / 3_000);
-    let line = |(n, at): (usize, i64)| {
-        let mut attributes = Attributes::default();
-        attributes.add(
-            "response.status_code",
-            Value::Integer(if n % 50 == 7 { 500 } else { 200 }),
-        );
-        let source = if n % 10 == 3 {
-            Source::Auth
-        } else {
-            Source::Edge
-        };
-        Event::new(
-            format!("{n:05}"),
-            DAY + at,
-            source,
-            format!("message {n}"),
-            attributes,
-        )
+    let times = burst.chain(rest).enumerate();
+    times.map(|(n, at)| line(n, at)).collect()
+}
+
+fn line(n: usize, at: i64) -> Event {
+    let status = if n % 50 == 7 { 500 } else { 200 };
+    let mut attributes = Attributes::default();
+    attributes.add("response.status_code", Value::Integer(status));
+    let source = if n % 10 == 3 {
+        Source::Auth
+    } else {
+        Source::Edge
     };
-    burst.chain(rest).enumerate().map(line).collect()
+    Event::new(
+        format!("{n:05}"),
+        DAY + at,
+        source,
+        format!("message {n}"),
+        attributes,
+    )
 }
 
 /// Truncates a timestamp to the precision of a sort key.
-type Key = fn(i64) -> i64;
+type SortKey = fn(i64) -> i64;
 /// Whether a line matches a condition.
 type Matches = fn(&Event) -> bool;
 
@@ -45,7 +45,7 @@ type Matches = fn(&Event) -> bool;
 async fn incremental_scan_returns_the_rows_of_a_full_scan() {
     let all = lines();
     let logs = TestLogs::with_lines(Bounds::default(), all.clone()).await;
-    let orders: [(Dialect, &str, Key); 5] = [
+    let orders: [(Dialect, &str, SortKey); 5] = [
         (ClickHouse, "timestamp", |at| at),
         (ClickHouse, "toUnixTimestamp64Milli(timestamp)", |at| {
             at / 1_000
@@ -58,13 +58,8 @@ async fn incremental_scan_returns_the_rows_of_a_full_scan() {
         }),
         (BigQuery, "cast(timestamp as datetime)", |at| at),
     ];
-    let every: Matches = |line| line.source == Source::Edge;
-    let few: Matches = |line| {
-        line.source == Source::Edge
-            && line.attributes.get("response.status_code") == Some(&Value::Integer(500))
-    };
-    for (dialect, key, of) in orders {
-        let (from, status) = match dialect {
+    for (dialect, key, truncate) in orders {
+        let (from, has_status_500) = match dialect {
             ClickHouse => (
                 "logs where source = 'edge_logs'",
                 "toInt32OrZero(log_attributes['response.status_code']) = 500",
@@ -75,39 +70,44 @@ async fn incremental_scan_returns_the_rows_of_a_full_scan() {
                 "r.status_code = 500",
             ),
         };
-        for (condition, matches_line) in [("", every), (&*format!(" and {status}"), few)] {
-            for (rows, skipped) in [(1, 0), (5, 3), (100, 0), (900, 20)] {
+        let filters: [(&str, Matches); 2] = [("true", is_request), (has_status_500, is_failure)];
+        for (condition, matches) in filters {
+            for (rows, offset) in [(1, 0), (5, 3), (100, 0), (900, 20)] {
                 for direction in ["desc", "asc"] {
                     let sql = format!(
-                        "select id, {key} as k from {from}{condition} order by k {direction}, id \
-                         limit {rows} offset {skipped}"
+                        "select id, {key} as k from {from} and {condition} \
+                         order by k {direction}, id limit {rows} offset {offset}"
                     );
-                    let mut expected: Vec<&Event> =
-                        all.iter().filter(|line| matches_line(line)).collect();
-                    expected.sort_by_key(|line| {
-                        let key = of(line.timestamp);
-                        (
-                            if direction == "desc" { -key } else { key },
-                            line.id.clone(),
-                        )
-                    });
-                    let expected: Vec<Json> = expected
-                        .iter()
-                        .skip(skipped)
-                        .take(rows)
-                        .map(|line| json!(line.id))
-                        .collect();
-                    let found: Vec<Json> = logs
-                        .rows(dialect, &sql)
-                        .await
-                        .into_iter()
-                        .map(|row| row[0].clone())
-                        .collect();
+                    let sorted = sorted_ids(&all, matches, truncate, direction == "desc");
+                    let expected: Vec<_> = sorted.into_iter().skip(offset).take(rows).collect();
+                    let mut found = Vec::new();
+                    for row in logs.rows(dialect, &sql).await {
+                        found.push(row[0].clone());
+                    }
                     assert_eq!(found, expected, "{sql}");
                 }
             }
         }
     }
+}
+
+fn is_request(line: &Event) -> bool {
+    line.source == Source::Edge
+}
+
+fn is_failure(line: &Event) -> bool {
+    is_request(line) && line.attributes.get("response.status_code") == Some(&Value::Integer(500))
+}
+
+/// Returns the ids of matching lines sorted by time, then id.
+fn sorted_ids(all: &[Event], matches: Matches, truncate: SortKey, descending: bool) -> Vec<Json> {
+    let mut lines: Vec<_> = all.iter().filter(|line| matches(line)).collect();
+    lines.sort_by_key(|line| {
+        let key = truncate(line.timestamp);
+        let key = if descending { -key } else { key };
+        (key, line.id.clone())
+    });
+    lines.into_iter().map(|line| json!(line.id)).collect()
 }
 
 #[tokio::test]

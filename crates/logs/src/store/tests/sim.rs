@@ -9,7 +9,8 @@ use std::{
 use async_trait::async_trait;
 use datafusion::object_store::{
     self, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory, path::Path,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory,
+    path::Path,
 };
 use futures_util::{StreamExt, stream::BoxStream};
 
@@ -220,26 +221,28 @@ impl Disk for SimDisk {
     }
 }
 
+impl SimFile {
+    fn overwrite_from(&self, offset: u64, bytes: &[u8]) {
+        let mut file = self.file.lock().unwrap();
+        let offset = usize::try_from(offset).unwrap();
+        assert!(file.durable <= offset, "durable data is never overwritten");
+        file.bytes.truncate(offset);
+        file.bytes.extend(bytes);
+    }
+}
+
 impl LogFile for SimFile {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let put = |bytes: &[u8]| {
-            let mut file = self.file.lock().unwrap();
-            assert!(
-                file.durable as u64 <= offset,
-                "durable data is never overwritten"
-            );
-            file.bytes.truncate(usize::try_from(offset).unwrap());
-            file.bytes.extend(bytes);
-        };
         match self.faults.step() {
             StepResult::Succeeds => {
-                put(bytes);
+                self.overwrite_from(offset, bytes);
                 Ok(())
             }
             StepResult::FailsBefore => Err(io::Error::other("injected fault")),
             StepResult::FailsAfter => {
                 let written = self.faults.random(bytes.len() as u64 + 1);
-                put(&bytes[..usize::try_from(written).unwrap()]);
+                let written = usize::try_from(written).unwrap();
+                self.overwrite_from(offset, &bytes[..written]);
                 Err(io::Error::other("injected fault"))
             }
         }
@@ -276,6 +279,22 @@ pub(super) struct SimObjects {
 impl fmt::Display for SimObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("simulated")
+    }
+}
+
+impl SimObjects {
+    async fn delete(&self, location: Path) -> object_store::Result<Path> {
+        match self.faults.step() {
+            StepResult::Succeeds => {
+                self.inner.delete(&location).await?;
+                Ok(location)
+            }
+            StepResult::FailsBefore => Err(injected_fault()),
+            StepResult::FailsAfter => {
+                let _ = self.inner.delete(&location).await;
+                Err(injected_fault())
+            }
+        }
     }
 }
 
@@ -325,27 +344,12 @@ impl ObjectStore for SimObjects {
         locations: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
         let this = self.clone();
-        let delete = move |location: object_store::Result<Path>| {
-            let this = this.clone();
-            async move {
-                let location = location?;
-                let one = || futures_util::stream::iter([Ok(location.clone())]).boxed();
-                match this.faults.step() {
-                    StepResult::Succeeds => this
-                        .inner
-                        .delete_stream(one())
-                        .next()
-                        .await
-                        .unwrap_or(Ok(location)),
-                    StepResult::FailsBefore => Err(injected_fault()),
-                    StepResult::FailsAfter => {
-                        let _ = this.inner.delete_stream(one()).next().await;
-                        Err(injected_fault())
-                    }
-                }
-            }
-        };
-        locations.then(delete).boxed()
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move { this.delete(location?).await }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
