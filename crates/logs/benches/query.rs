@@ -1,8 +1,8 @@
-//! Query latency compared with DuckDB and PostgreSQL: `cargo bench -p gantry-logs --bench query [--
+//! Query latency compared with `DuckDB` and PostgreSQL: `cargo bench -p gantry-logs --bench query [--
 //! --rows N] [--only NAME] [--postgres URL] [--duckdb]`.
 //!
 //! A million generated requests of one day are stored in files. Typical statements of the dashboard
-//! run through the full query path; through DuckDB (its Python package) over the same files; and
+//! run through the full query path; through `DuckDB` (its Python package) over the same files; and
 //! through `psql` on a disposable PostgreSQL database with the same rows as `jsonb` and an index on
 //! the timestamp. The engines take turns. Prints medians in milliseconds and the ratio to this
 //! package.
@@ -35,7 +35,7 @@ const BATCH: i64 = 500;
 const DAY: i64 = 1_790_035_200_000_000;
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// Name, ClickHouse statement, DuckDB statement, PostgreSQL statement. `$hour` is the start of the
+/// Name, `ClickHouse` statement, `DuckDB` statement, PostgreSQL statement. `$hour` is the start of the
 /// last hour.
 const STATEMENTS: &[[&str; 4]] = &[
     [

@@ -14,8 +14,8 @@ pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
 macro_rules! sources {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// The origin of a line: a table name in BigQuery SQL, a value of the column `source` in
-        /// ClickHouse SQL.
+        /// The origin of a line: a table name in `BigQuery` SQL, a value of the column `source` in
+        /// `ClickHouse` SQL.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Source {
             $($(#[$doc])* #[serde(rename = $text)] $name,)*
@@ -52,11 +52,11 @@ sources! {
     Storage = "storage_logs",
     /// The realtime service.
     Realtime = "realtime_logs",
-    /// The PostgREST service.
+    /// The `PostgREST` service.
     Postgrest = "postgrest_logs",
     /// The Supavisor connection pooler.
     Supavisor = "supavisor_logs",
-    /// The PgBouncer connection pooler.
+    /// The `PgBouncer` connection pooler.
     Pgbouncer = "pgbouncer_logs",
     /// Upgrades of the PostgreSQL server.
     PgUpgrade = "pg_upgrade_logs",
@@ -234,7 +234,7 @@ impl Attributes {
     }
 
     /// Flattens the JSON body of a line. `metadata` is lifted to the top level. Objects, and arrays
-    /// of exactly one object (the BigQuery notation of a record), become dotted keys. Other arrays
+    /// of exactly one object (the `BigQuery` notation of a record), become dotted keys. Other arrays
     /// are stored as JSON text, and `null` values are omitted.
     pub fn of_json(body: &Map<String, Json>) -> Self {
         let mut attributes = Self::default();

@@ -1,8 +1,8 @@
-//! Types and spelling of known attributes. BigQuery SQL has typed attributes; the store has text.
+//! Types and spelling of known attributes. `BigQuery` SQL has typed attributes; the store has text.
 
 use crate::layout::{self, Kind as Column};
 
-/// The BigQuery type of an attribute.
+/// The `BigQuery` type of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Text, the default for unknown attributes.
@@ -145,7 +145,7 @@ fn keys() -> impl Iterator<Item = &'static str> {
     columns.chain(typed).chain(TEXTS.iter().copied())
 }
 
-/// Returns the canonical spelling of a known key. Exact matches win, because BigQuery field names
+/// Returns the canonical spelling of a known key. Exact matches win, because `BigQuery` field names
 /// are case-insensitive.
 pub fn canonical(key: &str) -> Option<&'static str> {
     keys()

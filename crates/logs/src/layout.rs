@@ -154,7 +154,7 @@ pub fn batch<'a>(
         text_column(lines().map(|event| event.severity.as_str())),
         text_column(lines().map(|event| event.message.as_str())),
     ];
-    let (attributes, rest) = attribute_columns(lines())?;
+    let (attributes, rest) = attribute_columns(events.into_iter())?;
     columns.extend(attributes);
     columns.push(rest);
     RecordBatch::try_new(schema(), columns)

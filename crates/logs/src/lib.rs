@@ -47,7 +47,7 @@ pub struct Question {
     pub now: i64,
 }
 
-/// The statement, in the BigQuery dialect, that runs when a client sends none.
+/// The statement, in the `BigQuery` dialect, that runs when a client sends none.
 pub const DEFAULT_SQL: &str =
     "SELECT id, timestamp, event_message, metadata FROM edge_logs LIMIT 100";
 

@@ -12,7 +12,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A deterministic pseudo-random generator (SplitMix64).
+/// A deterministic pseudo-random generator (`SplitMix64`).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! The functions of the BigQuery dialect, which has one table per source, `metadata` as nested
+//! The functions of the `BigQuery` dialect, which has one table per source, `metadata` as nested
 //! records and nulls for missing values.
 
 #![expect(

@@ -1,10 +1,5 @@
-//! The functions of the ClickHouse dialect, which has one table `logs`, empty texts for missing
+//! The functions of the `ClickHouse` dialect, which has one table `logs`, empty texts for missing
 //! values, numbers as conditions and select aliases in every clause.
-
-#![expect(
-    clippy::redundant_closure_for_method_calls,
-    reason = "a method of a type with a lifetime is no function for all lifetimes"
-)]
 
 use crate::sql::{
     EXTRACT, Type,

@@ -182,10 +182,10 @@ fn map_type() -> DataType {
 }
 
 fn array(args: &[ColumnarValue], at: usize, rows: usize) -> Result<ArrayRef> {
-    match args.get(at) {
-        Some(arg) => arg.to_array(rows),
-        None => exec_err!("an argument is missing"),
-    }
+    let Some(arg) = args.get(at) else {
+        return exec_err!("an argument is missing");
+    };
+    arg.to_array(rows)
 }
 
 fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArray> {

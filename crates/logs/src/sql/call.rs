@@ -67,7 +67,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Finds a function by its name. Returns true with an aggregate that has the ClickHouse suffix
+    /// Finds a function by its name. Returns true with an aggregate that has the `ClickHouse` suffix
     /// `If`.
     fn find_function(&self, name: &str) -> Result<(&'static FunctionSpec, bool)> {
         if let Some(spec) = self.function_named(name) {

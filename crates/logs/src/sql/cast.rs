@@ -40,7 +40,7 @@ impl Translator<'_> {
         Ok(expr)
     }
 
-    /// `DATETIME` is a timestamp in seconds in ClickHouse and a civil date-time in BigQuery.
+    /// `DATETIME` is a timestamp in seconds in `ClickHouse` and a civil date-time in `BigQuery`.
     fn cast_to_datetime(&self, value: &SqlExpr) -> SqlExpr {
         let timestamp = value.timestamp(self.dialect);
         if self.is_clickhouse() {

@@ -151,15 +151,12 @@ impl<'a> Translator<'a> {
         let parts: Option<Vec<_>> = table.0.iter().map(name_part).collect();
         let name = parts.unwrap_or_default().join(".");
         let cte = self.common_tables.iter().rev().find(|it| it.name == name);
-        let (sql, columns, reads) = match cte {
-            Some(cte) => {
-                let columns = TableColumns::Query(cte.columns.clone());
-                (cte.identifier.clone(), columns, cte.reads)
-            }
-            None => {
-                let (sql, columns) = self.log_table(&name)?;
-                (sql, columns, 1)
-            }
+        let (sql, columns, reads) = if let Some(cte) = cte {
+            let columns = TableColumns::Query(cte.columns.clone());
+            (cte.identifier.clone(), columns, cte.reads)
+        } else {
+            let (sql, columns) = self.log_table(&name)?;
+            (sql, columns, 1)
         };
         self.reads += reads;
         if self.reads > READS_MAX {

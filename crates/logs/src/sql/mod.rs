@@ -120,7 +120,7 @@ impl Translator<'_> {
         self.dialect == Dialect::ClickHouse
     }
 
-    /// Compares two identifiers. They are case-insensitive in BigQuery.
+    /// Compares two identifiers. They are case-insensitive in `BigQuery`.
     fn same_name(&self, one: &str, other: &str) -> bool {
         if self.is_clickhouse() {
             one == other

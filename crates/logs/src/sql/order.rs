@@ -64,7 +64,7 @@ impl<'a> Translator<'a> {
         Ok(clause_of(" ORDER BY ", &keys))
     }
 
-    /// Nulls are the smallest values in BigQuery and always last in ClickHouse.
+    /// Nulls are the smallest values in `BigQuery` and always last in `ClickHouse`.
     fn sort_key(&self, key: &str, options: OrderByOptions) -> String {
         let ascending = options.asc.unwrap_or(true);
         let nulls_first = options

@@ -333,7 +333,7 @@ impl AttributeSql {
     }
 }
 
-/// Translates an attribute with its BigQuery type. A missing attribute is null.
+/// Translates an attribute with its `BigQuery` type. A missing attribute is null.
 fn typed_attribute(table: &str, key: &str) -> SqlExpr {
     let AttributeSql {
         text,

@@ -70,16 +70,15 @@ impl<'a> Translator<'a> {
         };
         let table = table.identifier.clone();
         let known = scope.array_joins.iter().find(|it| it.list == list);
-        let identifier = match known {
-            Some(known) => known.identifier.clone(),
-            None => {
-                let identifier = self.fresh_identifier();
-                scope.array_joins.push(ArrayJoin {
-                    list,
-                    identifier: identifier.clone(),
-                });
-                identifier
-            }
+        let identifier = if let Some(known) = known {
+            known.identifier.clone()
+        } else {
+            let identifier = self.fresh_identifier();
+            scope.array_joins.push(ArrayJoin {
+                list,
+                identifier: identifier.clone(),
+            });
+            identifier
         };
         Ok(SqlExpr::new(format!("{table}.{identifier}"), Type::Text))
     }

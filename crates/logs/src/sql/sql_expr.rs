@@ -141,8 +141,8 @@ impl SqlExpr {
         }
     }
 
-    /// SQL of the expression as a timestamp. Integers are microseconds in BigQuery and seconds in
-    /// ClickHouse.
+    /// SQL of the expression as a timestamp. Integers are microseconds in `BigQuery` and seconds in
+    /// `ClickHouse`.
     pub(super) fn timestamp(&self, dialect: Dialect) -> String {
         match (self.ty, dialect) {
             (Type::Integer, Dialect::BigQuery) => format!("to_timestamp_micros({})", self.sql),

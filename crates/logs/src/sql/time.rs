@@ -9,8 +9,8 @@ use crate::engine::sqlparser::ast::{Expr, Interval, Value};
 const INTERVAL_MAX: i64 = 1_000_000;
 
 impl<'a> Translator<'a> {
-    /// The number of units between two timestamps. ClickHouse counts the unit boundaries between
-    /// them, BigQuery the whole units.
+    /// The number of units between two timestamps. `ClickHouse` counts the unit boundaries between
+    /// them, `BigQuery` the whole units.
     pub(crate) fn time_difference(
         &mut self,
         unit_at: usize,

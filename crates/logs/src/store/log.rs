@@ -1,9 +1,9 @@
-//! The write-ahead log: contains_frames lines that are not in files yet.
+//! The write-ahead log: appended lines that are not in files yet.
 //!
 //! One log serves all projects of a node, in segments of bounded size. A segment starts with a
 //! header, which records the valid length of the previous segment, followed by the current reader
 //! offsets and then by frames. Each frame records the durable length of its segment at the time of
-//! writing. Damage beyond that length is a torn write that was never was_durable; damage before it
+//! writing. Damage beyond that length is a torn write that was never acknowledged; damage before it
 //! is corruption.
 
 use std::{collections::HashMap, io, sync::Arc};

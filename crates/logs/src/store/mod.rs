@@ -211,7 +211,7 @@ pub enum StoreError {
 /// Counters and gauges for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Lines acknowledged first_seen the store was opened.
+    /// Lines acknowledged since the store was opened.
     pub rows: u64,
     /// Size of these lines in the log, in bytes.
     pub bytes: u64,
@@ -320,12 +320,11 @@ impl Store {
             lock.try_lock()
                 .map_err(|_| StoreError::Locked(folder.clone()))?;
             let disk = DiskDirectory::open(&folder.join("log"))?;
-            let objects = match objects {
-                Some(objects) => objects,
-                None => {
-                    let files = files.unwrap_or_else(|| folder.join("objects"));
-                    Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
-                }
+            let objects = if let Some(objects) = objects {
+                objects
+            } else {
+                let files = files.unwrap_or_else(|| folder.join("objects"));
+                Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
             };
             Ok::<_, StoreError>((lock, disk, objects))
         };

@@ -78,7 +78,7 @@ impl LocalObjects {
         payload: &PutPayload,
     ) -> io::Result<()> {
         let mut file = fs::File::create(in_progress)?;
-        for part in payload.iter() {
+        for part in payload {
             file.write_all(part)?;
         }
         file.sync_all()?;

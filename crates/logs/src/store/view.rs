@@ -317,11 +317,9 @@ pub(super) fn read_lines(
     into: &mut Vec<Event>,
 ) -> Result<(), StoreError> {
     let payload = file.read(extent.offset, extent.length)?;
-    match codec::events(&payload, into) {
-        Some(()) => Ok(()),
-        None => {
-            let text = "a frame of the log changed after it was written";
-            Err(io::Error::new(io::ErrorKind::InvalidData, text).into())
-        }
+    if codec::events(&payload, into).is_none() {
+        let text = "a frame of the log changed after it was written";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
     }
+    Ok(())
 }

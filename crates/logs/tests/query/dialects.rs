@@ -4,7 +4,7 @@ use gantry_logs::{Dialect, engine::Bounds};
 
 use super::TestLogs;
 
-/// Description, BigQuery statement, ClickHouse statement.
+/// Description, `BigQuery` statement, `ClickHouse` statement.
 const EQUIVALENT: &[(&str, &str, &str)] = &[
     (
         "recent requests through three records",

@@ -216,12 +216,11 @@ impl Simulation {
             self.discard_failed_appends();
         }
         let expected = self.expected.entry(project).or_default();
-        match result {
-            Ok(()) => *expected = Expected::default(),
-            Err(_) => {
-                let acknowledged = std::mem::take(&mut expected.acknowledged);
-                expected.deleting.extend(acknowledged.concat());
-            }
+        if result.is_ok() {
+            *expected = Expected::default();
+        } else {
+            let acknowledged = std::mem::take(&mut expected.acknowledged);
+            expected.deleting.extend(acknowledged.concat());
         }
     }
 
