@@ -182,7 +182,7 @@ impl Answered {
         };
         let body = body.context("writing an answer")?.into();
         let (scanned_rows, scanned_bytes, cut) = answer.as_ref().map_or((0, 0, false), |answer| {
-            (answer.scanned_rows, answer.scanned_bytes, answer.cut)
+            (answer.scanned_rows, answer.scanned_bytes, answer.truncated)
         });
         Ok(Self {
             body,
