@@ -8,14 +8,15 @@ default:
     @just --list --unsorted
 
 # Everything CI checks, cheapest first
-ci: fmt-check build generate-check lint deny test doc instructions
+ci: fmt-check spell features unused deny build generate-check lint test doc instructions
 
 # Start everything on this machine
 dev *arguments:
     ./bin/dev {{arguments}}
 
+# Binary and tests. Benches are type-checked by `lint`: linking each would take minutes
 build:
-    cargo build --workspace --all-targets
+    cargo build --workspace --tests --bin gantry
 
 # All tests, with a temporary PostgreSQL. Arguments go to nextest: `just test contract`
 test *arguments: build
@@ -24,6 +25,10 @@ test *arguments: build
 # Requests and native code that must be rejected: tests/attacks
 attacks: build
     {{gantry}} with-postgres -- cargo nextest run --workspace -E 'test(/^binary::attacks::/) or test(/^walls::/)'
+
+# Random input for a parser, for so many seconds; targets are in tests/fuzz
+fuzz target seconds="60": build
+    GANTRY_FUZZ_SECONDS={{seconds}} cargo test --workspace --test it fuzz::{{target}} -- --nocapture
 
 # Unmodified clients against the built binary
 clients: build
@@ -43,6 +48,18 @@ fmt-check:
 # Clippy, warnings denied
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
+
+# Spelling
+spell:
+    typos
+
+# One set of features for the build and for tests
+features:
+    bin/check-features
+
+# Dependencies that no code uses
+unused:
+    cargo machete
 
 # Licences, banned crates, sources
 deny:

@@ -14,6 +14,8 @@ mod docs;
 mod domains;
 mod edge;
 mod engines;
+#[path = "../fuzz/mod.rs"]
+mod fuzz;
 mod http;
 mod jit;
 mod keys;

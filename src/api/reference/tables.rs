@@ -170,6 +170,8 @@ pub fn logs() -> String {
             + "\n"
     };
     text += &list(Source::ALL.iter().map(ToString::to_string).collect());
+    text += "\n`postgres_logs` has no lines about the platform's own sessions, and paths of the host are relative there. The operator finds \
+             both in the server's own files, `projects/<ref>/data/log` in the data folder, the newest three of which are kept.\n";
     text += "\n## Attributes with a column of their own\n\nEvery attribute can be queried. These are faster.\n\n";
     text += &list(COLUMNS.iter().map(|(key, _)| (*key).to_owned()).collect());
     for (dialect, path) in [

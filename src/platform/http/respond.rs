@@ -9,6 +9,10 @@ use serde_json::{Value, json};
 use super::{body::Response, face::Refused, fields, output};
 use crate::base::error::{Denial, Error};
 
+/// `Retry-After` of an operation that is not built: a day. Clients that retry every 5xx, as the CLI does, give up at once when
+/// the wait is longer than they accept (10 s in the CLI).
+const NOT_BUILT_RETRY_SECS: u64 = 86_400;
+
 /// Logs a fault of ours, once, with its request id.
 pub(crate) fn log(error: &Error, refused: &Refused<'_>) {
     if let Error::Internal(report) = error {
@@ -65,6 +69,11 @@ pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, retry.as_secs().max(1).into());
+        }
+        Error::NotBuilt(_) => {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, NOT_BUILT_RETRY_SECS.into());
         }
         _ => {}
     }

@@ -15,7 +15,7 @@ use gantry::{
     base::{db::Db, ids::OrganizationId},
     data_plane::clusters::Account,
     platform::{
-        access::Role,
+        access::{Role, organization_by_slug},
         http::Response,
         rate_limits::{Options, Place, overrides, overrides::About},
     },
@@ -114,7 +114,7 @@ async fn owner(app: &App) -> (String, OrganizationId, String) {
         organizations::create(&app.db, &app.entropy, &name, None, user.id, now, None)
             .await
             .unwrap();
-    let id = organizations::by_slug(&app.db, organization.slug())
+    let id = organization_by_slug(&app.db, organization.slug())
         .await
         .unwrap();
     organizations::members::set(&app.db, id, user.id, Role::Owner, now, None)

@@ -1,138 +1,170 @@
-//! The dialect of one table `logs`: what is missing is the empty text, numbers are conditions, and names of selected
-//! expressions count everywhere.
-
-#![expect(
-    clippy::redundant_closure_for_method_calls,
-    reason = "a method of a type with a lifetime is no function for all lifetimes"
-)]
+//! The functions of the `ClickHouse` dialect, which has one table `logs`, empty texts for missing
+//! values, numbers as conditions and select aliases in every clause.
 
 use crate::sql::{
-    Class::{Aggregate, Scalar},
-    EXTRACT, Function, Type,
-    function::{Gives, aggregate, alike, scalar, special, window},
+    EXTRACT, Type,
+    function::{
+        FunctionKind::{Aggregate, Scalar},
+        FunctionSpec, ReturnType, aggregate, same_type, scalar, special, window,
+    },
 };
 
-/// What may be called.
-pub(crate) const FUNCTIONS: &[Function] = &[
-    // Aggregates. With `If` at the end of its name each is over the rows that meet its last argument.
-    special("count", (0, 1), Aggregate, |writer, call, scope| {
-        writer.count(call, scope)
+/// Functions that a statement can call.
+pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
+    // Aggregate functions. The suffix `If` adds a filter condition as the last argument.
+    special("count", (0, 1), Aggregate, |translator, call, scope| {
+        translator.count(call, scope)
     }),
-    aggregate("sum", (1, 1), Gives::As(0), "coalesce(sum({d}{0:n}){f}, 0)"),
-    aggregate("avg", (1, 1), Gives::Is(Type::Float), "avg({d}{0:f}){f}"),
-    aggregate("min", (1, 1), Gives::As(0), "min({0}){f}"),
-    aggregate("max", (1, 1), Gives::As(0), "max({0}){f}"),
-    aggregate("any", (1, 1), Gives::As(0), "first_value({0}){f}"),
-    aggregate("anyLast", (1, 1), Gives::As(0), "last_value({0}){f}"),
+    aggregate(
+        "sum",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "coalesce(sum({d}{0:n}){f}, 0)",
+    ),
+    aggregate(
+        "avg",
+        (1, 1),
+        ReturnType::Always(Type::Float),
+        "avg({d}{0:f}){f}",
+    ),
+    aggregate("min", (1, 1), ReturnType::OfArgument(0), "min({0}){f}"),
+    aggregate("max", (1, 1), ReturnType::OfArgument(0), "max({0}){f}"),
+    aggregate(
+        "any",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "first_value({0}){f}",
+    ),
+    aggregate(
+        "anyLast",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "last_value({0}){f}",
+    ),
     aggregate(
         "argMax",
         (2, 2),
-        Gives::As(0),
+        ReturnType::OfArgument(0),
         "first_value({0} ORDER BY {1} DESC NULLS LAST){f}",
     ),
     aggregate(
         "argMin",
         (2, 2),
-        Gives::As(0),
+        ReturnType::OfArgument(0),
         "first_value({0} ORDER BY {1} ASC NULLS LAST){f}",
     ),
     aggregate(
         "uniq",
         (1, 1),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "approx_distinct({0}){f}",
     ),
     aggregate(
         "uniqExact",
         (1, 1),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "count(DISTINCT {0}){f}",
     ),
     aggregate(
         "quantile",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "approx_percentile_cont({0:f}, {p}){f}",
     ),
     aggregate(
         "quantileExact",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "percentile_cont({0:f}, {p}){f}",
     ),
     aggregate(
         "quantileTDigest",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "approx_percentile_cont({0:f}, {p}){f}",
     ),
     aggregate(
         "median",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "approx_percentile_cont({0:f}, 0.5){f}",
     ),
-    special("quantiles", (1, 1), Aggregate, |writer, call, scope| {
-        writer.quantiles(call, scope)
+    special("quantiles", (1, 1), Aggregate, |translator, call, scope| {
+        translator.quantiles(call, scope)
     }),
     aggregate(
         "stddevPop",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "stddev_pop({0:f}){f}",
     ),
     aggregate(
         "stddevSamp",
         (1, 1),
-        Gives::Is(Type::Float),
+        ReturnType::Always(Type::Float),
         "stddev_samp({0:f}){f}",
     ),
     aggregate(
         "groupArray",
         (1, 1),
-        Gives::Is(Type::List),
+        ReturnType::Always(Type::List),
         "array_agg({0}){f}",
     ),
     aggregate(
         "groupUniqArray",
         (1, 1),
-        Gives::Is(Type::List),
+        ReturnType::Always(Type::List),
         "array_agg(DISTINCT {0}){f}",
     ),
     window(
         "row_number",
         (0, 0),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "row_number(){f}",
     ),
-    window("rank", (0, 0), Gives::Is(Type::Integer), "rank(){f}"),
+    window(
+        "rank",
+        (0, 0),
+        ReturnType::Always(Type::Integer),
+        "rank(){f}",
+    ),
     window(
         "dense_rank",
         (0, 0),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "dense_rank(){f}",
     ),
-    window("lagInFrame", (1, 1), Gives::As(0), "lag({0}){f}"),
-    window("leadInFrame", (1, 1), Gives::As(0), "lead({0}){f}"),
-    // Conditions.
-    special("if", (3, 3), Scalar, |writer, call, scope| {
-        writer.multi_if(call, scope)
+    window(
+        "lagInFrame",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "lag({0}){f}",
+    ),
+    window(
+        "leadInFrame",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "lead({0}){f}",
+    ),
+    // Conditional functions.
+    special("if", (3, 3), Scalar, |translator, call, scope| {
+        translator.multi_if(call, scope)
     }),
-    special("multiIf", (3, 101), Scalar, |writer, call, scope| {
-        writer.multi_if(call, scope)
+    special("multiIf", (3, 101), Scalar, |translator, call, scope| {
+        translator.multi_if(call, scope)
     }),
-    alike("coalesce", (1, 20), 0, "coalesce({*})"),
-    alike("ifNull", (2, 2), 0, "coalesce({0}, {1})"),
-    alike("nullIf", (2, 2), 0, "nullif({0}, {1})"),
+    same_type("coalesce", (1, 20), 0, "coalesce({*})"),
+    same_type("ifNull", (2, 2), 0, "coalesce({0}, {1})"),
+    same_type("nullIf", (2, 2), 0, "nullif({0}, {1})"),
     scalar("isNull", (1, 1), Type::Boolean, "({0} IS NULL)"),
     scalar("isNotNull", (1, 1), Type::Boolean, "({0} IS NOT NULL)"),
     scalar("not", (1, 1), Type::Boolean, "(NOT {0:b})"),
-    // Numbers.
-    alike("abs", (1, 1), 0, "abs({0:n})"),
-    alike("greatest", (2, 20), 0, "greatest({*:n})"),
-    alike("least", (2, 20), 0, "least({*:n})"),
-    special("round", (1, 2), Scalar, |writer, call, scope| {
-        writer.round(call, scope)
+    // Numeric functions.
+    same_type("abs", (1, 1), 0, "abs({0:n})"),
+    same_type("greatest", (2, 20), 0, "greatest({*:n})"),
+    same_type("least", (2, 20), 0, "least({*:n})"),
+    special("round", (1, 2), Scalar, |translator, call, scope| {
+        translator.round(call, scope)
     }),
     scalar("sqrt", (1, 1), Type::Float, "sqrt({0:f})"),
     scalar("log", (1, 1), Type::Float, "ln({0:f})"),
@@ -184,7 +216,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar("toFloat64OrZero", (1, 1), Type::Float, "coalesce({0:f}, 0)"),
     scalar("toFloat32OrNull", (1, 1), Type::Float, "{0:f}"),
     scalar("toFloat64OrNull", (1, 1), Type::Float, "{0:f}"),
-    // Texts.
+    // Text functions.
     scalar("toString", (1, 1), Type::Text, "{0:t}"),
     scalar("match", (2, 2), Type::Boolean, "regex_match({0:t}, {1:l})"),
     scalar(
@@ -318,87 +350,92 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Boolean,
         "(json_text({0:t}, {1:l}) IS NOT NULL)",
     ),
-    // Lists and maps.
+    // List and map functions.
     scalar("mapKeys", (1, 1), Type::List, "map_keys({0})"),
     scalar("mapValues", (1, 1), Type::List, "map_values({0})"),
-    special("mapContains", (2, 2), Scalar, |writer, call, scope| {
-        writer.has_key(call, scope)
+    special("mapContains", (2, 2), Scalar, |translator, call, scope| {
+        translator.map_contains(call, scope)
     }),
-    special("arrayJoin", (1, 1), Scalar, |writer, call, scope| {
-        writer.unfold(call, scope)
+    special("arrayJoin", (1, 1), Scalar, |translator, call, scope| {
+        translator.array_join(call, scope)
     }),
     scalar("has", (2, 2), Type::Boolean, "array_has({0}, {1})"),
-    // Time.
-    special("now", (0, 0), Scalar, |writer, _, _| {
-        Ok(writer.present(Type::Second))
+    // Date and time functions.
+    special("now", (0, 0), Scalar, |translator, _, _| {
+        Ok(translator.current_time(Type::Seconds))
     }),
-    special("now64", (0, 1), Scalar, |writer, _, _| {
-        Ok(writer.present(Type::Moment))
+    special("now64", (0, 1), Scalar, |translator, _, _| {
+        Ok(translator.current_time(Type::Timestamp))
     }),
-    special("today", (0, 0), Scalar, |writer, _, _| {
-        Ok(writer.present(Type::Date))
+    special("today", (0, 0), Scalar, |translator, _, _| {
+        Ok(translator.current_time(Type::Date))
     }),
     scalar("toDate", (1, 1), Type::Date, "CAST({0:m} AS DATE)"),
     scalar(
         "toDateTime",
         (1, 2),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast({0:m}, 'Timestamp(Second, None)')",
     ),
-    scalar("toDateTime64", (1, 3), Type::Moment, "{0:m}"),
+    scalar("toDateTime64", (1, 3), Type::Timestamp, "{0:m}"),
     scalar(
         "parseDateTimeBestEffort",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast({0:m}, 'Timestamp(Second, None)')",
     ),
-    scalar("parseDateTime64BestEffort", (1, 2), Type::Moment, "{0:m}"),
+    scalar(
+        "parseDateTime64BestEffort",
+        (1, 2),
+        Type::Timestamp,
+        "{0:m}",
+    ),
     scalar(
         "toStartOfSecond",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast({0:m}, 'Timestamp(Second, None)')",
     ),
     scalar(
         "toStartOfMinute",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(60, {0:m})",
     ),
     scalar(
         "toStartOfFiveMinutes",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(300, {0:m})",
     ),
     scalar(
         "toStartOfFiveMinute",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(300, {0:m})",
     ),
     scalar(
         "toStartOfTenMinutes",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(600, {0:m})",
     ),
     scalar(
         "toStartOfFifteenMinutes",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(900, {0:m})",
     ),
     scalar(
         "toStartOfHour",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(3600, {0:m})",
     ),
     scalar(
         "toStartOfDay",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "start_of(86400, {0:m})",
     ),
     scalar(
@@ -422,19 +459,19 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar(
         "toStartOfInterval",
         (2, 2),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast(date_bin({1}, {0:m}), 'Timestamp(Second, None)')",
     ),
     scalar(
         "dateTrunc",
         (2, 2),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast(date_trunc({0:u}, {1:m}), 'Timestamp(Second, None)')",
     ),
     scalar(
         "date_trunc",
         (2, 2),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast(date_trunc({0:u}, {1:m}), 'Timestamp(Second, None)')",
     ),
     scalar(
@@ -458,24 +495,27 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar(
         "fromUnixTimestamp",
         (1, 1),
-        Type::Second,
+        Type::Seconds,
         "arrow_cast({0:i}, 'Timestamp(Second, None)')",
     ),
     scalar(
         "fromUnixTimestamp64Milli",
         (1, 1),
-        Type::Moment,
+        Type::Timestamp,
         "arrow_cast(to_timestamp_millis({0:i}), 'Timestamp(Microsecond, None)')",
     ),
     scalar(
         "fromUnixTimestamp64Micro",
         (1, 1),
-        Type::Moment,
+        Type::Timestamp,
         "to_timestamp_micros({0:i})",
     ),
-    special("formatDateTime", (2, 2), Scalar, |writer, call, scope| {
-        writer.formatted(0, 1, call, scope)
-    }),
+    special(
+        "formatDateTime",
+        (2, 2),
+        Scalar,
+        |translator, call, scope| translator.format_time(0, 1, call, scope),
+    ),
     scalar("toYear", (1, 1), Type::Integer, "date_part('year', {0:m})"),
     scalar(
         "toMonth",
@@ -502,7 +542,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Integer,
         "CAST(date_part('second', {0:m}) AS BIGINT)",
     ),
-    special("dateDiff", (3, 3), Scalar, |writer, call, scope| {
-        writer.between(0, (1, 2), call, scope)
+    special("dateDiff", (3, 3), Scalar, |translator, call, scope| {
+        translator.time_difference(0, (1, 2), call, scope)
     }),
 ];

@@ -1,4 +1,5 @@
-//! The dialect of a table a source: `metadata` is a nested record that is unnested, and what is missing is nothing.
+//! The functions of the `BigQuery` dialect, which has one table per source, `metadata` as nested
+//! records and nulls for missing values.
 
 #![expect(
     clippy::redundant_closure_for_method_calls,
@@ -6,73 +7,90 @@
 )]
 
 use crate::sql::{
-    Class::{Aggregate, Scalar},
-    Function, Type,
-    function::{Gives, aggregate, alike, scalar, special, window},
+    Type,
+    function::{
+        FunctionKind::{Aggregate, Scalar},
+        FunctionSpec, ReturnType, aggregate, same_type, scalar, special, window,
+    },
 };
 
-/// What may be called.
-pub(crate) const FUNCTIONS: &[Function] = &[
-    special("count", (0, 1), Aggregate, |writer, call, scope| {
-        writer.count(call, scope)
+/// Functions that a statement can call.
+pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
+    special("count", (0, 1), Aggregate, |translator, call, scope| {
+        translator.count(call, scope)
     }),
     aggregate(
         "countif",
         (1, 1),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "count(CASE WHEN {0:b} THEN 1 END){f}",
     ),
-    aggregate("sum", (1, 1), Gives::As(0), "sum({d}{0}){f}"),
-    aggregate("avg", (1, 1), Gives::Is(Type::Float), "avg({d}{0:f}){f}"),
-    aggregate("min", (1, 1), Gives::As(0), "min({0}){f}"),
-    aggregate("max", (1, 1), Gives::As(0), "max({0}){f}"),
-    aggregate("any_value", (1, 1), Gives::As(0), "first_value({0}){f}"),
+    aggregate("sum", (1, 1), ReturnType::OfArgument(0), "sum({d}{0}){f}"),
+    aggregate(
+        "avg",
+        (1, 1),
+        ReturnType::Always(Type::Float),
+        "avg({d}{0:f}){f}",
+    ),
+    aggregate("min", (1, 1), ReturnType::OfArgument(0), "min({0}){f}"),
+    aggregate("max", (1, 1), ReturnType::OfArgument(0), "max({0}){f}"),
+    aggregate(
+        "any_value",
+        (1, 1),
+        ReturnType::OfArgument(0),
+        "first_value({0}){f}",
+    ),
     aggregate(
         "approx_count_distinct",
         (1, 1),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "approx_distinct({0}){f}",
     ),
     aggregate(
         "array_agg",
         (1, 1),
-        Gives::Is(Type::List),
+        ReturnType::Always(Type::List),
         "array_agg({d}{0}{o}){f}",
     ),
     aggregate(
         "string_agg",
         (1, 2),
-        Gives::Is(Type::Text),
+        ReturnType::Always(Type::Text),
         "array_to_string(array_agg({d}{0:t}{o}){f}, ',')",
     ),
     window(
         "row_number",
         (0, 0),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "row_number(){f}",
     ),
-    window("rank", (0, 0), Gives::Is(Type::Integer), "rank(){f}"),
+    window(
+        "rank",
+        (0, 0),
+        ReturnType::Always(Type::Integer),
+        "rank(){f}",
+    ),
     window(
         "dense_rank",
         (0, 0),
-        Gives::Is(Type::Integer),
+        ReturnType::Always(Type::Integer),
         "dense_rank(){f}",
     ),
-    window("lag", (1, 1), Gives::As(0), "lag({0}){f}"),
-    window("lead", (1, 1), Gives::As(0), "lead({0}){f}"),
-    // Conditions.
-    special("if", (3, 3), Scalar, |writer, call, scope| {
-        writer.multi_if(call, scope)
+    window("lag", (1, 1), ReturnType::OfArgument(0), "lag({0}){f}"),
+    window("lead", (1, 1), ReturnType::OfArgument(0), "lead({0}){f}"),
+    // Conditional functions.
+    special("if", (3, 3), Scalar, |translator, call, scope| {
+        translator.multi_if(call, scope)
     }),
-    alike("coalesce", (1, 20), 0, "coalesce({*})"),
-    alike("ifnull", (2, 2), 0, "coalesce({0}, {1})"),
-    alike("nullif", (2, 2), 0, "nullif({0}, {1})"),
-    // Numbers.
-    alike("abs", (1, 1), 0, "abs({0})"),
-    alike("greatest", (2, 20), 0, "greatest({*})"),
-    alike("least", (2, 20), 0, "least({*})"),
-    special("round", (1, 2), Scalar, |writer, call, scope| {
-        writer.round(call, scope)
+    same_type("coalesce", (1, 20), 0, "coalesce({*})"),
+    same_type("ifnull", (2, 2), 0, "coalesce({0}, {1})"),
+    same_type("nullif", (2, 2), 0, "nullif({0}, {1})"),
+    // Numeric functions.
+    same_type("abs", (1, 1), 0, "abs({0})"),
+    same_type("greatest", (2, 20), 0, "greatest({*})"),
+    same_type("least", (2, 20), 0, "least({*})"),
+    special("round", (1, 2), Scalar, |translator, call, scope| {
+        translator.round(call, scope)
     }),
     scalar("sqrt", (1, 1), Type::Float, "sqrt({0:f})"),
     scalar("div", (2, 2), Type::Integer, "({0:i} / {1:i})"),
@@ -83,7 +101,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Float,
         "({0:f} / nullif({1:f}, 0))",
     ),
-    // Texts.
+    // Text functions.
     scalar(
         "regexp_contains",
         (2, 2),
@@ -147,23 +165,23 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Text,
         "replace_text({0:t}, {1:t}, {2:t})",
     ),
-    special("json_value", (1, 2), Scalar, |writer, call, scope| {
-        writer.json_path(call, scope)
+    special("json_value", (1, 2), Scalar, |translator, call, scope| {
+        translator.json_path(call, scope)
     }),
     special(
         "json_extract_scalar",
         (1, 2),
         Scalar,
-        |writer, call, scope| writer.json_path(call, scope),
+        |translator, call, scope| translator.json_path(call, scope),
     ),
-    // Time.
-    special("current_timestamp", (0, 0), Scalar, |writer, _, _| {
-        Ok(writer.present(Type::Moment))
+    // Date and time functions.
+    special("current_timestamp", (0, 0), Scalar, |translator, _, _| {
+        Ok(translator.current_time(Type::Timestamp))
     }),
-    special("current_date", (0, 0), Scalar, |writer, _, _| {
-        Ok(writer.present(Type::Date))
+    special("current_date", (0, 0), Scalar, |translator, _, _| {
+        Ok(translator.current_time(Type::Date))
     }),
-    scalar("timestamp", (1, 1), Type::Moment, "{0:m}"),
+    scalar("timestamp", (1, 1), Type::Timestamp, "{0:m}"),
     scalar(
         "datetime",
         (1, 1),
@@ -174,7 +192,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar(
         "timestamp_trunc",
         (2, 2),
-        Type::Moment,
+        Type::Timestamp,
         "date_trunc({1:u}, {0:m})",
     ),
     scalar(
@@ -189,14 +207,20 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         Type::Date,
         "CAST(date_trunc({1:u}, {0:m}) AS DATE)",
     ),
-    scalar("timestamp_sub", (2, 2), Type::Moment, "({0:m} - {1})"),
-    scalar("timestamp_add", (2, 2), Type::Moment, "({0:m} + {1})"),
-    special("timestamp_diff", (3, 3), Scalar, |writer, call, scope| {
-        writer.between(2, (1, 0), call, scope)
-    }),
-    special("format_timestamp", (2, 2), Scalar, |writer, call, scope| {
-        writer.formatted(1, 0, call, scope)
-    }),
+    scalar("timestamp_sub", (2, 2), Type::Timestamp, "({0:m} - {1})"),
+    scalar("timestamp_add", (2, 2), Type::Timestamp, "({0:m} + {1})"),
+    special(
+        "timestamp_diff",
+        (3, 3),
+        Scalar,
+        |translator, call, scope| translator.time_difference(2, (1, 0), call, scope),
+    ),
+    special(
+        "format_timestamp",
+        (2, 2),
+        Scalar,
+        |translator, call, scope| translator.format_time(1, 0, call, scope),
+    ),
     scalar(
         "unix_micros",
         (1, 1),
@@ -218,19 +242,19 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     scalar(
         "timestamp_micros",
         (1, 1),
-        Type::Moment,
+        Type::Timestamp,
         "to_timestamp_micros({0:i})",
     ),
     scalar(
         "timestamp_millis",
         (1, 1),
-        Type::Moment,
+        Type::Timestamp,
         "arrow_cast(to_timestamp_millis({0:i}), 'Timestamp(Microsecond, None)')",
     ),
     scalar(
         "timestamp_seconds",
         (1, 1),
-        Type::Moment,
+        Type::Timestamp,
         "arrow_cast(to_timestamp_seconds({0:i}), 'Timestamp(Microsecond, None)')",
     ),
 ];
