@@ -26,7 +26,7 @@ test *arguments: build
 attacks: build
     {{gantry}} with-postgres -- cargo nextest run --workspace -E 'test(/^binary::attacks::/) or test(/^walls::/)'
 
-# Random input for a parser, for so many seconds; targets are in tests/fuzz
+# Random input for one parser for the given seconds; targets are in tests/fuzz
 fuzz target seconds="60": build
     GANTRY_FUZZ_SECONDS={{seconds}} cargo test --workspace --test it fuzz::{{target}} -- --nocapture
 
