@@ -78,7 +78,7 @@ static LOGS: LazyLock<Empty> = LazyLock::new(|| {
         .block_on(Store::open(Options::new(folder.path(), "a")))
         .unwrap();
     let bounds = Bounds {
-        patience: Duration::from_secs(30),
+        timeout: Duration::from_secs(30),
         ..Bounds::default()
     };
     Empty {
@@ -104,8 +104,8 @@ fn check(bytes: &[u8]) {
         };
         match LOGS.runtime.block_on(LOGS.logs.query(question)) {
             Ok(_) | Err(QueryError::TimedOut) => {}
-            Err(QueryError::Refused(text)) => assert!(!text.is_empty()),
-            Err(error @ (QueryError::Away(_) | QueryError::Backend(_))) => {
+            Err(QueryError::Invalid(text)) => assert!(!text.is_empty()),
+            Err(error @ (QueryError::Unavailable(_) | QueryError::Backend(_))) => {
                 panic!("{dialect:?}: {error:?}")
             }
         }

@@ -1,6 +1,6 @@
 //! Values of the `Authorization` header.
 
-use gantry::api::tokens::recognise;
+use gantry::platform::access::credential::recognise;
 
 use super::Target;
 
