@@ -20,10 +20,11 @@ use super::{
     body::{Body, Broken, Response},
     endpoint::{Endpoint, Verb},
     face::{Asking, Face, OnBehalf},
-    fields, guard,
+    guard,
     guard::{Arrival, Guarded, PROGRAMS},
     input::Payload,
     server,
+    standard_headers::REQUEST_ID,
 };
 use crate::{
     base::error::{Credential, Error},
@@ -217,7 +218,7 @@ impl Api {
     /// What answers the requests of one connection.
     pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
         let api = self.of(client.ip());
-        server::answering(move |request| api.serve(request.map(Body::new), None))
+        server::service(move |request| api.serve(request.map(Body::new), None))
     }
 }
 
@@ -335,7 +336,7 @@ impl Asking {
         // The entries of both in the log belong together.
         request
             .headers_mut()
-            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (fields::REQUEST_ID, id)));
+            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (REQUEST_ID, id)));
         let mut response = self.api.serve(request, Some(by.clone())).await;
         match response
             .extensions_mut()
