@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::{FutureExt, future::OptionFuture};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use uuid::Uuid;
 
 use super::{

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use axum::http::{HeaderValue, StatusCode, header};
 use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use hyper::body::Body as HttpBody;
 use tower::Service;
 
@@ -114,7 +114,7 @@ fn matches(spelling: &str, path: &str) -> bool {
 
 /// The API as a service, for one client: who that is, a server says by calling it with the address of a connection.
 ///
-/// A router of our own, because a request to axum's also pays for parameters, extensions and boxes that nothing here
+/// Not axum's router: it also pays for parameters, extensions and boxes that nothing here
 /// reads: two microseconds of processor time, a quarter of a request.
 #[derive(Clone)]
 pub struct Api {

@@ -4,8 +4,8 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::http::Request;
 use futures_util::FutureExt;
+use http::Request;
 use hyper::{
     body::Incoming,
     rt::{Read, Write},

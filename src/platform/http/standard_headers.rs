@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use uuid::Uuid;
 
 use crate::{
