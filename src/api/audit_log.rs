@@ -1,4 +1,4 @@
-//! Operations on the audit log: Gantry's own.
+//! Operations on the audit log. Specific to Gantry.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[&PAGE, &EXPORT];
 
 static PAGE: Endpoint = Endpoint {
@@ -34,23 +34,23 @@ static PAGE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PageQuery {
-    /// Entries to return, 1 to 100.
+    /// Number of entries to return, 1 to 100.
     #[serde(default = "whole_page")]
     #[schemars(range(min = 1, max = 100))]
     limit: i64,
-    /// Older than the entry of this number.
+    /// Entries with a lower number than this.
     before: Option<i64>,
-    /// By this user.
+    /// Entries of this user.
     actor: Option<Uuid>,
-    /// Of this operation.
+    /// Entries of this operation.
     operation: Option<String>,
-    /// About this slug or ref.
+    /// Entries about this slug or ref.
     subject: Option<String>,
-    /// `true`: what went through. `false`: what was refused or failed.
+    /// `true`: successful requests. `false`: rejected or failed requests.
     succeeded: Option<bool>,
-    /// Not before this time.
+    /// Entries at or after this time.
     since: Option<DateTime<Utc>>,
-    /// Before this time.
+    /// Entries before this time.
     until: Option<DateTime<Utc>>,
 }
 
@@ -62,7 +62,7 @@ fn whole_page() -> i64 {
 #[schemars(rename = "AuditPage")]
 struct Page {
     entries: Vec<Entry>,
-    /// What to give as `before` for the entries before these, if there are any.
+    /// The value of `before` for the next page. Absent on the last page.
     before: Option<i64>,
 }
 
@@ -115,7 +115,8 @@ static EXPORT: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExportQuery {
-    /// Number of the last entry there is already. At most a thousand more are answered at once.
+    /// Number of the last entry that the client has. The response contains at most 1,000 later
+    /// entries.
     #[serde(default)]
     #[schemars(range(min = 0))]
     after: i64,

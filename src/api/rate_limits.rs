@@ -1,4 +1,5 @@
-//! What is left of every limit: Gantry's own, and not counted, so that asking costs nothing.
+//! The operation that lists remaining quotas of rate limits. Specific to Gantry. Not counted by
+//! rate limits itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[&STANDING];
 
 static STANDING: Endpoint = Endpoint {
@@ -28,31 +29,33 @@ static STANDING: Endpoint = Endpoint {
     handler: || mount(standing),
 };
 
-/// Whose counters. Without either: those of operations that name no project and no organization.
+/// The scope of the counters. By default that of operations that name neither a project nor an
+/// organization.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Of {
-    /// A project's.
+    /// Counters of this project.
     #[serde(rename = "ref")]
     reference: Option<String>,
-    /// An organization's.
+    /// Counters of this organization.
     slug: Option<String>,
 }
 
-/// Where the caller stands with one operation.
+/// Remaining quota of the caller for one operation.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RateLimitStanding")]
 struct Standing {
     operation: &'static str,
     method: &'static str,
     path: &'static str,
-    /// Of the window with the least left: what `X-RateLimit-Limit` says.
+    /// Limit of the window with the lowest remaining quota, as in `X-RateLimit-Limit`.
     limit: u32,
-    /// What `X-RateLimit-Remaining` says.
+    /// Remaining requests of that window, as in `X-RateLimit-Remaining`.
     remaining: u32,
-    /// What `X-RateLimit-Reset` says: whole seconds. A window starts with its first request; until then, its length.
+    /// Seconds until that window ends, as in `X-RateLimit-Reset`. A window starts with its first
+    /// request; before, this is its length.
     reset: u32,
-    /// Every window of the limit, the longest first.
+    /// All windows of the limit, the longest first.
     windows: Vec<WindowStanding>,
 }
 
@@ -131,13 +134,13 @@ async fn standing(
     Ok(Json(standing.collect()))
 }
 
-/// Whether requests of this operation are counted in such a scope.
+/// Returns whether requests of this operation are counted in the scope.
 fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
     let names = |name| placeholders(endpoint.path).any(|placeholder| placeholder == name);
     let (project, organization) = (names("ref"), names("slug") && !names("ref"));
     match (endpoint.limit.key, scope) {
         (LimitKey::Uncounted, _) | (_, Scope::Unresolved | Scope::LookUps) => false,
-        // If the body names none, the user pays.
+        // If the body names no organization, the request is counted for the user.
         (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, Scope::Project(_)),
         (LimitKey::Caller, scope) => scope == Scope::User,
         (LimitKey::Path, Scope::Project(_)) => project,

@@ -137,8 +137,8 @@ impl Deref for App {
 /// Work beside requests, not started yet.
 pub struct Background {
     app: App,
-    uses: mpsc::Receiver<last_used::Use>,
-    calls: mpsc::Receiver<call_log::Noted>,
+    uses: mpsc::Receiver<last_used::TokenUse>,
+    calls: mpsc::Receiver<call_log::TokenCall>,
 }
 
 impl App {

@@ -1,14 +1,14 @@
-//! What many note and one takes: a bounded queue that nobody waits for.
+//! A bounded multi-producer queue, drained in batches. Drops items when full.
 
 use std::mem;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Room for `MOST` items. What comes when it is full is dropped.
+/// A queue of at most `MOST` items.
 ///
-/// Items are taken all at once. Whoever takes them is woken by the first, and again when half of the room is filled, but not by
-/// each: to wake a thread costs more than to note a request.
+/// The consumer takes all items at once. It is woken by the first item and when the queue is half
+/// full, but not by each item, because waking a thread costs more than adding an item.
 pub struct Queue<T, const MOST: usize> {
     waiting: Mutex<Vec<T>>,
     taker: Notify,
@@ -26,7 +26,7 @@ impl<T, const MOST: usize> Default for Queue<T, MOST> {
 impl<T, const MOST: usize> Queue<T, MOST> {
     const MANY: usize = MOST.div_ceil(2);
 
-    /// Adds an item. Tells whether there was room.
+    /// Adds an item. Returns `false` if the queue is full and the item is dropped.
     pub fn add(&self, item: T) -> bool {
         let count = {
             let mut waiting = self.waiting.lock();
@@ -42,12 +42,12 @@ impl<T, const MOST: usize> Queue<T, MOST> {
         true
     }
 
-    /// Waits for an item. Only one may wait at a time.
+    /// Waits for an item. Supports one waiting consumer.
     pub async fn any(&self) {
         self.reach(1).await;
     }
 
-    /// Waits until half of the room is filled. Only one may wait at a time.
+    /// Waits until the queue is half full. Supports one waiting consumer.
     pub async fn many(&self) {
         self.reach(Self::MANY).await;
     }
@@ -58,7 +58,8 @@ impl<T, const MOST: usize> Queue<T, MOST> {
         }
     }
 
-    /// Takes all items, in their order. `items` is empty before; the room it has is that of the next ones.
+    /// Moves all items to `items`, in order. `items` must be empty; its allocation is used for the
+    /// next items.
     pub fn take(&self, items: &mut Vec<T>) {
         mem::swap(items, &mut *self.waiting.lock());
     }

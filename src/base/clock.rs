@@ -1,7 +1,7 @@
 //! Time and randomness, injected. The only module that reads either from the system.
 //!
-//! Everything else takes a [`Clock`] or an [`Entropy`], so a test can move time by hand and see the same
-//! identifiers on every run. `clippy.toml` bans the originals elsewhere.
+//! All other code takes a [`Clock`] or an [`Entropy`], so that a test can control the time and
+//! reproduce identifiers. `clippy.toml` bans the system functions elsewhere.
 
 use std::{
     sync::Arc,
@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use uuid::{Builder, Uuid};
 
-/// Milliseconds on a monotonic scale that starts when the clock is made. Never goes back.
+/// Milliseconds on a monotonic scale that starts when the clock is created.
 pub type Ticks = u64;
 
-/// Tells wall-clock time (for people and expiry dates) and monotonic time (for limits and deadlines).
+/// A clock with wall-clock time (for display and expiry) and monotonic time (for limits and
+/// deadlines).
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -33,7 +34,7 @@ struct Hands {
 }
 
 impl Clock {
-    /// The machine's clocks.
+    /// Returns a clock that reads the machine's clocks.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that reads the system clock"
@@ -44,7 +45,7 @@ impl Clock {
         })
     }
 
-    /// A clock that stands still at `wall` until a test moves it.
+    /// Returns a clock that stands still at `wall` until a test moves it.
     pub fn manual(wall: DateTime<Utc>) -> Self {
         Self(Source::Manual(Arc::new(Mutex::new(Hands {
             wall,
@@ -52,7 +53,7 @@ impl Clock {
         }))))
     }
 
-    /// Wall-clock time, UTC.
+    /// Returns wall-clock time in UTC.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that reads the system clock"
@@ -64,7 +65,7 @@ impl Clock {
         }
     }
 
-    /// Monotonic milliseconds since the clock was made.
+    /// Returns monotonic milliseconds since the clock was created.
     pub fn ticks(&self) -> Ticks {
         match &self.0 {
             Source::System { start } => {
@@ -74,7 +75,8 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock forward, wall and monotonic alike. Does nothing to the system clock.
+    /// Moves a manual clock forward, wall-clock and monotonic time alike. Does nothing to the
+    /// system clock.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(hands) = &self.0 {
             let mut hands = hands.lock();
@@ -83,7 +85,7 @@ impl Clock {
         }
     }
 
-    /// Steps only the wall clock of a manual clock, as an operator or NTP would.
+    /// Steps only the wall-clock time of a manual clock, as an operator or NTP would.
     pub fn step_wall(&self, by: TimeDelta) {
         if let Source::Manual(hands) = &self.0 {
             hands.lock().wall += by;
@@ -91,22 +93,22 @@ impl Clock {
     }
 }
 
-/// Random bytes: the operating system's, or a seeded sequence in tests.
+/// A source of random bytes: the operating system's generator, or a seeded sequence in tests.
 #[derive(Clone, Debug)]
 pub struct Entropy(Option<Arc<Mutex<SmallRng>>>);
 
 impl Entropy {
-    /// The operating system's cryptographic generator.
+    /// Returns the operating system's cryptographic generator.
     pub fn system() -> Self {
         Self(None)
     }
 
-    /// A repeatable sequence. For tests only: it is not secret.
+    /// Returns a repeatable sequence. For tests only: it is not secret.
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(Mutex::new(SmallRng::seed_from_u64(seed)))))
     }
 
-    /// `N` random bytes.
+    /// Returns `N` random bytes.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that draws from the system generator"
@@ -120,16 +122,16 @@ impl Entropy {
         bytes
     }
 
-    /// A random UUID (version 4).
+    /// Returns a random UUID (version 4).
     pub fn uuid(&self) -> Uuid {
         Builder::from_random_bytes(self.bytes()).into_uuid()
     }
 
-    /// `len` lowercase letters, each equally likely.
+    /// Returns `len` lowercase letters, uniformly distributed.
     pub fn letters(&self, len: usize) -> String {
         let mut text = String::with_capacity(len);
         while text.len() < len {
-            // 234 = 9 * 26: bytes above it would make the first letters likelier.
+            // 234 = 9 * 26: larger bytes would make the first letters more likely.
             text.extend(
                 self.bytes::<32>()
                     .into_iter()

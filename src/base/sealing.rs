@@ -1,7 +1,9 @@
-//! Secrets that must be shown again: encrypted in the control database, by a key that is not in it.
+//! Encryption of secrets that must be shown again. They are stored in the control database, the key
+//! is not.
 //!
-//! AES-256-GCM. A sealed secret is 12 random bytes, the ciphertext and the tag. Where it belongs is authenticated with it, so
-//! that nobody who can write to the database can pass one secret off as another.
+//! AES-256-GCM. A sealed secret is a nonce of 12 random bytes, the ciphertext and the tag. The
+//! context of the secret is authenticated as associated data, so that an attacker who can write to
+//! the database cannot substitute one secret for another.
 
 use std::{
     fmt, fs, io,
@@ -24,14 +26,14 @@ use crate::base::{
     error::{Context, Error},
 };
 
-/// Longest content of a file that may be a key: 64 digits and an end of line.
+/// Longest key file, in bytes: 64 hex digits and a line break, with one byte for a carriage return.
 const FILE_BYTES_MAX: u64 = 66;
 
 /// The key that secrets are sealed with.
 #[derive(Clone)]
 pub struct SealingKey {
     key: Arc<LessSafeKey>,
-    /// Of its own: what it makes is shown to everybody.
+    /// Derived key for [`Self::mark`], whose results are public.
     marks: Arc<hmac::Key>,
     fingerprint: String,
 }
@@ -42,30 +44,30 @@ impl fmt::Debug for SealingKey {
     }
 }
 
-/// Why there is no key.
+/// Error of reading or creating a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It could not be read or made.
+    /// The file cannot be read or created.
     #[error("cannot use the sealing key {}: {cause}", file.display())]
     File {
-        /// Where it is.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// It holds something else.
+    /// The file does not hold a key.
     #[error("{} does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)", .0.display())]
     Content(PathBuf),
-    /// Others could read what it protects.
+    /// The file is readable by other users.
     #[error("{} can be read by everybody: chmod 600 it", .0.display())]
     Open(PathBuf),
 }
 
 impl SealingKey {
-    /// The key with these bytes.
+    /// Returns the key with these bytes.
     pub fn new(bytes: &[u8; 32]) -> Result<Self, Error> {
         let key = UnboundKey::new(&AES_256_GCM, bytes).context("making a sealing key")?;
-        // The key is random, so what tells it from others tells nothing about it.
+        // The key is random, so its digest reveals nothing about it.
         let digest = Sha256::new()
             .chain_update(b"gantry sealing key")
             .chain_update(bytes)
@@ -79,7 +81,7 @@ impl SealingKey {
         })
     }
 
-    /// The key in a file of the operator's.
+    /// Reads the key from a file of the operator.
     pub fn read(file: &Path) -> Result<Self, KeyFileError> {
         let unusable = |cause| KeyFileError::File {
             file: file.to_owned(),
@@ -99,7 +101,7 @@ impl SealingKey {
         Self::new(&bytes).map_err(|_| content())
     }
 
-    /// The key in a file of ours, which is made if it is missing.
+    /// Reads the key from a file, and creates the file if it is missing.
     pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
         match Self::read(file) {
             Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
@@ -113,7 +115,8 @@ impl SealingKey {
         }
     }
 
-    /// Whether the secrets in a control database are sealed with this key. The first key that asks is the one.
+    /// Returns whether the secrets of a control database are sealed with this key. The first key is
+    /// registered.
     pub async fn fits(&self, db: &Db) -> Result<bool, Error> {
         let doing = "comparing the sealing key";
         let sql = "insert into sealing (fingerprint) values ($1) on conflict do nothing";
@@ -127,12 +130,13 @@ impl SealingKey {
             .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
     }
 
-    /// A word that only who has this key could choose for `what`, and that is the same whenever it is asked for: 40 hex digits.
+    /// Returns a stable mark for `what` that only a holder of the key can compute: 40 hex digits.
     pub fn mark(&self, what: &str) -> String {
         hex::encode(&hmac::sign(&self.marks, what.as_bytes()).as_ref()[..20])
     }
 
-    /// Encrypts a secret. `place` says what it is, and of what: it opens nowhere else.
+    /// Encrypts a secret. `place` is authenticated as its context: [`Self::open`] needs the same
+    /// one.
     pub fn seal(
         &self,
         entropy: &Entropy,
@@ -148,7 +152,7 @@ impl SealingKey {
         Ok([&nonce[..], &text].concat())
     }
 
-    /// Decrypts the secret of this place.
+    /// Decrypts a secret that was sealed with this `place`.
     pub fn open(&self, place: &str, sealed: &[u8]) -> Result<SecretString, Error> {
         let doing = "opening a sealed secret";
         let (nonce, text) = sealed
@@ -167,10 +171,10 @@ impl SealingKey {
     }
 }
 
-/// Writes a new key. On the disk before anything is sealed with it, and renamed in place: half a key is never there.
+/// Writes a new key. The file is flushed and then renamed, so that a crash leaves no partial key.
 fn make(file: &Path, entropy: &Entropy) -> io::Result<()> {
     let unfinished = file.with_extension("tmp");
-    // What a crash left.
+    // A crash may have left a temporary file.
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -181,6 +181,6 @@ impl ChangeListener for PlatformState {
     }
 
     fn set_subscribed(&self, subscribed: bool) {
-        self.directory.believe(subscribed);
+        self.directory.set_trusted(subscribed);
     }
 }

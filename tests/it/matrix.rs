@@ -20,8 +20,9 @@ use gantry::{
     },
     platform::{
         access::{
-            Access, Approval, Asked, Caller, Grant, OauthScope, Organization, Permission,
-            Permissions, Project, Reach, Role, Scopes, Standing, Subject, User, decide,
+            Access, Caller, CallerRelation, OauthApproval, OauthScope, Organization, Permission,
+            Permissions, Project, Reach, RequestView, Role, Scopes, Subject, TokenGrant, User,
+            decide,
         },
         http::Endpoint,
         rate_limits::LimitKey,
@@ -45,8 +46,8 @@ impl fmt::Debug for Question {
 }
 
 impl Question {
-    fn asked(&self) -> Asked<'static> {
-        Asked {
+    fn asked(&self) -> RequestView<'static> {
+        RequestView {
             query: self.query,
             body: self.body.as_bytes(),
         }
@@ -88,7 +89,7 @@ fn questions() -> Vec<Question> {
     let question = |endpoint: &'static Endpoint| {
         let samples = samples.get(endpoint.id).copied().unwrap_or(&[("", "{}")]);
         samples.iter().map(move |(query, body)| {
-            let asked = Asked {
+            let asked = RequestView {
                 query,
                 body: body.as_bytes(),
             };
@@ -197,19 +198,19 @@ fn subject(endpoint: &Endpoint) -> Subject {
     }
 }
 
-fn user(grant: Option<Grant>) -> User {
+fn user(grant: Option<TokenGrant>) -> User {
     User {
         id: UserId(1),
         gotrue_id: uuid::Uuid::nil(),
         token: Some(TokenId(1)),
         grant: grant.map(Arc::new),
         approval: None,
-        lately: None,
+        activity: None,
     }
 }
 
-fn grant(permissions: Permissions, reach: Reach) -> Grant {
-    Grant {
+fn grant(permissions: Permissions, reach: Reach) -> TokenGrant {
+    TokenGrant {
         permissions,
         reach,
         networks: Vec::new(),
@@ -218,15 +219,19 @@ fn grant(permissions: Permissions, reach: Reach) -> Grant {
 }
 
 /// Where a user of this role stands, as the directory finds it.
-fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
+fn standing(user: &User, subject: &Subject, role: Option<Role>) -> CallerRelation {
     match (subject, role) {
-        (Subject::Account, _) => Standing::Account,
-        (_, Some(role)) if user.sees(subject) => Standing::Member(role.into()),
-        _ => Standing::Stranger,
+        (Subject::Account, _) => CallerRelation::Account,
+        (_, Some(role)) if user.sees(subject) => CallerRelation::Member(role.into()),
+        _ => CallerRelation::NotMember,
     }
 }
 
-fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Result<(), Error> {
+fn outcome(
+    question: &Question,
+    grant: Option<TokenGrant>,
+    role: Option<Role>,
+) -> Result<(), Error> {
     let user = user(grant);
     let standing = standing(&user, &subject(question.endpoint), role);
     decide(
@@ -254,7 +259,7 @@ fn letter(outcome: &Result<(), Error>) -> char {
 }
 
 /// A letter for each role.
-fn word(question: &Question, grant: Option<&Grant>) -> String {
+fn word(question: &Question, grant: Option<&TokenGrant>) -> String {
     ROLES
         .iter()
         .map(|role| letter(&outcome(question, grant.cloned(), *role)))

@@ -1,9 +1,10 @@
-//! Whether the control database answers: asked several times a second over a connection of its own.
+//! Heartbeat of the control database: a query several times a second over a separate connection.
 //!
-//! A server that was killed ends its connections, which is noticed at once. One that hangs keeps them open and answers nothing: then
-//! every statement on every connection waits. The heartbeat notices that by a deadline and marks the database as away. From then on
-//! connections of [`Db`] are closed, so that statements on them fail, and new ones fail at once. The heartbeat goes on asking, and
-//! marks the database as available as soon as it answers.
+//! A killed server closes its connections, which is noticed at once. A hanging one keeps them open
+//! without responding, so that every statement waits. The heartbeat detects this with a deadline
+//! and marks the database as away. From then on the connections of [`Db`] are closed, statements on
+//! them fail, and new ones fail at once. The heartbeat continues, and marks the database as
+//! available with the first response.
 
 use std::{fmt, time::Duration};
 
@@ -15,24 +16,24 @@ use tokio_postgres::Client;
 
 use super::Db;
 
-/// Name of the connection in `pg_stat_activity`.
+/// `application_name` of the connection in `pg_stat_activity`.
 const NAME: &str = "gantry heartbeat";
-/// Between an answer and the next question.
+/// Pause between a response and the next heartbeat.
 const BEAT: Duration = Duration::from_millis(300);
-/// How long an answer may take. With [`BEAT`] before it a hang is noticed within 1.5 s, which leaves half a second of the two
-/// seconds after which a request must be answered.
+/// Longest time for a response. Together with [`BEAT`] a hang is detected within 1.5 s, which
+/// leaves half a second of the two seconds after which a request must be answered.
 const ANSWER: Duration = Duration::from_millis(1200);
-/// Between attempts to reach a database that is away.
+/// Pause between connection attempts while the database is away.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why the database counts as away.
+/// Reason why the database is away.
 #[derive(Debug)]
 enum Trouble {
-    /// It could not be connected to.
+    /// The connection cannot be established.
     Unreachable(tokio_postgres::Error),
     /// The connection ended.
     Ended,
-    /// It did not answer in time.
+    /// There was no response in time.
     Silent,
 }
 
@@ -46,7 +47,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Asks until it is dropped, and tells the handle whether the database is available.
+/// Sends heartbeats until dropped, and updates the availability of the handle.
 pub async fn run(db: Db) {
     loop {
         let trouble = attend(&db).await;
@@ -61,7 +62,7 @@ pub async fn run(db: Db) {
     }
 }
 
-/// Asks over one connection after another, and returns when the database is away.
+/// Sends heartbeats over successive connections. Returns when the database is away.
 async fn attend(db: &Db) -> Trouble {
     loop {
         let heart = match Heart::connect(db).await {
@@ -70,21 +71,21 @@ async fn attend(db: &Db) -> Trouble {
         };
         let begun = Instant::now();
         match heart.beat(db).await {
-            // One connection that ends is no outage if the next one can be made at once.
+            // A single lost connection is no outage if the next one is established at once.
             Trouble::Ended if begun.elapsed() > BEAT => {}
             trouble => return trouble,
         }
     }
 }
 
-/// A connection that only asks whether there is an answer.
+/// A connection for heartbeats.
 struct Heart {
     client: Client,
     driver: JoinHandle<()>,
     _abort: Abort,
 }
 
-/// Ends a task when dropped.
+/// Aborts a task when dropped.
 struct Abort(AbortHandle);
 
 impl Drop for Abort {
@@ -99,7 +100,7 @@ impl Heart {
             .await
             .map_err(|_| Trouble::Silent)?;
         let (client, connection) = connected.map_err(Trouble::Unreachable)?;
-        // How it ended is of no interest: that it did is.
+        // The error of the connection is irrelevant; only its end matters.
         let driver = tokio::spawn(async move { drop(connection.await) });
         let abort = Abort(driver.abort_handle());
         Ok(Self {

@@ -1,12 +1,13 @@
-//! What a scoped token can be granted, and what an OAuth application can be approved for.
+//! The catalogue of permissions of scoped tokens and of scopes of OAuth applications.
 
 use std::fmt;
 
 use super::role::Role;
 
-/// What a permission is about; decides which resource a token must reach for it to count.
+/// The kind of resource that a permission is about. A token must reach a resource of this kind to
+/// have the permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum PermissionLevel {
     /// The user's own account.
     Account,
     /// An organization.
@@ -17,26 +18,26 @@ pub enum Level {
 
 macro_rules! permissions {
     ($($variant:ident = $name:literal, $level:ident, $role:ident;)*) => {
-        /// One permission of the catalogue (`behaviour.md` §3). The names are the wire's.
+        /// A permission of the catalogue (`behaviour.md` §3). The names are those on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "each name says what it permits")]
         pub enum Permission { $($variant),* }
 
         impl Permission {
-            /// Every permission, by level, then name.
+            /// All permissions, by level, then name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Name on the wire.
+            /// Returns the name on the wire.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// What the permission is about.
-            pub const fn level(self) -> Level {
-                match self { $(Self::$variant => Level::$level),* }
+            /// Returns the kind of resource that the permission is about.
+            pub const fn level(self) -> PermissionLevel {
+                match self { $(Self::$variant => PermissionLevel::$level),* }
             }
 
-            /// The lowest role that holds it.
+            /// Returns the lowest role that includes the permission.
             pub const fn minimum_role(self) -> Role {
                 match self { $(Self::$variant => Role::$role),* }
             }
@@ -137,8 +138,8 @@ permissions! {
 }
 
 impl Permission {
-    /// Whether it is about the account and only shows what the caller reaches, so that a token that reaches less can have
-    /// it and is shown less.
+    /// Returns whether the permission only lists resources. A token with a smaller reach may have
+    /// it, and lists fewer resources.
     pub const fn lists(self) -> bool {
         matches!(
             self,
@@ -146,12 +147,12 @@ impl Permission {
         )
     }
 
-    /// Whether it permits to see only.
+    /// Returns whether the permission only permits reading.
     pub fn only_reads(self) -> bool {
         self.name().ends_with("_read")
     }
 
-    /// The permission with this name.
+    /// Returns the permission with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|p| p.name() == name)
     }
@@ -165,21 +166,22 @@ impl fmt::Display for Permission {
 
 macro_rules! oauth_scopes {
     ($($variant:ident = $name:literal;)*) => {
-        /// What a user can approve for an application (`behaviour.md` §4). The names are the wire's.
+        /// A scope that a user can approve for an application (`behaviour.md` §4). The names are
+        /// those on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "each name says what it approves")]
         pub enum OauthScope { $($variant),* }
 
         impl OauthScope {
-            /// Every scope, by name.
+            /// All scopes, by name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Name on the wire.
+            /// Returns the name on the wire.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// The scope with this name.
+            /// Returns the scope with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|scope| scope.name() == name)
             }
@@ -214,12 +216,12 @@ oauth_scopes! {
     StorageWrite = "storage:write";
 }
 
-/// Which permissions an operation needs: groups are alternatives, and every permission of a group is needed.
+/// Groups of required permissions. One group must be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnyOf(pub &'static [&'static [Permission]]);
 
 impl AnyOf {
-    /// Whether some group is complete. Without groups nothing is needed.
+    /// Returns whether one group is complete, or whether there is no group.
     pub fn met(self, held: impl Fn(Permission) -> bool) -> bool {
         self.0.is_empty()
             || self
@@ -228,7 +230,8 @@ impl AnyOf {
                 .any(|group| group.iter().all(|permission| held(*permission)))
     }
 
-    /// What `held` lacks of the group it comes closest to, among the groups that are wholly `possible`.
+    /// Returns the permissions missing from the most complete group, according to `held`. Only
+    /// groups whose permissions are all `possible` count.
     pub fn missing(
         self,
         possible: impl Fn(Permission) -> bool,
@@ -250,7 +253,7 @@ impl AnyOf {
 }
 
 impl fmt::Display for AnyOf {
-    /// `a + b | c`: the notation of the contract's table.
+    /// Writes `a+b | c`, the notation of the contract's table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, group) in self.0.iter().enumerate() {
             if i > 0 {

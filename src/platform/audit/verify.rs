@@ -1,4 +1,4 @@
-//! Checking an exported log with nothing but the log.
+//! Verification of an exported log.
 
 use std::io::{self, BufRead, Read};
 
@@ -7,47 +7,49 @@ use super::{Entry, Hash};
 /// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// A log that holds together.
+/// Result of a verification without errors.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Whose it is.
+    /// Chain of the entries.
     pub chain: String,
     /// Numbers of the first and the last entry.
     pub numbers: (i64, i64),
-    /// Hash of the last entry: who has noted it elsewhere can tell whether later entries were cut off.
+    /// Hash of the last entry. Compared with a hash that was noted earlier, it shows whether later
+    /// entries were cut off.
     pub head: Hash,
 }
 
-/// The first entry that does not follow from those before it.
+/// Error of a verification: the first entry that does not follow from the previous one.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// The file could not be read.
+    /// The file cannot be read.
     #[error("the log could not be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// There is nothing in it.
+    /// The file has no entries.
     #[error("there are no entries")]
     Empty,
-    /// A line is no entry.
+    /// A line is not an entry.
     #[error("line {line} is not an entry: {problem}")]
     Malformed {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why.
+        /// Error of the JSON parser.
         problem: String,
     },
-    /// An entry is bad.
+    /// An entry is invalid.
     #[error("line {line}, entry {number}: {problem}")]
     Bad {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// The number it bears.
+        /// Number of the entry.
         number: i64,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: &'static str,
     },
 }
 
-/// Reads a log and names the first bad entry. One that does not begin with entry 1 is taken for a part of a log.
+/// Verifies a log and reports the first invalid entry. A log that does not begin with entry 1 is
+/// verified as a part of a log.
 pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
     let (mut last, mut first, mut line) = (None::<Entry>, None, 0);
     loop {
@@ -151,7 +153,7 @@ mod tests {
         verify(text.as_bytes()).map_err(|broken| broken.to_string())
     }
 
-    /// Computed from the description of the encoding with another program.
+    /// The hash was computed with another program from the description of the encoding.
     #[test]
     fn the_encoding_is_the_described_one() {
         assert_eq!(
@@ -216,7 +218,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever single character is changed, it shows, unless the line still says the same.
+        /// A change of a single character is detected, unless the line parses to an equal entry.
         #[test]
         fn no_change_goes_unseen(at in 0_usize..2000, with in proptest::char::range('!', '~')) {
             let whole = text(&log(4));

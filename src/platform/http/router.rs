@@ -26,7 +26,7 @@ use super::{
     server,
 };
 use crate::{
-    base::error::{Credential, Error},
+    base::error::{CredentialProblem, Error},
     platform::context::PlatformContext,
 };
 
@@ -330,7 +330,7 @@ impl Asking {
     pub async fn ask(&self, mut request: Request<Body>) -> Result<Response, Error> {
         // Without somebody on whose behalf, it would be asked as a program of this machine's would.
         let Some(by) = &self.on_behalf else {
-            return Err(Error::Unauthenticated(Credential::Missing));
+            return Err(Error::Unauthenticated(CredentialProblem::Missing));
         };
         // The entries of both in the log belong together.
         request

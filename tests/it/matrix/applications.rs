@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use gantry::{
     base::error::{Denial, Error},
-    platform::access::{Access, Caller, Role, Standing, decide},
+    platform::access::{Access, Caller, CallerRelation, Role, decide},
 };
 
 use super::{
-    ApplicationId, Approval, ApprovalId, HOME, LEGEND, OauthScope, PROJECT, Question, ROLES, Reach,
-    Scopes, User, letter,
+    ApplicationId, ApprovalId, HOME, LEGEND, OauthApproval, OauthScope, PROJECT, Question, ROLES,
+    Reach, Scopes, User, letter,
     live::{World, names_more, told},
     questions, reaches, standing, subject, user, within,
 };
@@ -19,7 +19,7 @@ use crate::support::{Actor, TestApp};
 const METADATA: &str = "http://api.example/.well-known/oauth-protected-resource";
 
 fn application(scopes: Scopes, reach: Reach, acts_as: Option<Role>) -> User {
-    let approval = Approval {
+    let approval = OauthApproval {
         id: ApprovalId(1),
         application: ApplicationId(1),
         client_id: uuid::Uuid::nil(),
@@ -166,7 +166,7 @@ fn what_has_no_scope_is_closed_to_applications() {
 }
 
 /// Stored as it is: the decision is what is tested, not who may approve what.
-async fn token(app: &TestApp, actor: &Actor, approval: &Approval) -> String {
+async fn token(app: &TestApp, actor: &Actor, approval: &OauthApproval) -> String {
     let (db, now) = (&app.app.db, app.clock.now());
     let client_id = app.app.entropy.uuid();
     let (reach, projects) = match &approval.reach {
@@ -279,7 +279,7 @@ async fn an_application_gets_what_the_decision_says() {
                 world.app.advance(60);
             }
             cells += 1;
-            let standing: Standing = standing(user, &subject, Some(*role));
+            let standing: CallerRelation = standing(user, &subject, Some(*role));
             let decided = letter(&decide(
                 &Caller::User(user.clone().into()),
                 &question.endpoint.access,

@@ -9,8 +9,8 @@ use gantry::{
     base::ids::{ProjectRef, TokenId},
     platform::{
         access::{
-            Access, Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User,
-            decide,
+            Access, Caller, CallerRelation, Permission, Permissions, Reach, Role, Subject,
+            TokenGrant, User, decide,
         },
         http::{Endpoint, Imagined, placeholders, rehearse},
     },
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Stored as it is, whatever the owner belongs to: the decision is what is tested, not who may make what.
-    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: Grant) -> Holder {
+    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: TokenGrant) -> Holder {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
         let stored = scoped::create(
@@ -103,7 +103,7 @@ impl World {
             token: Some(TokenId(stored.id)),
             grant: Some(Arc::new(grant)),
             approval: None,
-            lately: None,
+            activity: None,
         };
         Holder {
             token: minted.expose().to_owned(),
@@ -119,7 +119,7 @@ impl World {
             token: Some(actor.token_id),
             grant: None,
             approval: None,
-            lately: None,
+            activity: None,
         };
         Holder {
             token: actor.token.clone(),
@@ -335,7 +335,7 @@ async fn a_request_gets_what_the_decision_says() {
                 world.app.advance(60);
             }
             cells += 1;
-            let standing: Standing = standing(&holder.user, &subject, holder.role);
+            let standing: CallerRelation = standing(&holder.user, &subject, holder.role);
             let letter = letter(&decide(
                 &Caller::User(holder.user.clone().into()),
                 &question.endpoint.access,
