@@ -11,7 +11,7 @@ use std::{env, num::NonZeroU32};
 
 use gantry::{
     base::ids::{OrganizationId, UserId},
-    platform::rate_limits::{Capacity, Identifier, Key, Memory, Scope, Window, per},
+    platform::rate_limits::{CounterCapacity, Identifier, Key, Memory, Scope, Window, per},
 };
 use governor::{Quota, RateLimiter};
 use limitador::limit::{Context, Limit, Namespace};
@@ -40,7 +40,7 @@ fn main() -> Outcome<()> {
 
 /// For a counter of instructions: the same work for each decision, on a thousand keys.
 fn count(decisions: u64) {
-    let memory = Memory::new(Capacity::default(), &[], [7; 32]);
+    let memory = Memory::new(CounterCapacity::default(), &[], [7; 32]);
     let mut admitted = 0_u64;
     for n in 0..decisions {
         admitted += u64::from(memory.take(key(n % 1_000), ONE, 1_000 + n / 1_000).admitted);

@@ -32,7 +32,7 @@ use gantry::{
     platform::{
         rate_limits,
         rate_limits::{
-            Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally,
+            Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, StoreMetrics,
             Window, per,
         },
     },
@@ -176,7 +176,7 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
             Entropy::system().letters(20),
             options.deadline,
             Clock::system(),
-            Tally::default(),
+            StoreMetrics::default(),
         )),
     ));
     while !limits.take(key(0), WINDOWS, 0).await.is_shared() {

@@ -10,7 +10,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::{Organization, Permission as P, pat_only},
-        audit::{Chain, Entry, read, read::Filter},
+        audit::{AuditEntry, Chain, read, read::AuditFilter},
         http::{Endpoint, Json, Lines, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
@@ -61,7 +61,7 @@ fn whole_page() -> i64 {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditPage")]
 struct Page {
-    entries: Vec<Entry>,
+    entries: Vec<AuditEntry>,
     /// The value of `before` for the next page. Absent on the last page.
     before: Option<i64>,
 }
@@ -84,7 +84,7 @@ async fn page(
     if !(1..=100).contains(&limit) {
         return Err(Error::invalid("limit", "expected 1 to 100"));
     }
-    let filter = Filter {
+    let filter = AuditFilter {
         before,
         actor,
         operation,

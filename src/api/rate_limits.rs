@@ -10,14 +10,14 @@ use crate::{
     platform::{
         access::{Access, Subject, User},
         http::{Endpoint, Json, Query, Tag, Verb, mount, placeholders},
-        rate_limits::{Key, LimitKey, Place, Policy, Scope, UNCOUNTED},
+        rate_limits::{Key, LimitKey, Policy, PolicyContext, Scope, UNCOUNTED},
     },
 };
 
 /// Endpoints of this module.
-pub static ENDPOINTS: &[&Endpoint] = &[&STANDING];
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST];
 
-static STANDING: Endpoint = Endpoint {
+static LIST: Endpoint = Endpoint {
     id: "gantry-rate-limits",
     summary: "List what is left of every limit",
     tag: Tag::Gantry,
@@ -26,14 +26,14 @@ static STANDING: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Caller,
     limit: &UNCOUNTED,
-    handler: || mount(standing),
+    handler: || mount(list),
 };
 
 /// The scope of the counters. By default that of operations that name neither a project nor an
 /// organization.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Of {
+struct ScopeQuery {
     /// Counters of this project.
     #[serde(rename = "ref")]
     reference: Option<String>,
@@ -44,7 +44,7 @@ struct Of {
 /// Remaining quota of the caller for one operation.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RateLimitStanding")]
-struct Standing {
+struct OperationQuota {
     operation: &'static str,
     method: &'static str,
     path: &'static str,
@@ -56,24 +56,24 @@ struct Standing {
     /// request; before, this is its length.
     reset: u32,
     /// All windows of the limit, the longest first.
-    windows: Vec<WindowStanding>,
+    windows: Vec<WindowQuota>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RateLimitWindow")]
-struct WindowStanding {
+struct WindowQuota {
     requests: u32,
     seconds: u32,
     remaining: u32,
     reset: u32,
 }
 
-async fn standing(
+async fn list(
     user: User,
     subject: Subject,
     context: ApiContext,
-    Query(of): Query<Of>,
-) -> Result<Json<Vec<Standing>>, Error> {
+    Query(of): Query<ScopeQuery>,
+) -> Result<Json<Vec<OperationQuota>>, Error> {
     if of.reference.is_some() && of.slug.is_some() {
         return Err(Error::invalid("slug", "cannot be given together with ref"));
     }
@@ -85,7 +85,7 @@ async fn standing(
         Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
     };
     let application = user.approval.as_ref().map(|approval| approval.client_id);
-    let place = Place {
+    let place = PolicyContext {
         organization,
         application,
     };
@@ -115,13 +115,13 @@ async fn standing(
                 .windows()
                 .iter()
                 .zip(quotas.as_slice())
-                .map(|(window, quota)| WindowStanding {
+                .map(|(window, quota)| WindowQuota {
                     requests: window.requests,
                     seconds: window.secs,
                     remaining: quota.remaining,
                     reset: quota.reset_secs,
                 });
-            Standing {
+            OperationQuota {
                 operation: endpoint.id,
                 method: endpoint.method.name(),
                 path: endpoint.path,

@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn what_is_held_is_bounded_by_its_weight() {
-        let cache = EpochCache::<u16, Vec<u8>>::weighing(100, 10_000, |bytes| bytes.len() as u64);
+        let cache =
+            EpochCache::<u16, Vec<u8>>::with_weight(100, 10_000, |bytes| bytes.len() as u64);
         for key in 0..1_000 {
             cache.put(key, vec![0; 100], 0, cache.epoch());
         }

@@ -19,16 +19,16 @@ pub type Ticks = u64;
 /// A clock with wall-clock time (for display and expiry) and monotonic time (for limits and
 /// deadlines).
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     System { start: Instant },
-    Manual(Arc<Mutex<Hands>>),
+    Manual(Arc<Mutex<ManualTime>>),
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualTime {
     wall: DateTime<Utc>,
     ticks: Ticks,
 }
@@ -40,14 +40,14 @@ impl Clock {
         reason = "this is the one place that reads the system clock"
     )]
     pub fn system() -> Self {
-        Self(Source::System {
+        Self(ClockSource::System {
             start: Instant::now(),
         })
     }
 
     /// Returns a clock that stands still at `wall` until a test moves it.
     pub fn manual(wall: DateTime<Utc>) -> Self {
-        Self(Source::Manual(Arc::new(Mutex::new(Hands {
+        Self(ClockSource::Manual(Arc::new(Mutex::new(ManualTime {
             wall,
             ticks: 0,
         }))))
@@ -60,35 +60,35 @@ impl Clock {
     )]
     pub fn now(&self) -> DateTime<Utc> {
         match &self.0 {
-            Source::System { .. } => DateTime::from(SystemTime::now()),
-            Source::Manual(hands) => hands.lock().wall,
+            ClockSource::System { .. } => DateTime::from(SystemTime::now()),
+            ClockSource::Manual(time) => time.lock().wall,
         }
     }
 
     /// Returns monotonic milliseconds since the clock was created.
     pub fn ticks(&self) -> Ticks {
         match &self.0 {
-            Source::System { start } => {
+            ClockSource::System { start } => {
                 u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX)
             }
-            Source::Manual(hands) => hands.lock().ticks,
+            ClockSource::Manual(time) => time.lock().ticks,
         }
     }
 
     /// Moves a manual clock forward, wall-clock and monotonic time alike. Does nothing to the
     /// system clock.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(hands) = &self.0 {
-            let mut hands = hands.lock();
-            hands.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
-            hands.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
+        if let ClockSource::Manual(time) = &self.0 {
+            let mut time = time.lock();
+            time.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
+            time.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
         }
     }
 
     /// Steps only the wall-clock time of a manual clock, as an operator or NTP would.
     pub fn step_wall(&self, by: TimeDelta) {
-        if let Source::Manual(hands) = &self.0 {
-            hands.lock().wall += by;
+        if let ClockSource::Manual(time) = &self.0 {
+            time.lock().wall += by;
         }
     }
 }

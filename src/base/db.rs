@@ -53,14 +53,14 @@ pub struct Db(Arc<Inner>);
 struct Inner {
     pool: Pool,
     config: Config,
-    shared: RwLock<Option<Arc<Shared>>>,
+    shared: RwLock<Option<Arc<SharedConnection>>>,
     /// Lock that permits one reconnection at a time.
     connecting: Mutex<()>,
     /// Whether the database responds. Always true unless [`heartbeat::run`] runs.
     available: watch::Sender<bool>,
 }
 
-struct Shared {
+struct SharedConnection {
     client: Client,
     prepared: RwLock<HashMap<&'static str, Statement>>,
 }
@@ -160,7 +160,7 @@ impl Db {
     ) -> Result<
         (
             Client,
-            tokio_postgres::Connection<tokio_postgres::Socket, tls::Stream>,
+            tokio_postgres::Connection<tokio_postgres::Socket, tls::TlsStream>,
         ),
         tokio_postgres::Error,
     > {
@@ -219,7 +219,7 @@ impl Db {
         *self.0.shared.write() = None;
     }
 
-    async fn shared(&self) -> Result<Arc<Shared>, QueryError> {
+    async fn shared(&self) -> Result<Arc<SharedConnection>, QueryError> {
         match self.live() {
             Some(shared) => Ok(shared),
             // The timeout includes waiting for another task's attempt.
@@ -230,7 +230,7 @@ impl Db {
     }
 
     /// Returns the shared connection if it is open.
-    fn live(&self) -> Option<Arc<Shared>> {
+    fn live(&self) -> Option<Arc<SharedConnection>> {
         self.0
             .shared
             .read()
@@ -238,14 +238,14 @@ impl Db {
             .filter(|shared| !shared.client.is_closed())
     }
 
-    async fn reconnect(&self) -> Result<Arc<Shared>, QueryError> {
+    async fn reconnect(&self) -> Result<Arc<SharedConnection>, QueryError> {
         let _one_at_a_time = self.0.connecting.lock().await;
         if let Some(shared) = self.live() {
             return Ok(shared);
         }
         let (client, connection) = self.dedicated(NAME).await?;
         tokio::spawn(drive(connection, self.0.available.subscribe()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedConnection {
             client,
             prepared: RwLock::default(),
         });
@@ -298,7 +298,7 @@ async fn changed_to(mut value: watch::Receiver<bool>, wanted: bool) {
     }
 }
 
-impl Shared {
+impl SharedConnection {
     async fn prepare(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
         if let Some(statement) = self.prepared.read().get(sql) {
             return Ok(statement.clone());
@@ -340,19 +340,19 @@ pub fn is_lost(error: &tokio_postgres::Error) -> bool {
 }
 
 /// An error that may contain an error of the server.
-pub trait Answered {
+pub trait HasServerError {
     /// Returns the error of the server.
-    fn answer(&self) -> Option<&DbError>;
+    fn server_error(&self) -> Option<&DbError>;
 }
 
-impl Answered for tokio_postgres::Error {
-    fn answer(&self) -> Option<&DbError> {
+impl HasServerError for tokio_postgres::Error {
+    fn server_error(&self) -> Option<&DbError> {
         self.as_db_error()
     }
 }
 
-impl Answered for QueryError {
-    fn answer(&self) -> Option<&DbError> {
+impl HasServerError for QueryError {
+    fn server_error(&self) -> Option<&DbError> {
         match self {
             Self::Refused(error) => error.as_db_error(),
             Self::Away => None,
@@ -361,8 +361,8 @@ impl Answered for QueryError {
 }
 
 /// Returns the constraint that a statement violated.
-pub fn violated(error: &impl Answered) -> Option<&str> {
-    error.answer().and_then(DbError::constraint)
+pub fn violated(error: &impl HasServerError) -> Option<&str> {
+    error.server_error().and_then(DbError::constraint)
 }
 
 /// TLS to a control database on another machine: with the system's root certificates, or off with
@@ -373,7 +373,7 @@ mod tls {
     use rustls::{ClientConfig, RootCertStore};
     use tokio_postgres_rustls::MakeRustlsConnect;
 
-    pub(super) type Stream =
+    pub(super) type TlsStream =
         <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
     /// Initialised once, because reading the system's root certificates is slow and reconnections

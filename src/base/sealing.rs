@@ -34,7 +34,7 @@ const FILE_BYTES_MAX: u64 = 66;
 pub struct SealingKey {
     key: Arc<LessSafeKey>,
     /// Derived key for [`Self::mark`], whose results are public.
-    marks: Arc<hmac::Key>,
+    mark_key: Arc<hmac::Key>,
     fingerprint: String,
 }
 
@@ -72,11 +72,14 @@ impl SealingKey {
             .chain_update(b"gantry sealing key")
             .chain_update(bytes)
             .finalize();
-        let marks = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), b"gantry marks");
-        let marks = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, marks.as_ref()));
+        let mark_key = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, bytes),
+            b"gantry mark_key",
+        );
+        let mark_key = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, mark_key.as_ref()));
         Ok(Self {
             key: Arc::new(LessSafeKey::new(key)),
-            marks,
+            mark_key,
             fingerprint: hex::encode(&digest[..8]),
         })
     }
@@ -105,7 +108,7 @@ impl SealingKey {
     pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
         match Self::read(file) {
             Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
-                make(file, entropy).map_err(|cause| KeyFileError::File {
+                create(file, entropy).map_err(|cause| KeyFileError::File {
                     file: file.to_owned(),
                     cause,
                 })?;
@@ -118,13 +121,13 @@ impl SealingKey {
     /// Returns whether the secrets of a control database are sealed with this key. The first key is
     /// registered.
     pub async fn fits(&self, db: &Db) -> Result<bool, Error> {
-        let doing = "comparing the sealing key";
+        let action = "comparing the sealing key";
         let sql = "insert into sealing (fingerprint) values ($1) on conflict do nothing";
-        db.query(sql, &[&self.fingerprint]).await.context(doing)?;
+        db.query(sql, &[&self.fingerprint]).await.context(action)?;
         let rows = db
             .query("select fingerprint from sealing", &[])
             .await
-            .context(doing)?;
+            .context(action)?;
         Ok(rows
             .first()
             .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
@@ -132,7 +135,7 @@ impl SealingKey {
 
     /// Returns a stable mark for `what` that only a holder of the key can compute: 40 hex digits.
     pub fn mark(&self, what: &str) -> String {
-        hex::encode(&hmac::sign(&self.marks, what.as_bytes()).as_ref()[..20])
+        hex::encode(&hmac::sign(&self.mark_key, what.as_bytes()).as_ref()[..20])
     }
 
     /// Encrypts a secret. `place` is authenticated as its context: [`Self::open`] needs the same
@@ -154,25 +157,25 @@ impl SealingKey {
 
     /// Decrypts a secret that was sealed with this `place`.
     pub fn open(&self, place: &str, sealed: &[u8]) -> Result<SecretString, Error> {
-        let doing = "opening a sealed secret";
+        let action = "opening a sealed secret";
         let (nonce, text) = sealed
             .split_at_checked(NONCE_LEN)
             .ok_or("it is too short")
-            .context(doing)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).context(doing)?;
+            .context(action)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).context(action)?;
         let mut text = text.to_vec();
         let opened = self
             .key
             .open_in_place(nonce, Aad::from(place.as_bytes()), &mut text)
-            .context(doing)?;
+            .context(action)?;
         Ok(SecretString::from(
-            std::str::from_utf8(opened).context(doing)?,
+            std::str::from_utf8(opened).context(action)?,
         ))
     }
 }
 
 /// Writes a new key. The file is flushed and then renamed, so that a crash leaves no partial key.
-fn make(file: &Path, entropy: &Entropy) -> io::Result<()> {
+fn create(file: &Path, entropy: &Entropy) -> io::Result<()> {
     let unfinished = file.with_extension("tmp");
     // A crash may have left a temporary file.
     match fs::remove_file(&unfinished) {

@@ -176,7 +176,7 @@ impl ChangeListener for PlatformState {
 
     fn wake(&self, task: Task) {
         if task == Task::RateLimitOverrides {
-            self.limits.changed().wake();
+            self.limits.override_changes().wake();
         }
     }
 

@@ -17,7 +17,7 @@ use self::operations::{MILLIS, Operations};
 pub use self::request_log::{AnsweredRequest, RequestLog, cut, without_secrets};
 use crate::{
     base::error::{Context, Error},
-    platform::rate_limits::Tally,
+    platform::rate_limits::StoreMetrics,
 };
 
 /// How log lines look.
@@ -66,7 +66,7 @@ pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     operations: Operations,
-    tally: Tally,
+    metrics: StoreMetrics,
     unlogged: Counter,
 }
 
@@ -89,7 +89,7 @@ impl Metrics {
                 &METADATA,
             )
         };
-        let tally = Tally {
+        let metrics = StoreMetrics {
             asked: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
@@ -106,7 +106,7 @@ impl Metrics {
             handle: recorder.handle(),
             recorder,
             operations: Operations::new(operations),
-            tally,
+            metrics,
             unlogged,
         })
     }
@@ -138,8 +138,8 @@ impl Metrics {
     }
 
     /// What is counted about shared limits.
-    pub fn tally(&self) -> Tally {
-        self.tally.clone()
+    pub fn metrics(&self) -> StoreMetrics {
+        self.metrics.clone()
     }
 
     /// One answered request.

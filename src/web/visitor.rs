@@ -92,7 +92,7 @@ impl Visitor {
     /// Leaves no entry in the audit log: the form was only filled in.
     pub fn only_looks(&self) {
         if let Some(recorder) = &self.recorder {
-            recorder.pass_on();
+            recorder.delegate();
         }
     }
 
@@ -122,7 +122,7 @@ impl Visitor {
         body: Option<&Value>,
     ) -> Result<Bytes, Error> {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
-            recorder.pass_on();
+            recorder.delegate();
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder()

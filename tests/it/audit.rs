@@ -142,7 +142,7 @@ async fn what_changes_something_or_tries_to_is_written_and_nothing_else() {
     let own = read::page(
         &app.app.db,
         Chain::Account(app.stranger.user),
-        &read::Filter {
+        &read::AuditFilter {
             limit: 10,
             ..Default::default()
         },
@@ -459,7 +459,7 @@ async fn tokens_and_organizations_are_written_with_what_they_are() {
         "what cannot be written is not made"
     );
 
-    let filter = read::Filter {
+    let filter = read::AuditFilter {
         succeeded: Some(true),
         limit: 10,
         ..Default::default()

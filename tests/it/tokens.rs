@@ -11,7 +11,7 @@ use gantry::{
     },
     base::ids::{ProjectRef, TokenId},
     platform::{
-        access::{Grant, Permission, Permissions, Reach, Role},
+        access::{Permission, Permissions, Reach, Role, TokenGrant},
         notifications,
         tables::Table,
     },
@@ -50,7 +50,7 @@ async fn scoped(app: &TestApp, actor: &Actor, draft: Draft) -> (String, TokenId)
     store(app, actor, &grant).await
 }
 
-async fn store(app: &TestApp, actor: &Actor, grant: &Grant) -> (String, TokenId) {
+async fn store(app: &TestApp, actor: &Actor, grant: &TokenGrant) -> (String, TokenId) {
     let minted = scoped::mint(&app.app.entropy);
     let token = scoped::create(
         &app.app.db,

@@ -19,30 +19,30 @@ use super::Db;
 /// `application_name` of the connection in `pg_stat_activity`.
 const NAME: &str = "gantry heartbeat";
 /// Pause between a response and the next heartbeat.
-const BEAT: Duration = Duration::from_millis(300);
-/// Longest time for a response. Together with [`BEAT`] a hang is detected within 1.5 s, which
+const INTERVAL: Duration = Duration::from_millis(300);
+/// Longest time for a response. Together with [`INTERVAL`] a hang is detected within 1.5 s, which
 /// leaves half a second of the two seconds after which a request must be answered.
-const ANSWER: Duration = Duration::from_millis(1200);
+const TIMEOUT: Duration = Duration::from_millis(1200);
 /// Pause between connection attempts while the database is away.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Reason why the database is away.
 #[derive(Debug)]
-enum Trouble {
+enum HeartbeatFailure {
     /// The connection cannot be established.
     Unreachable(tokio_postgres::Error),
     /// The connection ended.
-    Ended,
+    Closed,
     /// There was no response in time.
-    Silent,
+    TimedOut,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for HeartbeatFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => f.write_str(&super::text(error)),
-            Self::Ended => f.write_str("the connection ended"),
-            Self::Silent => write!(f, "no answer within {} ms", ANSWER.as_millis()),
+            Self::Closed => f.write_str("the connection ended"),
+            Self::TimedOut => write!(f, "no answer within {} ms", TIMEOUT.as_millis()),
         }
     }
 }
@@ -50,59 +50,59 @@ impl fmt::Display for Trouble {
 /// Sends heartbeats until dropped, and updates the availability of the handle.
 pub async fn run(db: Db) {
     loop {
-        let trouble = attend(&db).await;
+        let failure = run_until_away(&db).await;
         if db
             .0
             .available
             .send_if_modified(|available| std::mem::replace(available, false))
         {
-            tracing::error!(%trouble, "the control database does not answer; requests that need it are answered 503 until it does");
+            tracing::error!(%failure, "the control database does not answer; requests that need it are answered 503 until it does");
         }
         sleep(RETRY).await;
     }
 }
 
 /// Sends heartbeats over successive connections. Returns when the database is away.
-async fn attend(db: &Db) -> Trouble {
+async fn run_until_away(db: &Db) -> HeartbeatFailure {
     loop {
-        let heart = match Heart::connect(db).await {
-            Ok(heart) => heart,
-            Err(trouble) => return trouble,
+        let connection = match HeartbeatConnection::connect(db).await {
+            Ok(connection) => connection,
+            Err(failure) => return failure,
         };
         let begun = Instant::now();
-        match heart.beat(db).await {
+        match connection.beat(db).await {
             // A single lost connection is no outage if the next one is established at once.
-            Trouble::Ended if begun.elapsed() > BEAT => {}
-            trouble => return trouble,
+            HeartbeatFailure::Closed if begun.elapsed() > INTERVAL => {}
+            failure => return failure,
         }
     }
 }
 
 /// A connection for heartbeats.
-struct Heart {
+struct HeartbeatConnection {
     client: Client,
     driver: JoinHandle<()>,
-    _abort: Abort,
+    _abort: AbortOnDrop,
 }
 
 /// Aborts a task when dropped.
-struct Abort(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Abort {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Heart {
-    async fn connect(db: &Db) -> Result<Self, Trouble> {
-        let connected = timeout(ANSWER, db.dedicated(NAME))
+impl HeartbeatConnection {
+    async fn connect(db: &Db) -> Result<Self, HeartbeatFailure> {
+        let connected = timeout(TIMEOUT, db.dedicated(NAME))
             .await
-            .map_err(|_| Trouble::Silent)?;
-        let (client, connection) = connected.map_err(Trouble::Unreachable)?;
+            .map_err(|_| HeartbeatFailure::TimedOut)?;
+        let (client, connection) = connected.map_err(HeartbeatFailure::Unreachable)?;
         // The error of the connection is irrelevant; only its end matters.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        let abort = Abort(driver.abort_handle());
+        let abort = AbortOnDrop(driver.abort_handle());
         Ok(Self {
             client,
             driver,
@@ -110,13 +110,13 @@ impl Heart {
         })
     }
 
-    async fn beat(mut self, db: &Db) -> Trouble {
+    async fn beat(mut self, db: &Db) -> HeartbeatFailure {
         loop {
-            match timeout(ANSWER, self.client.simple_query("select 1")).await {
+            match timeout(TIMEOUT, self.client.simple_query("select 1")).await {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) if error.is_closed() => return Trouble::Ended,
-                Ok(Err(error)) => return Trouble::Unreachable(error),
-                Err(_) => return Trouble::Silent,
+                Ok(Err(error)) if error.is_closed() => return HeartbeatFailure::Closed,
+                Ok(Err(error)) => return HeartbeatFailure::Unreachable(error),
+                Err(_) => return HeartbeatFailure::TimedOut,
             }
             if db
                 .0
@@ -126,8 +126,8 @@ impl Heart {
                 tracing::info!("the control database answers again");
             }
             tokio::select! {
-                _ = &mut self.driver => return Trouble::Ended,
-                () = sleep(BEAT) => {}
+                _ = &mut self.driver => return HeartbeatFailure::Closed,
+                () = sleep(INTERVAL) => {}
             }
         }
     }

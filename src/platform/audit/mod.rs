@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Hash {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AuditEntry")]
-pub struct Entry {
+pub struct AuditEntry {
     /// Chain of the entry: `organization <id>`, `account <id>` or `server`.
     pub chain: String,
     /// Number of the entry in its chain, from 1.
@@ -168,7 +168,7 @@ mod moment {
     }
 }
 
-impl Entry {
+impl AuditEntry {
     /// Computes the hash of the entry from its other fields.
     pub fn expected_hash(&self) -> Hash {
         let mut digest = Sha256::new();
@@ -202,7 +202,7 @@ impl Entry {
 
 /// Appends an entry to its chain, in the transaction of the change. Fills in the number, the
 /// previous hash and the hash while it holds the row lock of the chain's head.
-async fn append(transaction: &Transaction<'_>, mut entry: Entry) -> Result<(), Error> {
+async fn append(transaction: &Transaction<'_>, mut entry: AuditEntry) -> Result<(), Error> {
     let doing = "writing the audit log";
     let sql =
         "insert into audit_heads (chain, number, hash) values ($1, 0, $2) on conflict do nothing";

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Chain, Entry, Hash};
+use super::{AuditEntry, Chain, Hash};
 use crate::base::{
     db::Db,
     error::{Context, Error},
@@ -14,9 +14,9 @@ use crate::base::{
 /// Entries of one export.
 pub const EXPORT_MAX: i64 = 1_000;
 
-/// Filter of a page of entries.
+/// AuditFilter of a page of entries.
 #[derive(Debug, Default)]
-pub struct Filter {
+pub struct AuditFilter {
     /// Entries with a lower number.
     pub before: Option<i64>,
     /// Entries of this user.
@@ -46,13 +46,13 @@ macro_rules! entries {
 }
 
 /// Returns entries of a chain, newest first.
-pub async fn page(db: &Db, chain: Chain, filter: &Filter) -> Result<Vec<Entry>, Error> {
+pub async fn page(db: &Db, chain: Chain, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
     let sql = entries!(
         "and ($2::bigint is null or number < $2) and ($3::uuid is null or actor = $3) and ($4::text is null or operation = $4) \
          and ($5::text is null or subject = $5) and ($6::boolean is null or (status < 400) = $6) \
          and ($7::timestamptz is null or at >= $7) and ($8::timestamptz is null or at < $8) order by number desc limit $9"
     );
-    let Filter {
+    let AuditFilter {
         before,
         actor,
         operation,
@@ -95,14 +95,14 @@ pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64),
     Ok((lines, last))
 }
 
-fn read(row: &Row) -> Result<Entry, Error> {
+fn read(row: &Row) -> Result<AuditEntry, Error> {
     let json = |column| {
         let text: Option<String> = row.get(column);
         text.map(RawValue::from_string)
             .transpose()
             .context("reading the audit log")
     };
-    Ok(Entry {
+    Ok(AuditEntry {
         chain: row.get(0),
         number: row.get(1),
         at: row.get(2),

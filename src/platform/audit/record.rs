@@ -10,7 +10,7 @@ use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{Chain, Entry, Hash, append};
+use super::{AuditEntry, Chain, Hash, append};
 use crate::{
     base::{
         clock::Entropy,
@@ -39,7 +39,7 @@ pub struct Recorder {
     request_id: String,
     operation: &'static str,
     written: AtomicBool,
-    passed_on: AtomicBool,
+    delegated: AtomicBool,
 }
 
 impl Recorder {
@@ -76,7 +76,7 @@ impl Recorder {
             request_id,
             operation,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
@@ -108,7 +108,7 @@ impl Recorder {
             request_id: request_id.to_owned(),
             operation,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
@@ -124,7 +124,7 @@ impl Recorder {
             request_id: hex::encode(entropy.bytes::<16>()),
             operation: command,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
@@ -192,14 +192,14 @@ impl Recorder {
 
     /// Disables the recorder: the request is delegated to another operation, which writes its own
     /// entry.
-    pub fn pass_on(&self) {
-        self.passed_on.store(true, Ordering::Release);
+    pub fn delegate(&self) {
+        self.delegated.store(true, Ordering::Release);
     }
 
     /// Writes the outcome of the request, unless [`Self::write_in`] did. After a failure the
     /// transaction of `write_in` was rolled back, so the outcome is written.
     pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
-        if self.passed_on.load(Ordering::Acquire)
+        if self.delegated.load(Ordering::Acquire)
             || status < 400 && self.written.load(Ordering::Acquire)
         {
             return Ok(());
@@ -230,12 +230,12 @@ impl Recorder {
         now: DateTime<Utc>,
         before: Option<Value>,
         after: Option<Value>,
-    ) -> Result<Entry, Error> {
+    ) -> Result<AuditEntry, Error> {
         let text = |value: Option<Value>| {
             let raw = |value: Value| RawValue::from_string(redacted(value).to_string());
             value.map(raw).transpose().context("writing the audit log")
         };
-        Ok(Entry {
+        Ok(AuditEntry {
             chain: chain.to_string(),
             number: 0,
             // PostgreSQL stores microseconds, and the hash must match the stored time.

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-use super::{Entry, Hash};
+use super::{AuditEntry, Hash};
 
 /// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
@@ -21,7 +21,7 @@ pub struct Verified {
 
 /// Error of a verification: the first entry that does not follow from the previous one.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum VerifyError {
     /// The file cannot be read.
     #[error("the log could not be read: {0}")]
     Unreadable(#[from] io::Error),
@@ -50,8 +50,8 @@ pub enum Broken {
 
 /// Verifies a log and reports the first invalid entry. A log that does not begin with entry 1 is
 /// verified as a part of a log.
-pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
-    let (mut last, mut first, mut line) = (None::<Entry>, None, 0);
+pub fn verify(mut log: impl BufRead) -> Result<Verified, VerifyError> {
+    let (mut last, mut first, mut line) = (None::<AuditEntry>, None, 0);
     loop {
         let mut text = Vec::new();
         line += 1;
@@ -66,12 +66,13 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let entry: Entry = serde_json::from_slice(&text).map_err(|error| Broken::Malformed {
-            line,
-            problem: error.to_string(),
-        })?;
+        let entry: AuditEntry =
+            serde_json::from_slice(&text).map_err(|error| VerifyError::Malformed {
+                line,
+                problem: error.to_string(),
+            })?;
         if let Some(problem) = problem(last.as_ref(), &entry) {
-            return Err(Broken::Bad {
+            return Err(VerifyError::Bad {
                 line,
                 number: entry.number,
                 problem,
@@ -81,7 +82,7 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
         last = Some(entry);
     }
     let (Some(last), Some(first)) = (last, first) else {
-        return Err(Broken::Empty);
+        return Err(VerifyError::Empty);
     };
     Ok(Verified {
         chain: last.chain,
@@ -90,7 +91,7 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
     })
 }
 
-fn problem(last: Option<&Entry>, entry: &Entry) -> Option<&'static str> {
+fn problem(last: Option<&AuditEntry>, entry: &AuditEntry) -> Option<&'static str> {
     if entry.hash != entry.expected_hash() {
         return Some("its content is not what was hashed");
     }
@@ -116,10 +117,10 @@ mod tests {
 
     use super::*;
 
-    fn log(length: i64) -> Vec<Entry> {
+    fn log(length: i64) -> Vec<AuditEntry> {
         let (mut entries, mut previous) = (Vec::new(), Hash::NONE);
         for number in 1..=length {
-            let mut entry = Entry {
+            let mut entry = AuditEntry {
                 chain: "organization 1".to_owned(),
                 number,
                 at: "2026-11-21T09:15:03.000001Z".parse().unwrap(),
@@ -142,7 +143,7 @@ mod tests {
         entries
     }
 
-    fn text(entries: &[Entry]) -> String {
+    fn text(entries: &[AuditEntry]) -> String {
         entries
             .iter()
             .map(|entry| serde_json::to_string(entry).unwrap() + "\n")
@@ -150,7 +151,7 @@ mod tests {
     }
 
     fn checked(text: &str) -> Result<Verified, String> {
-        verify(text.as_bytes()).map_err(|broken| broken.to_string())
+        verify(text.as_bytes()).map_err(|error| error.to_string())
     }
 
     /// The hash was computed with another program from the description of the encoding.
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_first_bad_entry_is_named() {
-        let with = |change: fn(&mut Vec<Entry>)| {
+        let with = |change: fn(&mut Vec<AuditEntry>)| {
             let mut entries = log(5);
             change(&mut entries);
             checked(&text(&entries)).unwrap_err()
@@ -199,7 +200,7 @@ mod tests {
             with(|log| log.swap(1, 2)),
             "line 2, entry 3: entries before it are missing, or out of order"
         );
-        let forged = |log: &mut Vec<Entry>| {
+        let forged = |log: &mut Vec<AuditEntry>| {
             log[2].actor = uuid::Uuid::nil();
             log[2].hash = log[2].expected_hash();
         };
@@ -207,7 +208,7 @@ mod tests {
             with(forged),
             "line 4, entry 4: it does not follow from the entry before"
         );
-        let of_another = |log: &mut Vec<Entry>| {
+        let of_another = |log: &mut Vec<AuditEntry>| {
             log[1].chain = "organization 2".to_owned();
             log[1].hash = log[1].expected_hash();
         };
@@ -227,7 +228,7 @@ mod tests {
             let mut changed = whole.clone();
             changed.replace_range(at..=at, &with.to_string());
             let same = |a: &str, b: &str| {
-                let read = |text: &str| text.lines().map(|line| serde_json::from_str::<Entry>(line).map(|entry| (entry.hash, entry.expected_hash()))).collect::<Result<Vec<_>, _>>();
+                let read = |text: &str| text.lines().map(|line| serde_json::from_str::<AuditEntry>(line).map(|entry| (entry.hash, entry.expected_hash()))).collect::<Result<Vec<_>, _>>();
                 matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
             };
             prop_assert!(checked(&changed).is_err() || same(&whole, &changed), "{changed}");

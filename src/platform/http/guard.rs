@@ -42,7 +42,7 @@ use crate::{
         audit::Recorder,
         context::PlatformContext,
         http::router::State,
-        rate_limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
+        rate_limits::{Identifier, Key, LimitKey, Policy, PolicyContext, Quotas, Scope},
         telemetry::AnsweredRequest,
     },
 };
@@ -290,7 +290,7 @@ async fn charge(
     operation: u16,
     now: Ticks,
 ) -> (Policy, Quotas) {
-    let policy = context.limits.policy(operation, Place::default());
+    let policy = context.limits.policy(operation, PolicyContext::default());
     let key = Key {
         identifier: Identifier::address(peer.address),
         scope: Scope::User,
@@ -560,7 +560,8 @@ impl Meter<'_> {
             None => None,
         };
         let Some((subject, held)) = found else {
-            self.take(Scope::Unresolved, Place::default()).await?;
+            self.take(Scope::Unresolved, PolicyContext::default())
+                .await?;
             return Ok((Subject::Account, CallerRelation::NotMember));
         };
         self.take_own(&subject).await?;
@@ -614,7 +615,7 @@ impl Meter<'_> {
             .user()
             .and_then(|user| user.approval.as_ref())
             .map(|approval| approval.client_id);
-        let place = Place {
+        let place = PolicyContext {
             organization,
             application,
         };
@@ -633,7 +634,11 @@ impl Meter<'_> {
         taking.map(|taken| taken.unwrap_or(Ok(())))
     }
 
-    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<(), Error>> {
+    fn take(
+        &mut self,
+        scope: Scope,
+        place: PolicyContext,
+    ) -> impl Future<Output = Result<(), Error>> {
         let Self {
             guarded: Guarded {
                 context, operation, ..

@@ -1,4 +1,5 @@
-//! Counting with other processes: what is known to be refused, then the store, and without it what [`Contact`] lets.
+//! Counters shared with other processes: first the cache of refusals, then the store, and during an
+//! outage the rules of [`StoreHealth`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,60 +11,61 @@ use tokio::{
 };
 
 use super::{
-    Counted, Key, Memory, Quota, Quotas, Verdict, Window, breaker,
-    breaker::{Breaker, Turn},
-    contact::{Alone, BEAT_EVERY, Contact, WAIT_MAX},
-    denied::Denied,
-    store::{Answer, Store, Trouble, spelled},
+    Counted, Key, LimitDecision, Memory, Quota, Quotas, Window, breaker,
+    breaker::{Breaker, BreakerChange},
+    refusal_cache::RefusalCache,
+    store::{Store, StoreAnswer, StoreError, store_key},
+    store_health::{BEAT_EVERY, LocalAdmission, StoreHealth, WAIT_MAX},
 };
 use crate::base::clock::{Clock, Ticks};
 
-/// How long a look at many counters may take at least: nothing is decided by it.
+/// Minimum deadline of a read of many counters, which decides nothing.
 const PEEK_DEADLINE: Duration = Duration::from_secs(1);
-/// Looks at once; more are answered from this process.
+/// Bound of concurrent reads; more are answered from this process.
 const PEEKS_MAX: usize = 8;
-/// Seconds after which a request that could not be counted may be tried again: the store may be back.
+/// `reset` of a request that could not be counted: the store may be back soon.
 const AGAIN_SECS: u32 = 1;
 
-/// Counters that several processes share. Exact: together they admit no more than the limit, and no less while the store
-/// answers, however slow it is.
+/// Counters shared by several processes. Exact: together they admit no more than the limit, and no
+/// less while the store responds.
 ///
-/// While it does not, a request is refused unless this process knows that no other can have admitted one in the same
-/// window, or may use its share. `docs/decisions/0072-exact-rate-limits-during-outages.md` has the reasons and the bounds.
+/// During an outage of the store a request is refused, unless no other process can have admitted
+/// one in the same window, or this process may use its share.
+/// `docs/decisions/0072-exact-rate-limits-during-outages.md` has the reasons and the bounds.
 pub struct Shared {
     core: Arc<Core>,
-    /// Ends with it.
+    /// Aborted when the counters are dropped.
     _heartbeat: JoinSet<()>,
 }
 
 struct Core {
     store: Store,
-    denied: Denied,
+    refusals: RefusalCache,
     breaker: Breaker,
-    contact: Contact,
-    /// Number of the connection over which a heartbeat was answered; 0 while there is none. Nothing is asked before: the
-    /// store may have lost its counters.
+    health: StoreHealth,
+    /// Number of the connection with a successful heartbeat; 0 if there is none. Requests wait for
+    /// it, because the store may have lost its counters.
     ready: watch::Sender<u64>,
     deadline: Duration,
     peeks: Semaphore,
-    tally: Tally,
+    metrics: StoreMetrics,
 }
 
-/// What is counted about counting.
+/// Metrics of the shared store.
 #[derive(Clone)]
-pub struct Tally {
-    /// Requests the store was asked about.
+pub struct StoreMetrics {
+    /// Requests sent to the store.
     pub asked: Counter,
-    /// Requests refused without asking, because the store refused one before.
+    /// Requests refused from the cache of refusals.
     pub remembered: Counter,
-    /// Requests decided by this process because the store gave no answer.
+    /// Requests decided by this process because the store did not respond.
     pub fell_back: Counter,
-    /// 1 while the store is not asked.
+    /// 1 while the breaker is open.
     pub away: Gauge,
 }
 
-impl Default for Tally {
-    /// Counts nothing.
+impl Default for StoreMetrics {
+    /// Returns metrics that discard everything.
     fn default() -> Self {
         Self {
             asked: Counter::noop(),
@@ -75,18 +77,18 @@ impl Default for Tally {
 }
 
 impl Shared {
-    /// Counts in `store` under the name `process`, which no other has. An answer is waited for as long as the store lately
-    /// needed, and at least for `deadline`.
+    /// Counts in `store` under the unique name `process`. Requests wait for a time bounded by the
+    /// store's recent latency, and at least for `deadline`.
     pub fn new(
         store: Store,
         process: String,
         deadline: Duration,
         clock: Clock,
-        tally: Tally,
+        metrics: StoreMetrics,
     ) -> Self {
-        let core = Arc::new(Core::new(store, deadline, tally));
+        let core = Arc::new(Core::new(store, deadline, metrics));
         let mut heartbeat = JoinSet::new();
-        heartbeat.spawn(keep_in_touch(core.clone(), process, clock));
+        heartbeat.spawn(run_heartbeat(core.clone(), process, clock));
         Self {
             core,
             _heartbeat: heartbeat,
@@ -100,27 +102,27 @@ impl Shared {
         key: Key,
         windows: &[Window],
         now: Ticks,
-    ) -> Verdict {
+    ) -> LimitDecision {
         self.core.take(memory, operation, key, windows, now).await
     }
 
-    /// Where the keys stand; `None` if the store does not say.
+    /// Returns the quotas of the keys. `None` if the store does not respond.
     pub(super) async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
         self.core.peek(keys).await
     }
 }
 
 impl Core {
-    fn new(store: Store, deadline: Duration, tally: Tally) -> Self {
+    fn new(store: Store, deadline: Duration, metrics: StoreMetrics) -> Self {
         Self {
             store,
-            denied: Denied::default(),
+            refusals: RefusalCache::default(),
             breaker: Breaker::default(),
-            contact: Contact::default(),
+            health: StoreHealth::default(),
             ready: watch::Sender::new(0),
             deadline,
             peeks: Semaphore::new(PEEKS_MAX),
-            tally,
+            metrics,
         }
     }
 
@@ -131,18 +133,18 @@ impl Core {
         key: Key,
         windows: &[Window],
         now: Ticks,
-    ) -> Verdict {
-        if let Some(refused) = self.denied.get(key, windows, now) {
-            self.tally.remembered.increment(1);
+    ) -> LimitDecision {
+        if let Some(refused) = self.refusals.get(key, windows, now) {
+            self.metrics.remembered.increment(1);
             return refused;
         }
-        if !self.breaker.lets_through(now) {
-            return self.take_alone(memory, key, windows, now);
+        if !self.breaker.allows(now) {
+            return self.take_locally(memory, key, windows, now);
         }
-        match self.contact.beside(windows, now) {
+        match self.health.admission_beside_store(windows, now) {
             None => match self.ask(memory, operation, key, windows, now).await {
                 Some(verdict) => verdict,
-                None => self.take_alone(memory, key, windows, now),
+                None => self.take_locally(memory, key, windows, now),
             },
             Some(beside) => {
                 self.take_beside(memory, operation, key, windows, now, beside)
@@ -151,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Has the store count the request. `None` if it does not answer in time.
+    /// Counts the request in the store. `None` if the store does not respond in time.
     async fn ask(
         &self,
         memory: &Memory,
@@ -159,92 +161,107 @@ impl Core {
         key: Key,
         windows: &[Window],
         now: Ticks,
-    ) -> Option<Verdict> {
-        self.tally.asked.increment(1);
+    ) -> Option<LimitDecision> {
+        self.metrics.asked.increment(1);
         let asked = Instant::now();
         match timeout(
-            self.contact.wait(self.deadline),
+            self.health.request_timeout(self.deadline),
             self.answer(operation, key, windows, now),
         )
         .await
         {
             Ok(Ok(answer)) => {
                 let took = asked.elapsed();
-                self.contact.heard(now, took);
-                self.told(self.breaker.succeeded(), None);
-                if self.contact.is_sole() {
-                    // Should the store go away, this process goes on from here. Windows end no earlier than the store's.
+                self.health.record_response(now, took);
+                self.report_change(self.breaker.succeeded(), None);
+                if self.health.is_sole() {
+                    // During an outage this process continues from these counts. Its windows end no
+                    // earlier than the store's.
                     let arrived = now + Ticks::try_from(took.as_millis()).unwrap_or_default() + 1;
-                    memory.note(key, windows, answer.used, answer.left, arrived);
+                    memory.merge(key, windows, answer.used, answer.left, arrived);
                 }
                 if !answer.admitted {
-                    self.denied.remember(key, windows, &answer, now);
+                    self.refusals.remember(key, windows, &answer, now);
                 }
-                Some(Verdict {
+                Some(LimitDecision {
                     admitted: answer.admitted,
                     quotas: answer.quotas(windows),
                     counted: Counted::Shared,
                 })
             }
-            // The store may have counted it, or may still. It is not admitted by that, so this errs towards refusing.
+            // The store may count the request nevertheless, although it is not admitted: this errs
+            // towards refusing.
             late_or_failed => {
                 let trouble = late_or_failed.map_or(
-                    Trouble::Late(self.contact.wait(self.deadline)),
+                    StoreError::Timeout(self.health.request_timeout(self.deadline)),
                     |outcome| match outcome {
-                        Ok(_) => Trouble::Away,
+                        Ok(_) => StoreError::Unreachable,
                         Err(trouble) => trouble,
                     },
                 );
-                self.told(self.breaker.failed(now), Some(&trouble));
+                self.report_change(self.breaker.failed(now), Some(&trouble));
                 None
             }
         }
     }
 
-    /// The store's answer, over a connection that stands before and after.
+    /// Returns the store's decision, if the connection does not change meanwhile.
     async fn answer(
         &self,
         operation: &str,
         key: Key,
         windows: &[Window],
         now: Ticks,
-    ) -> Result<Answer, Trouble> {
-        let before = self.contact.beside(windows, now);
-        let stands = |ready: &u64| *ready != 0 && *ready == *self.store.link().borrow();
+    ) -> Result<StoreAnswer, StoreError> {
+        let before = self.health.admission_beside_store(windows, now);
+        let stands =
+            |ready: &u64| *ready != 0 && *ready == *self.store.connection_number().borrow();
         let link = *self
             .ready
             .subscribe()
             .wait_for(stands)
             .await
-            .map_err(|_| Trouble::Away)?;
-        let answer = self.store.take(spelled(operation, key), windows).await?;
-        // Over another connection it may come from counters that were lost in between.
-        // While this waited, a heartbeat may have told that they are lost.
-        let same =
-            *self.store.link().borrow() == link && self.contact.beside(windows, now) == before;
-        if same { Ok(answer) } else { Err(Trouble::Away) }
+            .map_err(|_| StoreError::Unreachable)?;
+        let answer = self.store.take(store_key(operation, key), windows).await?;
+        // Another connection may serve counters that were lost in between, and a heartbeat may have
+        // reported a loss meanwhile.
+        let same = *self.store.connection_number().borrow() == link
+            && self.health.admission_beside_store(windows, now) == before;
+        if same {
+            Ok(answer)
+        } else {
+            Err(StoreError::Unreachable)
+        }
     }
 
     /// Decides without the store.
-    fn take_alone(&self, memory: &Memory, key: Key, windows: &[Window], now: Ticks) -> Verdict {
-        self.tally.fell_back.increment(1);
-        let verdict = match self.contact.without(windows, now) {
-            Alone::Everything => memory.take(key, windows, now),
-            Alone::KnownWindows if is_open(&memory.peek(key, windows, now)) => {
+    fn take_locally(
+        &self,
+        memory: &Memory,
+        key: Key,
+        windows: &[Window],
+        now: Ticks,
+    ) -> LimitDecision {
+        self.metrics.fell_back.increment(1);
+        let verdict = match self.health.admission_without_store(windows, now) {
+            LocalAdmission::OwnCounters => memory.take(key, windows, now),
+            LocalAdmission::KnownWindows if is_open(&memory.peek(key, windows, now)) => {
                 memory.take(key, windows, now)
             }
-            Alone::Nothing | Alone::KnownWindows => return unknown(windows),
-            Alone::Share(share) => {
-                of_share(memory.take(key, &share[..windows.len()], now), windows)
+            LocalAdmission::Refuse | LocalAdmission::KnownWindows => {
+                return refuse_unknown(windows);
+            }
+            LocalAdmission::Share(share) => {
+                with_full_limits(memory.take(key, &share[..windows.len()], now), windows)
             }
         };
         if verdict.admitted {
-            self.contact.admitted_alone(now);
+            self.health.record_local_admission(now);
         }
         verdict
     }
 
-    /// Has both this process and the store count the request.
+    /// Counts the request both in this process and in the store.
     async fn take_beside(
         &self,
         memory: &Memory,
@@ -252,34 +269,37 @@ impl Core {
         key: Key,
         windows: &[Window],
         now: Ticks,
-        beside: Alone,
-    ) -> Verdict {
+        beside: LocalAdmission,
+    ) -> LimitDecision {
         let counted = match &beside {
-            Alone::Nothing => return unknown(windows),
-            Alone::Everything | Alone::KnownWindows => windows,
-            Alone::Share(share) => &share[..windows.len()],
+            LocalAdmission::Refuse => return refuse_unknown(windows),
+            LocalAdmission::OwnCounters | LocalAdmission::KnownWindows => windows,
+            LocalAdmission::Share(share) => &share[..windows.len()],
         };
         let here = memory.take(key, counted, now);
         if !here.admitted {
-            return of_share(here, windows);
+            return with_full_limits(here, windows);
         }
         let verdict = self.ask(memory, operation, key, windows, now).await;
         if !verdict.is_some_and(|verdict| verdict.admitted) {
             memory.give_back(key, counted, now);
         }
-        verdict.unwrap_or_else(|| self.take_alone(memory, key, windows, now))
+        verdict.unwrap_or_else(|| self.take_locally(memory, key, windows, now))
     }
 
     async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
         let _permit = self.peeks.try_acquire().ok()?;
-        let spelled: Vec<_> = keys
+        let store_key: Vec<_> = keys
             .iter()
-            .map(|(operation, key, _)| spelled(operation, *key))
+            .map(|(operation, key, _)| store_key(operation, *key))
             .collect();
-        let answers = timeout(self.deadline.max(PEEK_DEADLINE), self.store.peek(&spelled))
-            .await
-            .ok()?
-            .ok()?;
+        let answers = timeout(
+            self.deadline.max(PEEK_DEADLINE),
+            self.store.peek(&store_key),
+        )
+        .await
+        .ok()?
+        .ok()?;
         Some(
             answers
                 .iter()
@@ -289,24 +309,24 @@ impl Core {
         )
     }
 
-    /// One line when the store goes away, and one when it is back.
-    fn told(&self, turn: Turn, trouble: Option<&Trouble>) {
+    /// Logs one line when the store becomes unavailable, and one when it is available again.
+    fn report_change(&self, turn: BreakerChange, trouble: Option<&StoreError>) {
         match (turn, trouble) {
-            (Turn::Opened, Some(trouble)) => {
-                self.tally.away.set(1.0);
+            (BreakerChange::Opened, Some(trouble)) => {
+                self.metrics.away.set(1.0);
                 tracing::warn!(store = %self.store, %trouble, "the shared store of limits does not answer: requests that it should count are refused, or admitted up to this process's share");
             }
-            (Turn::Closed, _) => {
-                self.tally.away.set(0.0);
+            (BreakerChange::Closed, _) => {
+                self.metrics.away.set(0.0);
                 tracing::info!(store = %self.store, "limits are shared again");
             }
             _ => {}
         }
     }
 
-    /// One heartbeat, over the connection there is.
+    /// Sends one heartbeat over the current connection.
     async fn beat(&self, process: &str, clock: &Clock) -> Option<()> {
-        let link = *self.store.link().borrow();
+        let link = *self.store.connection_number().borrow();
         if link == 0 {
             return None;
         }
@@ -315,19 +335,19 @@ impl Core {
             .await
             .ok()?
             .ok()?;
-        if *self.store.link().borrow() != link {
+        if *self.store.connection_number().borrow() != link {
             return None;
         }
-        self.contact.beaten(beat, sent, began.elapsed());
-        self.told(self.breaker.succeeded(), None);
+        self.health.record_heartbeat(beat, sent, began.elapsed());
+        self.report_change(self.breaker.succeeded(), None);
         self.ready.send_replace(link);
         Some(())
     }
 }
 
-/// Tells the store every second that this process lives, and at once over a new connection.
-async fn keep_in_touch(core: Arc<Core>, process: String, clock: Clock) {
-    let mut links = core.store.link().subscribe();
+/// Sends a heartbeat every second, and at once over a new connection.
+async fn run_heartbeat(core: Arc<Core>, process: String, clock: Clock) {
+    let mut links = core.store.connection_number().subscribe();
     loop {
         links.mark_unchanged();
         let pause = if core.beat(&process, &clock).await.is_some() {
@@ -343,7 +363,7 @@ async fn keep_in_touch(core: Arc<Core>, process: String, clock: Clock) {
     }
 }
 
-/// Whether a window of the key is open: nothing was taken from one that is not.
+/// Returns whether a window of the key is open: an unused window is not.
 fn is_open(quotas: &Quotas) -> bool {
     quotas
         .as_slice()
@@ -351,18 +371,18 @@ fn is_open(quotas: &Quotas) -> bool {
         .is_some_and(|quota| quota.remaining < quota.limit)
 }
 
-/// A refusal because the remaining quota is unknown. It may become known at any moment.
-fn unknown(windows: &[Window]) -> Verdict {
+/// Returns a refusal because the remaining quota is unknown. It may become known at any moment.
+fn refuse_unknown(windows: &[Window]) -> LimitDecision {
     let quota = |window: &Window| Quota {
         limit: window.requests,
         remaining: 0,
         reset_secs: AGAIN_SECS,
     };
-    Verdict::here(false, Quotas::new(windows.iter().map(quota)))
+    LimitDecision::local(false, Quotas::new(windows.iter().map(quota)))
 }
 
-/// The verdict about a share, told as one about the whole limit.
-fn of_share(verdict: Verdict, windows: &[Window]) -> Verdict {
+/// Converts a decision by a share to one with the full limits.
+fn with_full_limits(verdict: LimitDecision, windows: &[Window]) -> LimitDecision {
     let whole = verdict
         .quotas
         .as_slice()
@@ -372,7 +392,7 @@ fn of_share(verdict: Verdict, windows: &[Window]) -> Verdict {
             limit: window.requests,
             ..*quota
         });
-    Verdict {
+    LimitDecision {
         quotas: Quotas::new(whole),
         ..verdict
     }
@@ -385,7 +405,7 @@ mod tests {
     use super::{
         super::{
             Identifier, Scope, per,
-            store::{Answer, tests::Scripted},
+            store::{StoreAnswer, tests::ScriptedStore},
         },
         *,
     };
@@ -399,15 +419,16 @@ mod tests {
     };
     const PROCESS: &str = "test";
 
-    /// A process that counts in a script, with `others`, and heard from it at 0.
-    async fn core(others: u32, script: impl IntoIterator<Item = Answer>) -> Core {
-        let scripted = Scripted::default();
+    /// Returns a process with a scripted store, `others` other processes, and a heartbeat at time
+    /// 0.
+    async fn core(others: u32, script: impl IntoIterator<Item = StoreAnswer>) -> Core {
+        let scripted = ScriptedStore::default();
         scripted.others.store(others, Ordering::Relaxed);
         scripted.answers.lock().extend(script);
         let core = Core::new(
             Store::Scripted(scripted),
             Duration::from_millis(5),
-            Tally::default(),
+            StoreMetrics::default(),
         );
         core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
             .await
@@ -415,15 +436,15 @@ mod tests {
         core
     }
 
-    fn script(core: &Core) -> &Scripted {
+    fn script(core: &Core) -> &ScriptedStore {
         let Store::Scripted(scripted) = &core.store else {
             unreachable!()
         };
         scripted
     }
 
-    fn answer(admitted: bool, used: u32, left: u64) -> Answer {
-        Answer {
+    fn answer(admitted: bool, used: u32, left: u64) -> StoreAnswer {
+        StoreAnswer {
             admitted,
             used: [used, 0],
             left: [left, 0],
@@ -444,7 +465,7 @@ mod tests {
         let memory = Memory::default();
         assert!(core.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
         assert!(!core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted);
-        // The script has only one answer left: none of these reaches it.
+        // One answer is left, and none of these requests consumes it.
         for now in [1_001, 20_000, 39_999] {
             let verdict = core.take(&memory, "a", KEY, WINDOWS, now).await;
             assert!(!verdict.admitted);

@@ -17,7 +17,7 @@ use gantry::{
     platform::{
         access::Role,
         http::Response,
-        rate_limits::{Options, Place, overrides, overrides::About},
+        rate_limits::{Options, PolicyContext, overrides, overrides::OverrideTarget},
     },
 };
 use http_body_util::BodyExt;
@@ -159,13 +159,13 @@ async fn an_override_reaches_other_nodes_within_a_second() {
         "120"
     );
 
-    let about = About {
+    let about = OverrideTarget {
         operation: Some("v1-get-an-organization".into()),
         organization: Some(slug.parse().unwrap()),
         application: None,
     };
     let follows = async |requests: u32| {
-        let place = Place {
+        let place = PolicyContext {
             organization: Some(id),
             application: None,
         };

@@ -17,7 +17,7 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, Limits, Memory, Options, Scope, Shared, Tally, Window, per,
+        Identifier, Key, Limits, Memory, Options, Scope, Shared, StoreMetrics, Window, per,
     },
 };
 use tokio::{
@@ -91,7 +91,7 @@ impl World {
                 process,
                 options.deadline,
                 clock.clone(),
-                Tally::default(),
+                StoreMetrics::default(),
             );
             Arc::new(Limits::new(operations, Memory::default(), Some(shared)))
         });

@@ -10,7 +10,8 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim,
+        Identifier, Key, LimitDecision, Limits, Memory, Scope, Shared, StoreMetrics, Window, per,
+        reclaim,
     },
 };
 use tokio::{task::JoinSet, time::sleep};
@@ -40,7 +41,7 @@ fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limit
             Entropy::system().letters(20),
             deadline,
             Clock::system(),
-            Tally::default(),
+            StoreMetrics::default(),
         )),
     )
 }
@@ -86,7 +87,7 @@ async fn drive(
     keys: &[Key],
     windows: &'static [Window],
     times: usize,
-) -> Vec<(Key, Verdict)> {
+) -> Vec<(Key, LimitDecision)> {
     let mut tasks = JoinSet::new();
     for node in nodes {
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! The engine against a model that is too simple to be wrong.
+//! Property tests against a simple model.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::{
     platform::rate_limits::{Quota, Scope, per, secs_up},
 };
 
-/// For each key and window: when it ends, and what it admitted.
+/// End and count of each key's windows.
 #[derive(Default)]
 struct Model {
     latest: Ticks,
@@ -40,7 +40,7 @@ impl Model {
         )
     }
 
-    fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> LimitDecision {
         let mut counts = self.windows(key, windows, now);
         let admitted = counts
             .iter()
@@ -57,7 +57,7 @@ impl Model {
                     .map(|(index, count)| ((key, index), *count)),
             );
         }
-        Verdict::here(admitted, self.quotas(&counts, windows))
+        LimitDecision::here(admitted, self.quotas(&counts, windows))
     }
 
     fn give_back(&mut self, key: Key, windows: &[Window], taken: Ticks) {
@@ -78,7 +78,7 @@ enum Step {
     Take,
     Peek,
     GiveBack,
-    /// Written to a snapshot and read into a new engine.
+    /// Export to a snapshot and import into a new engine.
     Restart,
 }
 
@@ -110,7 +110,7 @@ fn elapsed() -> impl Strategy<Value = i64> {
     prop_oneof![4 => Just(0), 2 => -5..0_i64, 4 => 1..700_i64, 1 => 700..4_000_i64]
 }
 
-/// Memory by operation: one window or two, of few requests, so that they are reached.
+/// Windows of each operation, small enough to be exhausted.
 const LIMITS: [&[Window]; 4] = [
     &[per(3, 2)],
     &[per(4, 3), per(1, 1)],
@@ -121,10 +121,11 @@ const LIMITS: [&[Window]; 4] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Counters are admitted, reported, given back and restored exactly as the model says, while the table is not full.
+    /// While the table is not full, counters are admitted, reported, given back and restored as in
+    /// the model.
     #[test]
     fn the_engine_is_the_model(steps in prop::collection::vec((step(), key(), elapsed()), 1..400)) {
-        let engine = || Memory::new(Capacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
+        let engine = || Memory::new(CounterCapacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
         let (mut limits, mut model) = (engine(), Model::default());
         let mut now: Ticks = 10;
         for (step, key, elapsed) in steps {
@@ -152,10 +153,11 @@ proptest! {
         }
     }
 
-    /// However full the table: no key is ever admitted more often than its limit within a window of its own requests.
+    /// Even with a full table no key is admitted more often than its limit within a window of its
+    /// own requests.
     #[test]
     fn a_full_table_errs_on_the_side_of_refusing(steps in prop::collection::vec((key(), elapsed()), 1..400)) {
-        let limits = Memory::new(Capacity { known: 6, addresses: 6 }, &[], [9; 32]);
+        let limits = Memory::new(CounterCapacity { known: 6, addresses: 6 }, &[], [9; 32]);
         let mut admitted: HashMap<Key, Vec<Ticks>> = HashMap::new();
         let mut now: Ticks = 10;
         for (key, elapsed) in steps {
@@ -167,7 +169,7 @@ proptest! {
         }
         for (key, times) in admitted {
             for window in LIMITS[usize::from(key.operation)] {
-                // Fixed windows admit at most twice the limit in any span of one length, and the limit in most.
+                // Fixed windows admit at most twice the limit in any span of one window's length.
                 for (at, time) in times.iter().enumerate() {
                     let span = times[at..].iter().take_while(|later| **later < time + window.millis()).count();
                     prop_assert!(span <= 2 * window.requests as usize, "{key:?} {span} of {window:?}");

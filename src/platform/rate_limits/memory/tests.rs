@@ -1,4 +1,4 @@
-//! The engine itself: windows, threads, floods, and time.
+//! Tests of windows, concurrency, floods and time.
 
 use super::*;
 use crate::{
@@ -29,13 +29,13 @@ fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
     }
 }
 
-fn told(verdict: Verdict) -> (bool, Quota) {
+fn told(verdict: LimitDecision) -> (bool, Quota) {
     (verdict.admitted, verdict.quota())
 }
 
 fn small(counters: usize) -> Memory {
     Memory::new(
-        Capacity {
+        CounterCapacity {
             known: counters,
             addresses: counters,
         },
@@ -112,7 +112,7 @@ fn a_refused_request_opens_no_window() {
     let windows = &[per(2, 60), per(1, 50)];
     assert!(limits.take(key(1), windows, 0).admitted);
     assert!(limits.take(key(1), windows, 50_000).admitted);
-    // The first window is over, the second is not: nothing is counted, so nothing begins.
+    // The second window refuses, so the first one is not opened.
     assert!(!limits.take(key(1), windows, 90_000).admitted);
     assert!(limits.take(key(1), windows, 100_000).admitted);
     assert!(limits.take(key(1), windows, 150_000).admitted);
@@ -170,7 +170,7 @@ fn huge_limits_and_lengths_are_bounded_and_still_count() {
     );
 }
 
-/// Whatever the pace, waiting out `reset` whenever nothing remains is enough.
+/// Waiting for `reset` whenever nothing remains is sufficient at any rate of requests.
 #[test]
 fn a_client_that_obeys_the_headers_is_never_refused() {
     for windows in [
@@ -217,19 +217,19 @@ fn a_clock_that_went_back_neither_lengthens_nor_frees() {
     let limits = Memory::default();
     let windows = &[per(2, 60)];
     assert!(limits.take(key(1), windows, 10_000).admitted);
-    // A thread that read the clock before.
+    // A request of a thread that read the clock earlier.
     assert_eq!(limits.take(key(1), windows, 2_000).quota(), quota(2, 0, 60));
     assert_eq!(
         told(limits.take(key(1), windows, 69_999)),
         (false, quota(2, 0, 1))
     );
     assert!(limits.take(key(1), windows, 70_000).admitted);
-    // Its window began at 70 s for everybody.
+    // The window began at 70 s for all threads.
     assert!(limits.take(key(1), windows, 69_999).admitted);
     assert!(!limits.take(key(1), windows, 69_999).admitted);
 }
 
-/// Two windows, threads that all find the same few keys, clocks that disagree: the sum is the quota.
+/// Threads with few keys, two windows and differing clocks admit exactly the quota.
 #[test]
 fn threads_together_get_exactly_the_quota() {
     let limits = small(64);
@@ -256,7 +256,7 @@ fn threads_together_get_exactly_the_quota() {
     }
 }
 
-/// New keys while the table grows under other threads: none is lost, none is counted twice.
+/// While the table grows under other threads, no new key is lost or counted twice.
 #[test]
 fn threads_that_make_a_table_grow_lose_no_counter() {
     let limits = small(1 << 14);
@@ -304,7 +304,7 @@ fn a_flood_is_bounded_and_resets_nobody() {
         "{} bytes",
         limits.bytes()
     );
-    // Neither the victims, nor the caller, nor any of the flood gets more.
+    // Neither the existing keys nor those of the flood are admitted again.
     assert_eq!(
         victims
             .filter(|n| limits.take(address(*n), windows, 2).admitted)
@@ -313,7 +313,7 @@ fn a_flood_is_bounded_and_resets_nobody() {
     );
     assert!(!limits.take(caller, windows, 2).admitted);
     assert_eq!(flood(0..100_000, 59_999), 0);
-    // When it is over, there is room, and no more memory than before.
+    // After the windows end there is room again, with no more memory than before.
     let admitted = flood(200_000..210_000, 60_001);
     assert!(admitted > CAPACITY * 9 / 10, "{admitted} found room");
     assert!(
@@ -348,7 +348,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
             )
             .admitted
     );
-    // All others are gone, and there is room: but their window is still open.
+    // The table has room again, but the window of the overflow counter is still open.
     assert_eq!(
         told(limits.take(shared, long, 20_000)),
         (false, quota(2, 0, 41))
@@ -381,7 +381,7 @@ fn memory_follows_what_is_alive() {
     fill(0..100_000, 0);
     let full = limits.bytes() - empty;
     assert!(full < 100_000 * 24, "{full}");
-    // A minute later others come: the dead make room for them, and then some.
+    // A minute later the slots of ended counters are reused.
     fill(200_000..230_000, 60_000);
     assert!(limits.bytes() - empty <= full);
     fill(300_000..400_000, 61_000);
@@ -410,7 +410,7 @@ fn exported_counters_can_be_imported() {
         told(other.take(key(5), CONTEXT.windows, 9_000)),
         (false, quota(1, 0, 1))
     );
-    // What is counted here already stays.
+    // Counts that this engine already has are kept.
     other.take(key(5), CONTEXT.windows, 10_000);
     other.import(cells, 10_000);
     assert_eq!(

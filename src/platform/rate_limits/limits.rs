@@ -1,4 +1,4 @@
-//! The counters, wherever they are.
+//! The entry point to rate limits, independent of the place of the counters.
 
 use std::{
     future::{Ready, ready},
@@ -8,25 +8,26 @@ use std::{
 use futures_util::future::{BoxFuture, Either};
 
 use super::{
-    Identifier, Journal, Key, LOOK_UPS, Limit, Memory, Place, Policies, Policy, Quotas, Scope,
-    Shared, Verdict, Window, overrides::Changed,
+    Identifier, Journal, Key, LOOK_UPS, Limit, LimitDecision, Memory, Policies, Policy,
+    PolicyContext, Quotas, Scope, Shared, Window, overrides::OverrideChanges,
 };
 use crate::base::clock::Ticks;
 
-/// A decision that is there already, or is waited for.
-pub type Deciding<'a> = Either<Ready<Verdict>, BoxFuture<'a, Verdict>>;
+/// A decision that is either ready or waits for the shared store.
+pub type DecisionFuture<'a> = Either<Ready<LimitDecision>, BoxFuture<'a, LimitDecision>>;
 
-/// Counts requests: in this process, or together with others.
+/// Rate limits with counters in this process or in a shared store.
 pub struct Limits {
     memory: Arc<Memory>,
     journal: OnceLock<Arc<Journal>>,
     shared: Option<Shared>,
     policies: Policies,
-    changed: Changed,
+    override_changes: OverrideChanges,
 }
 
 impl Limits {
-    /// For operations of these ids and limits, numbered in this order; in `memory` unless `shared` is given and answers.
+    /// Creates the limits of these operations, indexed in this order. Counters are in `shared` if
+    /// given, otherwise in `memory`.
     pub fn new(
         operations: impl Iterator<Item = (&'static str, &'static Limit)>,
         memory: Memory,
@@ -37,17 +38,17 @@ impl Limits {
             journal: OnceLock::new(),
             shared,
             policies: Policies::new(operations),
-            changed: Changed::default(),
+            override_changes: OverrideChanges::default(),
         }
     }
 
-    /// Counts one request of `key` at `now`, if every window admits it; counts nothing otherwise. Waits for nothing
-    /// unless counters are shared, and then at most as long as the store lately needed.
-    pub fn take<'a>(&'a self, key: Key, windows: &'a [Window], now: Ticks) -> Deciding<'a> {
+    /// Counts one request of `key` at `now` if every window admits it; counts nothing otherwise.
+    /// Waits only for a shared store, for a time bounded by its recent latency.
+    pub fn take<'a>(&'a self, key: Key, windows: &'a [Window], now: Ticks) -> DecisionFuture<'a> {
         match (&self.shared, self.journal.get()) {
             (None, None) => Either::Left(ready(self.memory.take(key, windows, now))),
             (None, Some(journal)) => Either::Left(ready(journal.take(key, windows, now))),
-            // Boxed, so that who counts in memory does not carry the future of a statement around.
+            // Boxed to keep the future of counters in memory small.
             (Some(shared), _) => Either::Right(Box::pin(shared.take(
                 &self.memory,
                 self.policies.id(key.operation),
@@ -58,8 +59,9 @@ impl Limits {
         }
     }
 
-    /// Takes a look-up of a name that is not known to belong to `identifier`; if there is none left, what its window says.
-    /// In this process alone: the look-up is a query of this process, and asking a store costs as much.
+    /// Counts a look-up of an unknown name for `identifier`. Returns the policy and the quotas if
+    /// the limit is exhausted. Counted in this process only, because a shared store would cost as
+    /// much as the look-up.
     pub fn take_look_up(&self, identifier: Identifier, now: Ticks) -> Result<(), (Policy, Quotas)> {
         let verdict = self.memory.take(look_ups(identifier), LOOK_UPS, now);
         if verdict.admitted {
@@ -69,12 +71,13 @@ impl Limits {
         }
     }
 
-    /// Gives back the look-up that was taken at `taken`: the name is the caller's own.
+    /// Gives back the look-up that was counted at `taken`, after the name turned out to belong to
+    /// the caller.
     pub fn give_back_look_up(&self, identifier: Identifier, taken: Ticks) {
         self.memory.give_back(look_ups(identifier), LOOK_UPS, taken);
     }
 
-    /// Where each key stands, without counting anything.
+    /// Returns the quotas of each key, without counting.
     pub async fn peek(&self, keys: &[(Key, &[Window])], now: Ticks) -> Vec<Quotas> {
         if let Some(shared) = &self.shared {
             let keys: Vec<_> = keys
@@ -90,39 +93,40 @@ impl Limits {
             .collect()
     }
 
-    /// What applies to `operation` here: its own limit, or the operator's override.
-    pub fn policy(&self, operation: u16, place: Place) -> Policy {
-        self.policies.of(operation, place)
+    /// Returns the policy of an operation in this context: its own limit, or the operator's
+    /// override.
+    pub fn policy(&self, operation: u16, place: PolicyContext) -> Policy {
+        self.policies.policy_for(operation, place)
     }
 
-    /// Counts with what keeps the counters across a restart, from now on. Only the first is taken.
-    pub fn keep(&self, journal: Arc<Journal>) {
-        // There is one for each process.
+    /// Sets the journal that keeps counters across restarts. Only the first call has an effect.
+    pub fn set_journal(&self, journal: Arc<Journal>) {
+        // A process has one journal, so the error is ignored.
         let _ = self.journal.set(journal);
     }
 
-    /// The journal that keeps counters across a restart, if there is one.
-    pub fn kept(&self) -> Option<&Arc<Journal>> {
+    /// Returns the journal that keeps counters across restarts.
+    pub fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.get()
     }
 
-    /// The counters of this process, to be kept across a restart.
+    /// Returns the counters of this process.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// To be woken when an operator changed something.
-    pub fn changed(&self) -> &Changed {
-        &self.changed
+    /// Returns the signal for changes of overrides.
+    pub fn override_changes(&self) -> &OverrideChanges {
+        &self.override_changes
     }
 
-    /// The operations and what the operator changed about them.
+    /// Returns the policies of all operations.
     pub fn policies(&self) -> &Policies {
         &self.policies
     }
 }
 
-/// Counts the look-ups of an identifier, for all operations together.
+/// Returns the key that counts the look-ups of an identifier for all operations.
 fn look_ups(identifier: Identifier) -> Key {
     Key {
         identifier,

@@ -1,0 +1,427 @@
+//! Health of the shared store: its availability, its latency, and the number of processes that use
+//! it.
+//!
+//! Its rules bound what may be admitted while the store does not respond, so that all processes
+//! together stay within the limit. They are pure functions of the time that is passed in.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{WINDOWS_MAX, Window, store::Beat};
+use crate::base::clock::Ticks;
+
+/// Pause between heartbeats.
+pub(super) const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// Longest wait for the store. A store that takes longer is treated as unavailable.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(2);
+/// A request waits this multiple of the store's recent latency, and at least the operator's
+/// deadline.
+const WAIT_TIMES: u32 = 8;
+/// Milliseconds after its last response for which the store may have served other processes: until
+/// the next heartbeat fails.
+const SILENCE_MAX: Ticks = 3_000;
+
+/// The health of a store, as observed by this process.
+#[derive(Debug, Default)]
+pub(super) struct StoreHealth(Mutex<HealthState>);
+
+#[derive(Debug, Default)]
+struct HealthState {
+    /// Time of the last response to this process.
+    heard: Ticks,
+    /// Smoothed latency: increases at once, decreases slowly.
+    latency: Duration,
+    /// Number of processes that use the store, this one included. 0 before the first heartbeat.
+    processes: u32,
+    /// Time since which this is the only process.
+    sole_since: Ticks,
+    /// Time when another process was last present.
+    crowded: Option<Ticks>,
+    /// Identity of the store's counters. A new one means that the store lost its counters.
+    counters: String,
+    /// Time of the last response before the store lost its counters.
+    lost: Option<Ticks>,
+    /// The last gap without responses: times of the responses before and after it.
+    gap: Option<(Ticks, Ticks)>,
+    /// Time when this process last admitted a request without the store.
+    alone: Option<Ticks>,
+}
+
+/// The rule for a request that the store does not decide alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LocalAdmission {
+    /// Reject: other processes may have admitted requests in the window.
+    Refuse,
+    /// Decide by the counters of this process. They have every request of the window, because there
+    /// is no other process.
+    OwnCounters,
+    /// Decide by the counters of this process if they have the window, else reject.
+    KnownWindows,
+    /// Decide by the counters of this process, up to its share of these windows.
+    Share([Window; WINDOWS_MAX]),
+}
+
+impl StoreHealth {
+    /// Returns the longest wait of a request for the store.
+    pub(super) fn request_timeout(&self, deadline: Duration) -> Duration {
+        (self.0.lock().latency * WAIT_TIMES)
+            .max(deadline)
+            .min(WAIT_MAX.max(deadline))
+    }
+
+    /// Records a response to a request that was sent at `sent` and took `took`.
+    pub(super) fn record_response(&self, sent: Ticks, took: Duration) {
+        self.0.lock().record_response(sent, took);
+    }
+
+    /// Records a response to a heartbeat.
+    pub(super) fn record_heartbeat(&self, beat: HeartbeatAnswer, sent: Ticks, took: Duration) {
+        let mut state = self.0.lock();
+        let before = state.heard;
+        state.record_response(sent, took);
+        let sole = beat.others == 0;
+        if sole && state.processes != 1 {
+            state.sole_since = sent;
+        }
+        if !sole {
+            state.crowded = Some(sent);
+        }
+        state.processes = beat.others.saturating_add(1);
+        if state.counters != beat.counters {
+            if !state.counters.is_empty() {
+                state.lost = Some(before);
+                state.alone = Some(sent);
+            }
+            state.counters = beat.counters;
+        }
+    }
+
+    /// Records that this process admitted a request without the store.
+    pub(super) fn record_local_admission(&self, now: Ticks) {
+        let mut state = self.0.lock();
+        state.alone = state.alone.max(Some(now));
+    }
+
+    /// Returns whether this is the only process. Its own counters then follow those of the store.
+    pub(super) fn is_sole(&self) -> bool {
+        self.0.lock().processes == 1
+    }
+
+    /// Returns the rule for a request while the store does not respond.
+    pub(super) fn admission_without_store(&self, windows: &[Window], now: Ticks) -> LocalAdmission {
+        self.0.lock().admission_without_store(windows, now)
+    }
+
+    /// Returns the rule that applies in addition to the store. Requests that were admitted without
+    /// the store, or before it lost its counters, are missing in its counters. `None` if there are
+    /// none.
+    pub(super) fn admission_beside_store(
+        &self,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Option<LocalAdmission> {
+        self.0.lock().admission_beside_store(windows, now)
+    }
+}
+
+impl HealthState {
+    fn record_response(&mut self, sent: Ticks, took: Duration) {
+        if self.heard != 0 && sent > self.heard + SILENCE_MAX {
+            self.gap = Some((self.heard, sent));
+        }
+        self.heard = self.heard.max(sent);
+        self.latency = took.max((self.latency * 7 + took) / 8);
+    }
+
+    fn admission_without_store(&self, windows: &[Window], now: Ticks) -> LocalAdmission {
+        let longest = longest(windows);
+        match self.processes {
+            0 => LocalAdmission::Refuse,
+            1 if self.sole_since + longest <= now => LocalAdmission::OwnCounters,
+            1 if self.crowded.is_none_or(|crowded| crowded + longest <= now) => {
+                LocalAdmission::KnownWindows
+            }
+            // Every window that was opened in the store has ended.
+            _ if self.heard + SILENCE_MAX + longest <= now => self.share(windows),
+            _ => LocalAdmission::Refuse,
+        }
+    }
+
+    fn admission_beside_store(&self, windows: &[Window], now: Ticks) -> Option<LocalAdmission> {
+        let longest = longest(windows);
+        let is_lost = self
+            .lost
+            .is_some_and(|lost| now < lost + SILENCE_MAX + longest);
+        // A store that lost its counters also lost the list of processes. The first process with a
+        // new heartbeat looks like the only one, although others counted in the window.
+        let had_others = self
+            .crowded
+            .is_some_and(|crowded| now < crowded + SILENCE_MAX + longest);
+        if is_lost && (self.processes > 1 || had_others) {
+            return Some(LocalAdmission::Refuse);
+        }
+        if self.processes == 1 {
+            return self
+                .alone
+                .filter(|alone| now < alone + longest)
+                .map(|_| LocalAdmission::OwnCounters);
+        }
+        // No process admits requests without the store before a gap of this length.
+        let (_, back) = self
+            .gap
+            .filter(|(last, back)| last + SILENCE_MAX + longest <= *back)?;
+        let share = (now < back + longest).then(|| self.share(windows))?;
+        (share != LocalAdmission::Refuse).then_some(share)
+    }
+
+    /// Returns an equal part of the limit for each process, rounded down. Rejects if the limit is
+    /// smaller than the number of processes.
+    fn share(&self, windows: &[Window]) -> LocalAdmission {
+        let mut shares = [Window::default(); WINDOWS_MAX];
+        for (share, window) in shares.iter_mut().zip(windows) {
+            *share = Window {
+                requests: window.requests / self.processes.max(1),
+                ..*window
+            };
+        }
+        let admits = shares
+            .iter()
+            .zip(windows)
+            .all(|(share, _)| share.requests > 0);
+        if admits {
+            LocalAdmission::Share(shares)
+        } else {
+            LocalAdmission::Refuse
+        }
+    }
+}
+
+fn longest(windows: &[Window]) -> Ticks {
+    windows
+        .iter()
+        .map(|window| window.millis())
+        .max()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::rate_limits::{CONTEXT, STANDARD, per};
+
+    const QUICK: Duration = Duration::from_millis(2);
+
+    fn beat(others: u32) -> HeartbeatAnswer {
+        HeartbeatAnswer {
+            others,
+            counters: "a".into(),
+        }
+    }
+
+    fn share(requests: u32) -> LocalAdmission {
+        LocalAdmission::Share([per(requests, 60), Window::default()])
+    }
+
+    #[test]
+    fn a_request_waits_for_a_store_that_is_slow_and_not_for_ever() {
+        let health = StoreHealth::default();
+        let deadline = Duration::from_millis(250);
+        assert_eq!(
+            health.request_timeout(deadline),
+            deadline,
+            "before the first answer"
+        );
+        health.record_response(1, QUICK);
+        assert_eq!(health.request_timeout(deadline), deadline);
+        health.record_response(2, Duration::from_millis(100));
+        assert_eq!(health.request_timeout(deadline), Duration::from_millis(800));
+        health.record_response(3, Duration::from_secs(1));
+        assert_eq!(health.request_timeout(deadline), WAIT_MAX);
+        for sent in 4..100 {
+            health.record_response(sent, QUICK);
+        }
+        assert_eq!(health.request_timeout(deadline), deadline, "quick again");
+        assert_eq!(
+            health.request_timeout(Duration::from_secs(10)),
+            Duration::from_secs(10),
+            "the operator wants more"
+        );
+    }
+
+    #[test]
+    fn without_the_store_nothing_is_admitted_before_it_told_who_counts() {
+        assert_eq!(
+            StoreHealth::default().admission_without_store(STANDARD.windows, 1_000_000),
+            LocalAdmission::Refuse
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_the_only_one_goes_on_from_what_it_knows() {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(0), 1_000, QUICK);
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 2_000),
+            LocalAdmission::KnownWindows,
+            "one before it may have counted"
+        );
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 61_000),
+            LocalAdmission::OwnCounters,
+            "all its windows are over"
+        );
+    }
+
+    #[test]
+    fn a_process_that_became_the_only_one_waits_for_the_windows_of_the_others() {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(1), 1_000, QUICK);
+        health.record_heartbeat(beat(0), 12_000, QUICK);
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 60_999),
+            LocalAdmission::Refuse
+        );
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 72_000),
+            LocalAdmission::OwnCounters
+        );
+    }
+
+    #[test]
+    fn several_processes_share_the_limit_once_all_windows_of_the_store_are_over() {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(2), 1_000, QUICK);
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 63_999),
+            LocalAdmission::Refuse
+        );
+        assert_eq!(
+            health.admission_without_store(STANDARD.windows, 64_000),
+            share(40)
+        );
+        assert_eq!(
+            health.admission_without_store(CONTEXT.windows, 64_000),
+            LocalAdmission::Refuse,
+            "one a second cannot be shared"
+        );
+    }
+
+    #[test]
+    fn after_a_long_silence_every_process_keeps_to_its_share_for_a_window() {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(1), 1_000, QUICK);
+        health.record_heartbeat(beat(1), 70_000, QUICK);
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 70_001),
+            Some(share(60))
+        );
+        assert_eq!(
+            health.admission_beside_store(&[per(120, 180)], 70_001),
+            None,
+            "no process can have admitted by itself yet"
+        );
+        assert_eq!(
+            health.admission_beside_store(CONTEXT.windows, 70_001),
+            None,
+            "no process could"
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 130_000),
+            None
+        );
+    }
+
+    #[test]
+    fn the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one()
+    {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(1), 1_000, QUICK);
+        let lost = |others| HeartbeatAnswer {
+            others,
+            counters: "b".into(),
+        };
+        health.record_heartbeat(lost(0), 2_000, QUICK);
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 2_001),
+            Some(LocalAdmission::Refuse)
+        );
+        health.record_heartbeat(lost(1), 3_000, QUICK);
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 3_001),
+            Some(LocalAdmission::Refuse)
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 64_000),
+            None
+        );
+
+        let only = StoreHealth::default();
+        only.record_heartbeat(beat(0), 1_000, QUICK);
+        only.record_heartbeat(lost(0), 2_000, QUICK);
+        assert_eq!(
+            only.admission_beside_store(STANDARD.windows, 2_001),
+            Some(LocalAdmission::OwnCounters),
+            "it knows what it admitted itself"
+        );
+    }
+
+    #[test]
+    fn a_store_that_lost_its_counters_admits_nothing_until_their_windows_are_over() {
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(1), 1_000, QUICK);
+        health.record_heartbeat(
+            HeartbeatAnswer {
+                others: 1,
+                counters: "b".into(),
+            },
+            2_000,
+            QUICK,
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 2_001),
+            Some(LocalAdmission::Refuse)
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 64_000),
+            None
+        );
+
+        let health = StoreHealth::default();
+        health.record_heartbeat(beat(0), 1_000, QUICK);
+        health.record_heartbeat(
+            HeartbeatAnswer {
+                others: 0,
+                counters: "b".into(),
+            },
+            2_000,
+            QUICK,
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 2_001),
+            Some(LocalAdmission::OwnCounters),
+            "this process knows them all"
+        );
+        assert_eq!(
+            health.admission_beside_store(STANDARD.windows, 62_000),
+            None
+        );
+    }
+
+    /// Checks that the shares of all processes add up to at most the limit.
+    #[test]
+    fn shares_add_up_to_no_more_than_the_limit() {
+        for processes in 1..200_u32 {
+            for requests in [1, 10, 30, 120, 1_000_000] {
+                let state = HealthState {
+                    processes,
+                    ..HealthState::default()
+                };
+                if let LocalAdmission::Share([share, _]) = state.share(&[per(requests, 60)]) {
+                    assert!(share.requests * processes <= requests);
+                    assert!(share.requests > 0);
+                }
+            }
+        }
+    }
+}
