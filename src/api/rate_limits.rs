@@ -72,9 +72,9 @@ async fn list(
     user: User,
     subject: Subject,
     context: ApiContext,
-    Query(of): Query<ScopeQuery>,
+    Query(query): Query<ScopeQuery>,
 ) -> Result<Json<Vec<OperationQuota>>, Error> {
-    if of.reference.is_some() && of.slug.is_some() {
+    if query.reference.is_some() && query.slug.is_some() {
         return Err(Error::invalid("slug", "cannot be given together with ref"));
     }
     let (scope, organization) = match &subject {
@@ -85,7 +85,7 @@ async fn list(
         Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
     };
     let application = user.approval.as_ref().map(|approval| approval.client_id);
-    let place = PolicyContext {
+    let policy_context = PolicyContext {
         organization,
         application,
     };
@@ -98,7 +98,11 @@ async fn list(
                 scope,
                 operation,
             };
-            (*endpoint, key, context.limits.policy(operation, place))
+            (
+                *endpoint,
+                key,
+                context.limits.policy(operation, policy_context),
+            )
         })
         .collect();
     let keys: Vec<_> = found
@@ -106,7 +110,7 @@ async fn list(
         .map(|(_, key, policy)| (*key, policy.windows()))
         .collect();
     let quotas = context.limits.peek(&keys, context.clock.ticks()).await;
-    let standing = found
+    let quotas_by_operation = found
         .iter()
         .zip(quotas)
         .map(|((endpoint, _, policy), quotas)| {
@@ -131,13 +135,14 @@ async fn list(
                 windows: windows.collect(),
             }
         });
-    Ok(Json(standing.collect()))
+    Ok(Json(quotas_by_operation.collect()))
 }
 
 /// Returns whether requests of this operation are counted in the scope.
 fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
     let names = |name| placeholders(endpoint.path).any(|placeholder| placeholder == name);
-    let (project, organization) = (names("ref"), names("slug") && !names("ref"));
+    let project = names("ref");
+    let organization = names("slug") && !project;
     match (endpoint.limit.key, scope) {
         (LimitKey::Uncounted, _) | (_, Scope::Unresolved | Scope::LookUps) => false,
         // If the body names no organization, the request is counted for the user.

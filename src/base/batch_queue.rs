@@ -79,8 +79,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_finds_no_room_is_dropped_and_told() {
-        let (queue, mut items) = (BatchQueue::<_, 2>::default(), Vec::new());
+    async fn full_queue_drops_items() {
+        let queue = BatchQueue::<_, 2>::default();
+        let mut items = Vec::new();
         assert_eq!([1, 2, 3].map(|item| queue.add(item)), [true, true, false]);
         queue.wait_for_item().await;
         queue.take(&mut items);
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wakes_and_many_do_but_not_each() {
+    fn consumer_is_woken_by_first_item_and_half_full_queue() {
         let (queue, woken) = (BatchQueue::<_, 8>::default(), Arc::new(Woken::default()));
         let (waker, count) = (woken.clone().into(), || woken.0.load(Ordering::Relaxed));
         let mut cx = Context::from_waker(&waker);

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_ages_and_a_clear_beats_a_late_put() {
+    fn entries_expire_and_late_puts_are_ignored_after_clear() {
         let cache = EpochCache::<u8, &str>::new(10);
         let epoch = cache.epoch();
         cache.put(1, "one", 0, epoch);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_bounded_by_its_weight() {
+    fn cache_is_bounded_by_weight() {
         let cache =
             EpochCache::<u16, Vec<u8>>::with_weight(100, 10_000, |bytes| bytes.len() as u64);
         for key in 0..1_000 {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_while_nothing_is_believed() {
+    fn untrusted_cache_stores_nothing() {
         let cache = EpochCache::<u8, &str>::new(10);
         let keeps = |epoch| {
             cache.put(1, "one", 0, epoch);

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn manual_clock_moves_only_explicitly() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         clock.advance(Duration::from_millis(1500));
         assert_eq!(
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_lowercase_and_as_many_as_asked() {
+    fn letters_returns_lowercase_letters() {
         for len in [0, 1, 20, 100] {
             let text = Entropy::system().letters(len);
             assert_eq!(text.len(), len);

@@ -80,7 +80,7 @@ pub enum QueryError {
 impl From<tokio_postgres::Error> for QueryError {
     fn from(error: tokio_postgres::Error) -> Self {
         if is_lost(&error) {
-            tracing::debug!(%error, "a statement was lost with its connection");
+            tracing::debug!(%error, "connection of a statement lost");
             return Self::Away;
         }
         Self::Refused(error)
@@ -284,7 +284,7 @@ async fn drive(
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
-                tracing::warn!(%error, "a connection to the control database ended");
+                tracing::warn!(%error, "connection to the control database lost");
             }
         }
         () = changed_to(available, false) => {}

@@ -246,7 +246,7 @@ impl Error {
             return Self::control_database_away();
         }
         if cause.downcast_ref().is_some_and(db::is_lost) {
-            tracing::debug!(%cause, doing, "a connection was lost");
+            tracing::debug!(%cause, doing, "connection lost");
             return Self::Unavailable {
                 what: "The connection to the database was lost".into(),
                 retry: DATABASE_RETRY,
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_internal_error_says_nothing_of_its_cause() {
+    fn internal_error_message_hides_the_cause() {
         let failed: Result<(), _> =
             Err(std::io::Error::other("/secret/path")).context("reading the template");
         let error = failed.unwrap_err();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_away_is_no_fault_of_the_server() {
+    fn unreachable_database_is_unavailable() {
         let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
         let error = failed.unwrap_err();
         assert_eq!(

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_ref_is_exactly_twenty_lowercase_letters() {
+    fn project_ref_has_twenty_lowercase_letters() {
         assert!("abcdefghijklmnopqrst".parse::<ProjectRef>().is_ok());
         for bad in [
             "",
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slug_has_no_path_characters() {
+    fn slug_has_no_path_characters() {
         assert!("acme_corp-2".parse::<OrgSlug>().is_ok());
         for bad in ["", "a/b", "a.b", "a b", "é", "%2e"] {
             assert!(bad.parse::<OrgSlug>().is_err(), "{bad}");

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_it_looks_like() {
+    fn check_rejects_hidden_characters() {
         for fine in [
             "Acme",
             "Açme 2.0",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_a_reserved_one_is_found() {
+    fn imitates_finds_confusable_names() {
         let words = ["gantry", "supabase", "official"];
         for imitation in [
             "Gantry",

@@ -33,7 +33,7 @@ const FILE_BYTES_MAX: u64 = 66;
 #[derive(Clone)]
 pub struct SealingKey {
     key: Arc<LessSafeKey>,
-    /// Derived key for [`Self::mark`], whose results are public.
+    /// Derived key for [`Self::mark`]: its results are public.
     mark_key: Arc<hmac::Key>,
     fingerprint: String,
 }
@@ -59,7 +59,7 @@ pub enum KeyFileError {
     #[error("{} does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)", .0.display())]
     Content(PathBuf),
     /// The file is readable by other users.
-    #[error("{} can be read by everybody: chmod 600 it", .0.display())]
+    #[error("{} is readable by other users: run chmod 600 on it", .0.display())]
     Open(PathBuf),
 }
 
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_with_its_key_only() {
+    fn sealed_secret_opens_with_its_key_and_place_only() {
         let (entropy, secret) = (Entropy::seeded(1), SecretString::from("hush"));
         let (key, other) = (
             SealingKey::new(&[1; 32]).unwrap(),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_is_its_owners_alone() {
+    fn key_file_is_created_once_with_private_mode() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         fs::write(dir.path().join("key.tmp"), "half").unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_kept() {
+    fn invalid_key_file_is_rejected_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         assert!(matches!(

@@ -90,7 +90,7 @@ impl Metrics {
             )
         };
         let metrics = StoreMetrics {
-            asked: decisions("store"),
+            sent: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
             away: recorder.register_gauge(

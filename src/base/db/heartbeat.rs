@@ -56,7 +56,7 @@ pub async fn run(db: Db) {
             .available
             .send_if_modified(|available| std::mem::replace(available, false))
         {
-            tracing::error!(%failure, "the control database does not answer; requests that need it are answered 503 until it does");
+            tracing::error!(error = %failure, "control database unreachable; returning 503");
         }
         sleep(RETRY).await;
     }
@@ -123,7 +123,7 @@ impl HeartbeatConnection {
                 .available
                 .send_if_modified(|available| !std::mem::replace(available, true))
             {
-                tracing::info!("the control database answers again");
+                tracing::info!("control database reachable");
             }
             tokio::select! {
                 _ = &mut self.driver => return HeartbeatFailure::Closed,

@@ -44,8 +44,8 @@ impl OauthApproval {
     }
 
     /// Returns the roles of the application on a subject where its member has `roles`.
-    pub fn held(&self, held: EffectiveRoles) -> EffectiveRoles {
-        self.acts_as.map_or(held, EffectiveRoles::from)
+    pub fn effective_roles(&self, roles: EffectiveRoles) -> EffectiveRoles {
+        self.acts_as.map_or(roles, EffectiveRoles::from)
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_in_and_names_it() {
+    fn scopes_contain_and_name_their_elements() {
         for scope in OauthScope::ALL {
             let one = Scopes::named([scope.name(), "nonsense:read"]);
             assert_eq!(one.iter().collect::<Vec<_>>(), [*scope]);

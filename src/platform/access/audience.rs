@@ -58,7 +58,7 @@ mod tests {
     const ISSUER: &str = "https://api.example";
 
     #[test]
-    fn a_token_is_for_one_of_the_resources_of_this_server() {
+    fn check_accepts_resources_of_this_server() {
         for (resource, audience) in [
             ("https://api.example", Audience::Api),
             ("https://api.example/", Audience::Api),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_resource_is_no_target() {
+    fn check_rejects_other_resources() {
         for other in [
             "https://api.example.evil.example",
             "https://evil.example",
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_of_a_former_version_is_not_the_api() {
+    fn stored_resource_of_earlier_version_is_other() {
         for stored in [
             "https://api.example/v1/projects",
             "https://api.example/anything",

@@ -48,22 +48,21 @@ pub async fn run(
     db: Db,
     clock: Clock,
     operations: Vec<(&'static str, Access)>,
-    mut noted: mpsc::Receiver<TokenCall>,
+    mut queue: mpsc::Receiver<TokenCall>,
 ) {
-    let (mut batch, mut swept) = (Vec::new(), None);
-    while noted.recv_many(&mut batch, QUEUE_MAX).await > 0 {
+    let mut batch = Vec::new();
+    let mut swept = None;
+    while queue.recv_many(&mut batch, QUEUE_MAX).await > 0 {
         let today = clock.now().date_naive();
         let calls: BTreeSet<TokenCall> = batch.drain(..).collect();
         if let Err(error) = write(&db, &operations, &calls, today).await {
-            tracing::warn!(%error, "what some tokens were used for was not written");
+            tracing::warn!(%error, "cannot write calls of tokens");
         }
-        if swept != Some(today)
-            && sweep(&db, today)
-                .await
-                .inspect_err(|error| tracing::warn!(%error, "old calls were not removed"))
-                .is_ok()
-        {
-            swept = Some(today);
+        if swept != Some(today) {
+            match sweep(&db, today).await {
+                Ok(()) => swept = Some(today),
+                Err(error) => tracing::warn!(%error, "cannot delete old calls of tokens"),
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -75,27 +74,25 @@ async fn write(
     calls: &BTreeSet<TokenCall>,
     today: NaiveDate,
 ) -> Result<(), Error> {
-    let named = calls.iter().filter_map(|call| {
-        let (id, access) = operations.get(usize::from(call.operation))?;
-        Some((
-            call.token.0,
-            id,
-            access
-                .cases()
-                .get(usize::from(call.case))
-                .map_or("", |case| case.when),
-        ))
-    });
-    let (tokens, rest): (Vec<i64>, Vec<_>) =
-        named.map(|(token, id, case)| (token, (id, case))).unzip();
-    let (operations, kinds): (Vec<&str>, Vec<&str>) = rest.into_iter().unzip();
+    let mut tokens = Vec::new();
+    let mut ids = Vec::new();
+    let mut kinds = Vec::new();
+    for call in calls {
+        let Some((id, access)) = operations.get(usize::from(call.operation)) else {
+            continue;
+        };
+        let case = access.cases().get(usize::from(call.case));
+        tokens.push(call.token.0);
+        ids.push(*id);
+        kinds.push(case.map_or("", |case| case.when));
+    }
     // The join leaves out tokens that were deleted meanwhile.
     let sql = "insert into token_calls (token_id, day, operation, kind) \
                select n.token, $1, n.operation, n.kind from unnest($2::bigint[], $3::text[], $4::text[]) as n (token, operation, kind) \
                join tokens t on t.id = n.token on conflict do nothing";
-    db.query(sql, &[&today, &tokens, &operations, &kinds])
+    db.query(sql, &[&today, &tokens, &ids, &kinds])
         .await
-        .context("writing what tokens were used for")?;
+        .context("writing calls of tokens")?;
     Ok(())
 }
 
@@ -103,6 +100,6 @@ async fn sweep(db: &Db, today: NaiveDate) -> Result<(), Error> {
     let oldest = today - TimeDelta::days(DAYS_MAX.into());
     db.query("delete from token_calls where day < $1", &[&oldest])
         .await
-        .context("removing old calls")?;
+        .context("deleting old calls of tokens")?;
     Ok(())
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_told_apart() {
+    fn parse_authorization_classifies_headers() {
         let good = format!("sbp_{}", "a1".repeat(20));
         let cases = [
             (

@@ -33,8 +33,8 @@ pub enum CallerRelation {
 pub fn decide(
     caller: &Caller,
     access: &Access,
-    asked: &RequestView<'_>,
-    standing: CallerRelation,
+    request: &RequestView<'_>,
+    relation: CallerRelation,
 ) -> Result<(), Error> {
     if *access == Access::Public {
         return Ok(());
@@ -43,12 +43,13 @@ pub fn decide(
         Caller::User(user) => user,
         Caller::Anonymous { credential, .. } => return Err(Error::Unauthenticated(*credential)),
     };
-    let held = match standing {
+    let roles = match relation {
         CallerRelation::NotMember => return Err(Error::NotFound),
         CallerRelation::Account => None,
-        CallerRelation::Member(held) => Some(held),
+        CallerRelation::Member(roles) => Some(roles),
     };
-    let (grant, approval) = (user.grant.as_deref(), user.approval.as_deref());
+    let grant = user.grant.as_deref();
+    let approval = user.approval.as_deref();
     if let Some(approval) = approval {
         match access.oauth() {
             None => return Err(Error::Forbidden(Denial::NotByApplications)),
@@ -58,16 +59,18 @@ pub fn decide(
             Some(_) => {}
         }
     }
-    let held = approval.map_or(held, |approval| held.map(|held| approval.held(held)));
+    let roles = approval.map_or(roles, |approval| {
+        roles.map(|roles| approval.effective_roles(roles))
+    });
     if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
         return Err(Error::Forbidden(Denial::UserScopeOnly));
     }
     if *access == Access::Unscoped && grant.is_some() {
         return Err(Error::Forbidden(Denial::UnscopedOnly));
     }
-    let required = access.required(asked);
+    let required = access.required(request);
     // Users have all permissions on their own account.
-    let by_role = |permission| held.is_none_or(|held| held.holds(permission));
+    let by_role = |permission| roles.is_none_or(|roles| roles.holds(permission));
     let by_token = |permission| {
         grant.is_none_or(|grant| grant.holds(permission))
             && approval.is_none_or(|approval| approval.holds(permission))
@@ -119,7 +122,7 @@ mod tests {
         Caller::User(user.into())
     }
 
-    fn nobody() -> Caller {
+    fn anonymous() -> Caller {
         Caller::Anonymous {
             address: Ipv4Addr::LOCALHOST.into(),
             credential: CredentialProblem::Missing,
@@ -127,10 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn a_public_operation_is_open_to_all() {
+    fn public_operation_admits_anonymous_callers() {
         assert!(
             decide(
-                &nobody(),
+                &anonymous(),
                 &Access::Public,
                 &RequestView::default(),
                 CallerRelation::Account
@@ -140,21 +143,21 @@ mod tests {
     }
 
     #[test]
-    fn nobody_learns_nothing_but_that_a_token_is_needed() {
-        for standing in [
+    fn anonymous_caller_is_rejected_with_401() {
+        for relation in [
             CallerRelation::Account,
             CallerRelation::NotMember,
             CallerRelation::Member(Role::Owner.into()),
         ] {
             assert!(matches!(
-                decide(&nobody(), &WRITE, &RequestView::default(), standing),
+                decide(&anonymous(), &WRITE, &RequestView::default(), relation),
                 Err(Error::Unauthenticated(CredentialProblem::Missing))
             ));
         }
     }
 
     #[test]
-    fn a_stranger_sees_nothing() {
+    fn stranger_is_rejected_with_404() {
         assert!(matches!(
             decide(
                 &user(),
@@ -168,7 +171,7 @@ mod tests {
 
     /// Compares the decision for every role and permission with the minimum role.
     #[test]
-    fn a_member_may_do_exactly_what_the_role_holds() {
+    fn member_is_admitted_by_role() {
         for permission in Permission::ALL {
             let group: &'static [Permission] = std::slice::from_ref(permission);
             let groups: &'static [&'static [Permission]] = Box::leak(Box::new([group]));

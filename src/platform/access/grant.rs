@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_what_was_put_in() {
+    fn permissions_contain_their_elements() {
         for permission in Permission::ALL {
             let one: Permissions = [*permission].into_iter().collect();
             assert_eq!(one.iter().collect::<Vec<_>>(), [*permission]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_is_seen_and_nothing_else() {
+    fn reach_sees_its_subjects_only() {
         let organizations = Reach::Organizations(vec![OrganizationId(1), OrganizationId(2)]);
         let projects = Reach::Projects {
             organization: OrganizationId(1),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_counts_where_its_subject_is_reached() {
+    fn reach_covers_permissions_by_level() {
         let organizations = Reach::Organizations(vec![OrganizationId(1)]);
         let projects = Reach::Projects {
             organization: OrganizationId(1),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_from_its_networks_and_from_its_first_moment_on() {
+    fn grant_checks_networks_and_start() {
         let dawn: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
         let networks = vec![
             "192.0.2.0/24".parse().unwrap(),

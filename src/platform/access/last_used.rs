@@ -33,8 +33,8 @@ pub async fn run(db: Db, clock: Clock, mut uses: mpsc::Receiver<TokenUse>) {
         let sql = "update tokens t set last_used_at = $3, last_used_from = u.address \
                    from unnest($1::bigint[], $2::text[]) u(id, address) where t.id = u.id";
         let written = db.query(sql, &[&ids, &addresses, &clock.now()]).await;
-        if let Err(error) = written.context("writing when tokens were last used") {
-            tracing::warn!(%error, "the last use of some tokens was not written");
+        if let Err(error) = written.context("writing the last use of tokens") {
+            tracing::warn!(%error, "cannot write the last use of tokens");
         }
         tokio::time::sleep(PAUSE).await;
     }

@@ -222,20 +222,20 @@ pub struct AnyOf(pub &'static [&'static [Permission]]);
 
 impl AnyOf {
     /// Returns whether one group is complete, or whether there is no group.
-    pub fn met(self, held: impl Fn(Permission) -> bool) -> bool {
+    pub fn met(self, holds: impl Fn(Permission) -> bool) -> bool {
         self.0.is_empty()
             || self
                 .0
                 .iter()
-                .any(|group| group.iter().all(|permission| held(*permission)))
+                .any(|group| group.iter().all(|permission| holds(*permission)))
     }
 
-    /// Returns the permissions missing from the most complete group, according to `held`. Only
+    /// Returns the permissions missing from the most complete group, according to `holds`. Only
     /// groups whose permissions are all `possible` count.
     pub fn missing(
         self,
         possible: impl Fn(Permission) -> bool,
-        held: impl Fn(Permission) -> bool,
+        holds: impl Fn(Permission) -> bool,
     ) -> Vec<Permission> {
         let groups = self
             .0
@@ -245,7 +245,7 @@ impl AnyOf {
             group
                 .iter()
                 .copied()
-                .filter(|p| !held(*p))
+                .filter(|p| !holds(*p))
                 .collect::<Vec<_>>()
         };
         groups.map(lacking).min_by_key(Vec::len).unwrap_or_default()
@@ -275,7 +275,7 @@ mod tests {
     };
 
     #[test]
-    fn the_catalogue_has_the_contracts_size_and_unique_names() {
+    fn catalogue_has_the_size_of_the_contract_and_unique_names() {
         assert_eq!((Permission::ALL.len(), OauthScope::ALL.len()), (89, 24));
         for permission in Permission::ALL {
             assert_eq!(Permission::from_name(permission.name()), Some(*permission));
@@ -283,14 +283,20 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_alternatives_and_their_members_are_all_needed() {
+    fn any_complete_group_is_sufficient() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
-        assert!(either.met(|p| p == DatabaseRead) && either.met(|p| p == Keys || p == Secret));
-        assert!(!either.met(|p| p == Keys) && !either.met(|_| false) && AnyOf(&[]).met(|_| false));
+        assert!(
+            either.met(|p| p == DatabaseRead) && either.is_met(|p| p == Keys || p == Secret)
+        );
+        assert!(
+            !either.met(|p| p == Keys)
+                && !either.met(|_| false)
+                && AnyOf(&[]).met(|_| false)
+        );
     }
 
     #[test]
-    fn what_is_missing_is_of_the_nearest_group_that_is_possible() {
+    fn missing_returns_permissions_of_the_nearest_possible_group() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
         assert_eq!(either.missing(|_| true, |_| false), [DatabaseRead]);
         assert_eq!(

@@ -99,19 +99,19 @@ impl Access {
     }
 
     /// Returns the permissions that this request requires.
-    pub fn required(&self, asked: &RequestView<'_>) -> AnyOf {
-        self.case(asked)
+    pub fn required(&self, request: &RequestView<'_>) -> AnyOf {
+        self.case(request)
             .map_or(self.permissions(), |case| case.permissions)
     }
 
     /// Returns the first case that applies to the request.
-    pub fn case(&self, asked: &RequestView<'_>) -> Option<&'static Case> {
-        self.cases().get(self.case_number(asked)?)
+    pub fn case(&self, request: &RequestView<'_>) -> Option<&'static Case> {
+        self.cases().get(self.case_number(request)?)
     }
 
     /// Returns the index of the first case that applies to the request.
-    pub fn case_number(&self, asked: &RequestView<'_>) -> Option<usize> {
-        self.cases().iter().position(|case| (case.applies)(asked))
+    pub fn case_number(&self, request: &RequestView<'_>) -> Option<usize> {
+        self.cases().iter().position(|case| (case.applies)(request))
     }
 
     /// Returns the cases of the operation.
@@ -174,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_on_when_anybody_could_read_it_so() {
-        let asked = |query| RequestView { query, body: b"" };
+    fn switched_on_accepts_any_value_but_false() {
+        let request = |query| RequestView { query, body: b"" };
         for query in [
             "reveal=true",
             "a=b&reveal=true",
@@ -184,15 +184,15 @@ mod tests {
             "reveal=1",
             "%72eveal=true",
         ] {
-            assert!(asked(query).switched_on("reveal"), "{query}");
+            assert!(request(query).switched_on("reveal"), "{query}");
         }
         for query in ["", "reveal=false", "unreveal=true", "a=reveal=true"] {
-            assert!(!asked(query).switched_on("reveal"), "{query}");
+            assert!(!request(query).switched_on("reveal"), "{query}");
         }
     }
 
     #[test]
-    fn a_field_is_read_as_the_handler_reads_it_or_not_at_all() {
+    fn body_parses_strictly() {
         let flag = |body: &str| {
             RequestView {
                 query: "",

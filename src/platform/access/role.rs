@@ -135,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn a_role_on_a_project_is_none_in_its_organization() {
-        let held = EffectiveRoles {
+    fn project_role_does_not_apply_to_the_organization() {
+        let roles = EffectiveRoles {
             organization: Role::ReadOnly,
             subject: Role::Owner,
         };
@@ -147,7 +147,7 @@ mod tests {
                 Role::Owner
             };
             assert_eq!(
-                held.holds(*permission),
+                roles.holds(*permission),
                 role.holds(*permission),
                 "{permission}"
             );
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_parse_back() {
+    fn role_names_parse() {
         for role in Role::ASSIGNABLE {
             assert_eq!(role.name().parse(), Ok(role));
         }

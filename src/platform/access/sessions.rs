@@ -1,4 +1,4 @@
-//! Browser sessions of users who are signed in on the pages.
+//! Browser sessions of users.
 //!
 //! A session is read from the database with each page. Pages are requested a few times a minute,
 //! and without a cache a session ends at once on every node.
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_back_and_told_nowhere() {
+    fn session_secret_parses_and_is_not_printed() {
         let secret = SessionSecret::generate(&Entropy::seeded(1));
         let text = secret.expose().to_owned();
         assert_eq!(

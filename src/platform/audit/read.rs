@@ -85,7 +85,8 @@ pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64),
         .query(sql, &[&chain.to_string(), &after, &EXPORT_MAX])
         .await
         .context("reading the audit log")?;
-    let (mut lines, mut last) = (Vec::new(), after);
+    let mut lines = Vec::new();
+    let mut last = after;
     for row in &rows {
         let entry = read(row)?;
         last = entry.number;

@@ -62,18 +62,13 @@ impl Recorder {
                 Some(project.reference.to_string()),
             ),
         };
-        let (address, request_id, token) = (
-            address.to_string(),
-            request_id.to_owned(),
-            user.credential(),
-        );
         Self {
             chain,
             subject,
             actor: user.gotrue_id,
-            token,
-            address,
-            request_id,
+            token: user.credential(),
+            address: address.to_string(),
+            request_id: request_id.to_owned(),
             operation,
             written: AtomicBool::new(false),
             delegated: AtomicBool::new(false),
@@ -285,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_like_a_secret_is_not_written() {
+    fn fields_named_like_secrets_are_redacted() {
         let value = json!({"name": "x", "db_pass": "hunter2", "list": [{"apiKey": {"a": 1}, "role": "owner"}], "Token": null});
         let expected = json!({"name": "x", "db_pass": "[redacted]", "list": [{"apiKey": "[redacted]", "role": "owner"}], "Token": "[redacted]"});
         assert_eq!(redacted(value), expected);

@@ -51,7 +51,9 @@ pub enum VerifyError {
 /// Verifies a log and reports the first invalid entry. A log that does not begin with entry 1 is
 /// verified as a part of a log.
 pub fn verify(mut log: impl BufRead) -> Result<Verified, VerifyError> {
-    let (mut last, mut first, mut line) = (None::<AuditEntry>, None, 0);
+    let mut last: Option<AuditEntry> = None;
+    let mut first = None;
+    let mut line = 0;
     loop {
         let mut text = Vec::new();
         line += 1;
@@ -93,7 +95,7 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, VerifyError> {
 
 fn problem(last: Option<&AuditEntry>, entry: &AuditEntry) -> Option<&'static str> {
     if entry.hash != entry.expected_hash() {
-        return Some("its content is not what was hashed");
+        return Some("its content does not match its hash");
     }
     match last {
         Some(last) if last.chain != entry.chain => Some("it belongs to another log"),
@@ -101,10 +103,10 @@ fn problem(last: Option<&AuditEntry>, entry: &AuditEntry) -> Option<&'static str
             Some("entries before it are missing, or out of order")
         }
         Some(last) if last.hash != entry.previous => {
-            Some("it does not follow from the entry before")
+            Some("its previous hash does not match the entry before")
         }
         None if entry.number == 1 && entry.previous != Hash::NONE => {
-            Some("nothing can come before entry 1")
+            Some("entry 1 has a previous entry")
         }
         _ => None,
     }
@@ -156,7 +158,7 @@ mod tests {
 
     /// The hash was computed with another program from the description of the encoding.
     #[test]
-    fn the_encoding_is_the_described_one() {
+    fn encoding_matches_its_description() {
         assert_eq!(
             log(1)[0].hash.to_string(),
             "f9ec09783ac44b3104b8eff623a137c2be5c9bc68313a6ad24d2c3376ed24692"
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_log_and_a_part_of_one_hold() {
+    fn complete_and_partial_logs_verify() {
         let entries = log(5);
         assert_eq!(checked(&text(&entries)).unwrap().numbers, (1, 5));
         let part = checked(&text(&entries[2..])).unwrap();
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_entry_is_named() {
+    fn first_invalid_entry_is_reported() {
         let with = |change: fn(&mut Vec<AuditEntry>)| {
             let mut entries = log(5);
             change(&mut entries);
@@ -186,11 +188,11 @@ mod tests {
         };
         assert_eq!(
             with(|log| log[2].status = 403),
-            "line 3, entry 3: its content is not what was hashed"
+            "line 3, entry 3: its content does not match its hash"
         );
         assert_eq!(
             with(|log| log[3].subject = Some(String::new())),
-            "line 4, entry 4: its content is not what was hashed"
+            "line 4, entry 4: its content does not match its hash"
         );
         assert_eq!(
             with(|log| drop(log.remove(1))),
@@ -206,7 +208,7 @@ mod tests {
         };
         assert_eq!(
             with(forged),
-            "line 4, entry 4: it does not follow from the entry before"
+            "line 4, entry 4: its previous hash does not match the entry before"
         );
         let of_another = |log: &mut Vec<AuditEntry>| {
             log[1].chain = "organization 2".to_owned();
@@ -221,7 +223,7 @@ mod tests {
     proptest! {
         /// A change of a single character is detected, unless the line parses to an equal entry.
         #[test]
-        fn no_change_goes_unseen(at in 0_usize..2000, with in proptest::char::range('!', '~')) {
+        fn changes_are_detected(at in 0_usize..2000, with in proptest::char::range('!', '~')) {
             let whole = text(&log(4));
             let at = at % whole.len();
             prop_assume!(whole.is_char_boundary(at) && whole.is_char_boundary(at + 1) && whole.as_bytes()[at] != b'\n');

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_one_success_closes_it() {
+    fn five_failures_open_the_breaker_and_one_success_closes_it() {
         let breaker = Breaker::default();
         for _ in 0..4 {
             assert_eq!(breaker.failed(0), BreakerChange::Unchanged);

@@ -128,7 +128,7 @@ impl Journal {
         if let Err(error) = written
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(path = %self.path.display(), %error, "allotments of rate limits cannot be written: a crash would give them back");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write allotments of rate limits; a crash would reset them");
         }
     }
 
@@ -235,7 +235,7 @@ pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<CounterRecord> {
             .flat_map(|bytes| cells(bytes, seed, now))
             .collect(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "allotments of rate limits cannot be read: they are given back");
+            tracing::warn!(path = %path.display(), %error, "cannot read allotments of rate limits; ignoring them");
             Vec::new()
         }
     }
@@ -253,11 +253,13 @@ fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<CounterRecord> {
     {
         return Vec::new();
     }
-    let (wall, ticks) = (word(header, 12), word(header, 20));
+    let wall = word(header, 12);
+    let ticks = word(header, 20);
     let cell = |record: &[u8; RECORD]| {
         let whole = record[24..28] == tag.to_le_bytes()
             && record[28..] == crc32c::crc32c(&record[..28]).to_le_bytes();
-        let (state, stamp) = (word(record, 8), word(record, 16));
+        let state = word(record, 8);
+        let stamp = word(record, 16);
         let written = wall
             .saturating_add((stamp >> 8).saturating_sub(ticks))
             .cast_signed();
@@ -374,12 +376,13 @@ mod tests {
 
     /// Crashes after each number of requests, with and without snapshots in between.
     #[test]
-    fn however_often_the_process_dies_no_window_admits_more_than_its_limit() {
+    fn repeated_crashes_never_exceed_the_limit() {
         for limit in [1, 3, 10, 30, 120] {
             for lives in [1, 2, 7, 11, 23] {
                 let world = World::new();
                 let windows = &[per(limit, 60)];
-                let (mut admitted, mut starts) = (0, 0);
+                let mut admitted = 0;
+                let mut starts = 0;
                 while starts < 40 {
                     let journal = world.start();
                     starts += 1;
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unclean_end_counts_at_most_a_quarter_more() {
+    fn crash_counts_at_most_a_quarter_more() {
         for requests in 1..=200_u32 {
             let world = World::new();
             let windows = &[per(8_000_000, 60)];
@@ -481,7 +484,8 @@ mod tests {
         for user in 0..3 {
             assert!(world.take(&journal, user, STANDARD.windows));
         }
-        let (seed, now) = (journal.memory.seed(), world.clock.now().timestamp_millis());
+        let seed = journal.memory.seed();
+        let now = world.clock.now().timestamp_millis();
         let whole = fs::read(world.only_log()).unwrap();
         assert_eq!(
             (whole.len(), cells(&whole, &seed, now).len()),

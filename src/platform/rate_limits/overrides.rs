@@ -103,7 +103,7 @@ pub async fn set(
     transaction
         .execute("select set_config('gantry.actor', $1, true)", &[&actor])
         .await
-        .context("naming who changes a limit")?;
+        .context("setting the actor of a change")?;
     let count: i64 = transaction
         .query_one("select count(*) from limit_overrides", &[])
         .await
@@ -171,32 +171,32 @@ pub async fn unset(
     transaction
         .execute("select set_config('gantry.actor', $1, true)", &[&actor])
         .await
-        .context("naming who changes a limit")?;
+        .context("setting the actor of a change")?;
     let sql = "delete from limit_overrides where operation is not distinct from $1 and application is not distinct from $2 \
                and organization_id is not distinct from $3 returning requests";
-    let gone = transaction
+    let requests = transaction
         .query_opt(
             sql,
             &[&target.operation, &target.application, &organization],
         )
         .await
-        .context("taking an override away")?;
-    let gone: i32 = gone.ok_or(Error::NotFound)?.get(0);
+        .context("deleting an override")?;
+    let requests: i32 = requests.ok_or(Error::NotFound)?.get(0);
     if let Some(audit) = audit {
         audit
             .write_in(
                 &transaction,
                 200,
-                (Some(target.to_json(Some(gone))), Some(target.to_json(None))),
+                (
+                    Some(target.to_json(Some(requests))),
+                    Some(target.to_json(None)),
+                ),
                 now,
             )
             .await?;
     }
-    transaction
-        .commit()
-        .await
-        .context("taking an override away")?;
-    Ok(gone)
+    transaction.commit().await.context("deleting an override")?;
+    Ok(requests)
 }
 
 /// Returns all overrides.
@@ -241,7 +241,7 @@ impl OverrideChanges {
 pub async fn run(context: PlatformContext) {
     loop {
         if let Err(error) = load(&context.db, context.limits.policies()).await {
-            tracing::warn!(%error, "overrides of limits cannot be read; those read before stay");
+            tracing::warn!(%error, "cannot read overrides of rate limits; keeping the previous ones");
             tokio::time::sleep(PAUSE).await;
             continue;
         }

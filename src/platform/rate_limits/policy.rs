@@ -138,12 +138,12 @@ impl Policies {
         self.operations
             .iter()
             .position(|operation| operation.id == id)
-            .and_then(|place| u16::try_from(place).ok())
+            .and_then(|index| u16::try_from(index).ok())
     }
 
     /// Returns the policy of an operation in this context. The most specific override wins:
     /// operation before application before organization.
-    pub fn policy_for(&self, operation: u16, place: PolicyContext) -> Policy {
+    pub fn policy_for(&self, operation: u16, context: PolicyContext) -> Policy {
         let Some(OperationPolicy {
             default_policy,
             overridden,
@@ -156,7 +156,9 @@ impl Policies {
             return default_policy.clone();
         }
         let overrides = self.overrides.read().clone();
-        let found = subjects(operation, place).find_map(|subject| overrides.get(&subject));
+        let found = override_keys(operation, context)
+            .iter()
+            .find_map(|key| overrides.get(key));
         found.map_or_else(
             || default_policy.clone(),
             |found| {
@@ -170,22 +172,22 @@ impl Policies {
 
     /// Replaces all overrides.
     pub(super) fn replace(&self, rows: impl Iterator<Item = (OverrideKey, u32)>) {
-        let written = |subject: &OverrideKey, requests| {
-            let operation = self.operations.get(usize::from(subject.operation?))?;
+        let written = |key: &OverrideKey, requests| {
+            let operation = self.operations.get(usize::from(key.operation?))?;
             Some(operation.default_policy.admitting(requests))
         };
         let overrides: HashMap<_, _, RandomState> = rows
-            .map(|(subject, requests)| {
+            .map(|(key, requests)| {
                 (
-                    subject,
+                    key,
                     ActiveOverride {
                         requests,
-                        policy: written(&subject, requests),
+                        policy: written(&key, requests),
                     },
                 )
             })
             .collect();
-        let of: HashSet<Option<u16>> = overrides.keys().map(|subject| subject.operation).collect();
+        let of: HashSet<Option<u16>> = overrides.keys().map(|key| key.operation).collect();
         *self.overrides.write() = Arc::new(overrides);
         for (number, operation) in (0..).zip(&self.operations) {
             operation.overridden.store(
@@ -196,19 +198,27 @@ impl Policies {
     }
 }
 
-/// Returns the keys of all overrides that may apply, the most specific first. The key without any
-/// value is left out, because it cannot be set.
-fn subjects(operation: u16, place: PolicyContext) -> impl Iterator<Item = OverrideKey> {
-    let each = |some: bool| [some, false].into_iter().take(1 + usize::from(some));
-    each(true).flat_map(move |by_operation| {
-        each(place.application.is_some()).flat_map(move |by_application| {
-            each(place.organization.is_some()).map(move |by_organization| OverrideKey {
-                operation: by_operation.then_some(operation),
-                application: place.application.filter(|_| by_application),
-                organization: place.organization.filter(|_| by_organization),
-            })
-        })
-    })
+/// Returns the keys of all overrides that may apply, the most specific first. The last one, without
+/// any value, cannot be set.
+fn override_keys(operation: u16, context: PolicyContext) -> Vec<OverrideKey> {
+    let mut keys = Vec::with_capacity(8);
+    for operation in with_wildcard(Some(operation)) {
+        for application in with_wildcard(context.application) {
+            for organization in with_wildcard(context.organization) {
+                keys.push(OverrideKey {
+                    operation,
+                    application,
+                    organization,
+                });
+            }
+        }
+    }
+    keys
+}
+
+/// Returns the value, if there is one, and then the wildcard `None`.
+fn with_wildcard<T>(value: Option<T>) -> impl Iterator<Item = Option<T>> {
+    value.map(Some).into_iter().chain([None])
 }
 
 #[cfg(test)]
@@ -221,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_states_every_window() {
+    fn field_lists_every_window() {
         assert_eq!(
             policies().policy_for(0, PolicyContext::default()).field(),
             "\"minute\";q=120;w=60"
@@ -233,9 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_override_wins() {
-        let (acme, context) = (OrganizationId(1), Uuid::from_u128(2));
-        let (some_op, some_app, some_org) = (Some(0), Some(context), Some(acme));
+    fn most_specific_override_wins() {
+        let some_op = Some(0);
+        let some_app = Some(Uuid::from_u128(2));
+        let some_org = Some(OrganizationId(1));
         // In ascending order of specificity.
         let ladder = [
             OverrideKey {
@@ -275,8 +286,8 @@ mod tests {
             },
         ];
         let here = PolicyContext {
-            organization: Some(acme),
-            application: Some(context),
+            organization: some_org,
+            application: some_app,
         };
         for steps in 1..=ladder.len() {
             let policies = policies();
@@ -284,7 +295,7 @@ mod tests {
                 ladder[..steps]
                     .iter()
                     .zip(1..)
-                    .map(|(subject, requests)| (*subject, requests)),
+                    .map(|(key, requests)| (*key, requests)),
             );
             assert_eq!(
                 policies.policy_for(0, here).windows()[0].requests,
@@ -294,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_is_for_those_it_names_and_leaves_the_burst() {
+    fn override_applies_to_its_target_and_keeps_the_burst() {
         let policies = policies();
         let acme = Some(OrganizationId(1));
         policies.replace(

@@ -193,7 +193,7 @@ async fn run(db: Db, mut queue: mpsc::Receiver<StoreRequest>, link: watch::Sende
         match ended {
             Ok(()) => return,
             // The breaker logs the outage once for operators.
-            Err(error) => tracing::debug!(%error, "the connection that counts limits ended"),
+            Err(error) => tracing::debug!(%error, "connection of the rate limit store lost"),
         }
         sleep(PAUSE).await;
     }
@@ -258,7 +258,8 @@ impl PostgresConnection {
     }
 
     async fn execute(&self, tasks: Vec<StoreRequest>) -> Result<(), StoreError> {
-        let (mut takes, mut beats) = (Vec::with_capacity(tasks.len()), Vec::new());
+        let mut takes = Vec::with_capacity(tasks.len());
+        let mut beats = Vec::new();
         for task in tasks {
             match task {
                 // A closed reply means that the request timed out and was refused.
@@ -378,7 +379,7 @@ impl TakeBatch {
                 .binary_search_by(|key| key.as_str().cmp(row.get(0)));
             let Some(replies) = place.ok().and_then(|place| waiting[place].take()) else {
                 return Err(StoreError::Failed(
-                    "it answered about a key nobody asked for".into(),
+                    "it returned a key that was not requested".into(),
                 ));
             };
             let granted = u32::try_from(row.get::<_, i32>(1)).unwrap_or_default();
@@ -433,7 +434,7 @@ async fn sweep(db: Db) {
     loop {
         sleep(SWEEP).await;
         if let Err(error) = reclaim(&db).await {
-            tracing::debug!(%error, "dead counters were not reclaimed");
+            tracing::debug!(%error, "cannot delete ended counters");
         }
     }
 }
@@ -446,7 +447,7 @@ pub async fn reclaim(db: &Db) -> Result<(), Error> {
     while let Some(next) = client
         .query_one(RECLAIM, &[&last, &SWEEP_ROWS])
         .await
-        .context("reclaiming dead counters")?
+        .context("deleting ended counters")?
         .get::<_, Option<String>>(0)
     {
         last = next;

@@ -247,7 +247,7 @@ async fn reconnect_loop(client: Client, link: Arc<RedisConnection>) {
                 *link.connection.write() = None;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "the store of shared limits cannot be reached");
+                tracing::debug!(%error, "shared rate limit store unreachable");
                 sleep(PAUSE).await;
             }
             // The attempt took long enough to serve as a pause.
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_cannot_be_understood_is_refused_at_the_start() {
+    fn invalid_url_is_rejected() {
         for url in [
             "redis://127.0.0.1:6379",
             "redis://:secret@cache.internal:6379/2",

@@ -10,7 +10,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::{Key, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::Answer};
+use super::{Key, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
 use crate::base::clock::Ticks;
 
 /// Number of shards, each with a lock.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn another_limit_is_another_question() {
+    fn refusal_is_valid_for_its_windows_only() {
         let cache = RefusalCache::default();
         cache.remember(
             key(1),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_gives_up_what_is_over() {
+    fn cache_is_bounded_and_drops_ended_refusals() {
         let cache = RefusalCache::default();
         let refused = |left| StoreAnswer {
             admitted: false,

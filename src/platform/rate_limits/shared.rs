@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    Counted, Key, LimitDecision, Memory, Quota, Quotas, Window, breaker,
+    CountedBy, Key, LimitDecision, Memory, Quota, Quotas, Window, breaker,
     breaker::{Breaker, BreakerChange},
     refusal_cache::RefusalCache,
     store::{Store, StoreAnswer, StoreError, store_key},
@@ -55,7 +55,7 @@ struct Core {
 #[derive(Clone)]
 pub struct StoreMetrics {
     /// Requests sent to the store.
-    pub asked: Counter,
+    pub sent: Counter,
     /// Requests refused from the cache of refusals.
     pub remembered: Counter,
     /// Requests decided by this process because the store did not respond.
@@ -68,7 +68,7 @@ impl Default for StoreMetrics {
     /// Returns metrics that discard everything.
     fn default() -> Self {
         Self {
-            asked: Counter::noop(),
+            sent: Counter::noop(),
             remembered: Counter::noop(),
             fell_back: Counter::noop(),
             away: Gauge::noop(),
@@ -162,8 +162,8 @@ impl Core {
         windows: &[Window],
         now: Ticks,
     ) -> Option<LimitDecision> {
-        self.metrics.asked.increment(1);
-        let asked = Instant::now();
+        self.metrics.sent.increment(1);
+        let started = Instant::now();
         match timeout(
             self.health.request_timeout(self.deadline),
             self.answer(operation, key, windows, now),
@@ -171,7 +171,7 @@ impl Core {
         .await
         {
             Ok(Ok(answer)) => {
-                let took = asked.elapsed();
+                let took = started.elapsed();
                 self.health.record_response(now, took);
                 self.report_change(self.breaker.succeeded(), None);
                 if self.health.is_sole() {
@@ -186,20 +186,20 @@ impl Core {
                 Some(LimitDecision {
                     admitted: answer.admitted,
                     quotas: answer.quotas(windows),
-                    counted: Counted::Shared,
+                    counted: CountedBy::Store,
                 })
             }
             // The store may count the request nevertheless, although it is not admitted: this errs
             // towards refusing.
             late_or_failed => {
-                let trouble = late_or_failed.map_or(
+                let error = late_or_failed.map_or(
                     StoreError::Timeout(self.health.request_timeout(self.deadline)),
                     |outcome| match outcome {
                         Ok(_) => StoreError::Unreachable,
-                        Err(trouble) => trouble,
+                        Err(error) => error,
                     },
                 );
-                self.report_change(self.breaker.failed(now), Some(&trouble));
+                self.report_change(self.breaker.failed(now), Some(&error));
                 None
             }
         }
@@ -310,15 +310,15 @@ impl Core {
     }
 
     /// Logs one line when the store becomes unavailable, and one when it is available again.
-    fn report_change(&self, turn: BreakerChange, trouble: Option<&StoreError>) {
-        match (turn, trouble) {
-            (BreakerChange::Opened, Some(trouble)) => {
+    fn report_change(&self, change: BreakerChange, error: Option<&StoreError>) {
+        match (change, error) {
+            (BreakerChange::Opened, Some(error)) => {
                 self.metrics.away.set(1.0);
-                tracing::warn!(store = %self.store, %trouble, "the shared store of limits does not answer: requests that it should count are refused, or admitted up to this process's share");
+                tracing::warn!(store = %self.store, %error, "shared rate limit store unreachable; refusing or using local shares");
             }
             (BreakerChange::Closed, _) => {
                 self.metrics.away.set(0.0);
-                tracing::info!(store = %self.store, "limits are shared again");
+                tracing::info!(store = %self.store, "shared rate limit store reachable");
             }
             _ => {}
         }
@@ -330,7 +330,8 @@ impl Core {
         if link == 0 {
             return None;
         }
-        let (sent, began) = (clock.ticks(), Instant::now());
+        let sent = clock.ticks();
+        let began = Instant::now();
         let beat = timeout(WAIT_MAX, self.store.beat(process))
             .await
             .ok()?
@@ -399,210 +400,4 @@ fn with_full_limits(verdict: LimitDecision, windows: &[Window]) -> LimitDecision
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::Ordering;
-
-    use super::{
-        super::{
-            Identifier, Scope, per,
-            store::{StoreAnswer, tests::ScriptedStore},
-        },
-        *,
-    };
-    use crate::base::ids::UserId;
-
-    const WINDOWS: &[Window] = &[per(3, 60)];
-    const KEY: Key = Key {
-        identifier: Identifier::User(UserId(1)),
-        scope: Scope::User,
-        operation: 0,
-    };
-    const PROCESS: &str = "test";
-
-    /// Returns a process with a scripted store, `others` other processes, and a heartbeat at time
-    /// 0.
-    async fn core(others: u32, script: impl IntoIterator<Item = StoreAnswer>) -> Core {
-        let scripted = ScriptedStore::default();
-        scripted.others.store(others, Ordering::Relaxed);
-        scripted.answers.lock().extend(script);
-        let core = Core::new(
-            Store::Scripted(scripted),
-            Duration::from_millis(5),
-            StoreMetrics::default(),
-        );
-        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
-            .await
-            .unwrap();
-        core
-    }
-
-    fn script(core: &Core) -> &ScriptedStore {
-        let Store::Scripted(scripted) = &core.store else {
-            unreachable!()
-        };
-        scripted
-    }
-
-    fn answer(admitted: bool, used: u32, left: u64) -> StoreAnswer {
-        StoreAnswer {
-            admitted,
-            used: [used, 0],
-            left: [left, 0],
-        }
-    }
-
-    #[tokio::test]
-    async fn a_refusal_is_remembered_and_ends_with_its_window() {
-        let core = core(
-            1,
-            [
-                answer(true, 3, 40_000),
-                answer(false, 3, 39_000),
-                answer(true, 1, 60_000),
-            ],
-        )
-        .await;
-        let memory = Memory::default();
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
-        assert!(!core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted);
-        // One answer is left, and none of these requests consumes it.
-        for now in [1_001, 20_000, 39_999] {
-            let verdict = core.take(&memory, "a", KEY, WINDOWS, now).await;
-            assert!(!verdict.admitted);
-            assert_eq!(
-                u64::from(verdict.quota().reset_secs),
-                (40_000 - now).div_ceil(1_000)
-            );
-        }
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 40_000).await.admitted);
-    }
-
-    #[tokio::test]
-    async fn without_an_answer_the_only_process_goes_on_from_the_last_one() {
-        let core = core(0, [answer(true, 2, 40_000)]).await;
-        let memory = Memory::default();
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        assert!(
-            core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted,
-            "the third of three"
-        );
-        let refused = core.take(&memory, "a", KEY, WINDOWS, 1_000).await;
-        assert_eq!(
-            (refused.admitted, refused.quota().reset_secs),
-            (false, 40),
-            "the store's window, not one of our own"
-        );
-        let other = Key {
-            operation: 1,
-            ..KEY
-        };
-        assert!(
-            !core
-                .take(&memory, "b", other, WINDOWS, 1_000)
-                .await
-                .admitted,
-            "a process before this one may have counted"
-        );
-    }
-
-    #[tokio::test]
-    async fn requests_admitted_without_the_store_still_count_when_it_is_back() {
-        let core = core(0, [answer(true, 1, 60_000)]).await;
-        let memory = Memory::default();
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        assert!(
-            core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted,
-            "without an answer"
-        );
-        script(&core)
-            .answers
-            .lock()
-            .extend([answer(true, 2, 59_000), answer(true, 3, 58_000)]);
-        assert!(
-            core.take(&memory, "a", KEY, WINDOWS, 300).await.admitted,
-            "the third; the store knows two"
-        );
-        assert!(
-            !core.take(&memory, "a", KEY, WINDOWS, 400).await.admitted,
-            "the fourth; the store knows two"
-        );
-        assert_eq!(script(&core).answers.lock().len(), 1, "it was not asked");
-    }
-
-    #[tokio::test]
-    async fn one_of_several_admits_nothing_without_an_answer() {
-        let core = core(1, [answer(true, 1, 60_000)]).await;
-        let memory = Memory::default();
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        for now in 200..300 {
-            let refused = core.take(&memory, "a", KEY, WINDOWS, now).await;
-            assert_eq!(
-                (refused.admitted, refused.quota()),
-                (
-                    false,
-                    Quota {
-                        limit: 3,
-                        remaining: 0,
-                        reset_secs: 1
-                    }
-                )
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn one_of_several_admits_its_share_when_the_stores_windows_are_over() {
-        let core = core(1, []).await;
-        let memory = Memory::default();
-        let windows = &[per(7, 60)];
-        let mut admitted = 0;
-        for _ in 0..10 {
-            admitted += u32::from(core.take(&memory, "a", KEY, windows, 70_000).await.admitted);
-        }
-        assert_eq!(admitted, 3, "half of seven");
-        assert_eq!(
-            core.take(&memory, "a", KEY, windows, 70_000)
-                .await
-                .quota()
-                .limit,
-            7,
-            "headers tell the limit"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_store_that_does_not_answer_is_tried_now_and_then() {
-        let core = core(1, []).await;
-        let memory = Memory::default();
-        for _ in 0..5 {
-            assert!(!core.take(&memory, "a", KEY, WINDOWS, 0).await.admitted);
-        }
-        script(&core)
-            .answers
-            .lock()
-            .extend([answer(true, 1, 60_000), answer(true, 2, 60_000)]);
-        assert!(
-            !core.take(&memory, "a", KEY, WINDOWS, 249).await.admitted,
-            "open: the store is not asked"
-        );
-        assert!(
-            core.take(&memory, "a", KEY, WINDOWS, 250).await.admitted,
-            "tried, and closed again"
-        );
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 251).await.admitted);
-        assert!(script(&core).answers.lock().is_empty());
-    }
-
-    #[tokio::test]
-    async fn nothing_is_asked_over_a_connection_that_no_heartbeat_went_over() {
-        let core = core(1, [answer(true, 1, 60_000)]).await;
-        let memory = Memory::default();
-        script(&core).link.send_replace(2);
-        assert!(!core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
-        assert_eq!(script(&core).answers.lock().len(), 1, "it was not asked");
-        core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
-            .await
-            .unwrap();
-        assert!(core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted);
-    }
-}
+mod tests;

@@ -110,7 +110,7 @@ fn load(path: &Path) -> Option<Snapshot> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => Err(error.to_string()),
     };
-    read.inspect_err(|error| tracing::warn!(path = %path.display(), error, "rate limits start empty: their snapshot cannot be used")).ok()
+    read.inspect_err(|error| tracing::warn!(path = %path.display(), error, "cannot read the snapshot of rate limits; starting empty")).ok()
 }
 
 /// Writes the snapshot once. `exported_use` maps the use of each counter.
@@ -167,8 +167,10 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
         match saved {
             // Logged at the first failure and the first success, so that a full disk does not fill
             // the log too.
-            Err(error) if !failed => tracing::warn!(%error, "cannot save rate limits"),
-            Ok(()) if failed => tracing::info!("rate limits are saved again"),
+            Err(error) if !failed => {
+                tracing::warn!(%error, "cannot write the snapshot of rate limits")
+            }
+            Ok(()) if failed => tracing::info!("writing snapshots of rate limits again"),
             _ => {}
         }
         failed = unsaved;
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_keeps_what_was_counted_and_when_it_ends() {
+    fn restart_keeps_counts_and_window_ends() {
         let world = World::new();
         let limits = world.start();
         for _ in 0..20 {
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_known_by_their_id() {
+    fn operations_are_identified_by_id() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_steps_never_lengthens_a_window() {
+    fn wall_clock_steps_never_lengthen_a_window() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_or_changed_anywhere_is_left_out() {
+    fn truncated_or_changed_file_is_ignored() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), CONTEXT.windows, 0);
@@ -427,7 +429,7 @@ mod tests {
 
     /// After a crash during a write the temporary file is incomplete and the snapshot is intact.
     #[test]
-    fn a_crash_while_saving_leaves_the_snapshot_before() {
+    fn crash_while_saving_keeps_the_previous_snapshot() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_does_not_fit_the_length_is_damage() {
+    fn count_that_contradicts_the_length_is_damaged() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -455,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_is_written_only_if_something_was_counted() {
+    async fn file_is_written_only_after_changes() {
         let world = World::new();
         let limits = Arc::new(world.start());
         let every = Duration::from_millis(5);

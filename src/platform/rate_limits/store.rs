@@ -238,7 +238,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn keys_are_spelled_apart() {
+    fn store_keys_are_distinct() {
         let identifiers = [
             Identifier::User(UserId(1)),
             Identifier::User(UserId(11)),
@@ -283,7 +283,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_becomes_quotas() {
+    fn store_answer_converts_to_quotas() {
         let windows = crate::platform::rate_limits::CONTEXT.windows;
         let quotas = |used, left| {
             StoreAnswer {

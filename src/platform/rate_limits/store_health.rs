@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{WINDOWS_MAX, Window, store::Beat};
+use super::{WINDOWS_MAX, Window, store::HeartbeatAnswer};
 use crate::base::clock::Ticks;
 
 /// Pause between heartbeats.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_a_store_that_is_slow_and_not_for_ever() {
+    fn request_timeout_follows_latency_within_bounds() {
         let health = StoreHealth::default();
         let deadline = Duration::from_millis(250);
         assert_eq!(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_store_nothing_is_admitted_before_it_told_who_counts() {
+    fn without_heartbeat_requests_are_refused() {
         assert_eq!(
             StoreHealth::default().admission_without_store(STANDARD.windows, 1_000_000),
             LocalAdmission::Refuse
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_the_only_one_goes_on_from_what_it_knows() {
+    fn only_process_uses_its_own_counters() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(0), 1_000, QUICK);
         assert_eq!(
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_became_the_only_one_waits_for_the_windows_of_the_others() {
+    fn new_only_process_waits_for_windows_of_others() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(1), 1_000, QUICK);
         health.record_heartbeat(beat(0), 12_000, QUICK);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn several_processes_share_the_limit_once_all_windows_of_the_store_are_over() {
+    fn processes_share_the_limit_after_windows_ended() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(2), 1_000, QUICK);
         assert_eq!(
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_long_silence_every_process_keeps_to_its_share_for_a_window() {
+    fn shares_apply_for_a_window_after_a_long_gap() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(1), 1_000, QUICK);
         health.record_heartbeat(beat(1), 70_000, QUICK);
@@ -333,8 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one()
-    {
+    fn first_process_after_counter_loss_is_not_the_only_one() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(1), 1_000, QUICK);
         let lost = |others| HeartbeatAnswer {
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_lost_its_counters_admits_nothing_until_their_windows_are_over() {
+    fn lost_counters_refuse_until_windows_ended() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(1), 1_000, QUICK);
         health.record_heartbeat(
@@ -410,7 +409,7 @@ mod tests {
 
     /// Checks that the shares of all processes add up to at most the limit.
     #[test]
-    fn shares_add_up_to_no_more_than_the_limit() {
+    fn shares_sum_to_at_most_the_limit() {
         for processes in 1..200_u32 {
             for requests in [1, 10, 30, 120, 1_000_000] {
                 let state = HealthState {

@@ -1,4 +1,4 @@
-//! The stores: exact over three nodes, and what becomes of windows.
+//! The stores: exact counts over three nodes, and the end of windows.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ const SHORT: &[Window] = &[per(1, 1)];
 const SEVEN: &[Window] = &[per(7, 3600)];
 const BOTH: &[Window] = &[per(10, 3600), per(1, 2)];
 
-/// The counters of one node.
+/// Returns the counters of one node.
 fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limits {
     let store = options(url, deadline)
         .store(&Db::new(config.clone()).unwrap())
@@ -54,7 +54,7 @@ fn key(user: i64) -> Key {
     }
 }
 
-/// Three nodes on one store.
+/// Returns three nodes on one store.
 async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
     let config = database().await;
     let nodes = (0..3)
@@ -67,7 +67,7 @@ async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
     (config, nodes)
 }
 
-/// Whether the store answers: what it counts, another node's table does not know.
+/// Returns whether the store responds: the key is counted there and not in the node.
 async fn connected(node: &Limits) -> bool {
     let (key, windows) = (
         Key {
@@ -81,7 +81,7 @@ async fn connected(node: &Limits) -> bool {
     shared
 }
 
-/// Takes `times` from each node at once, for each key; everything that was said.
+/// Takes each key `times` times from each node concurrently. Returns all decisions.
 async fn drive(
     nodes: &[Arc<Limits>],
     keys: &[Key],
@@ -109,7 +109,8 @@ async fn drive(
 async fn three_nodes_are_exact(url: &str) {
     let (_config, nodes) = trio(url).await;
 
-    // One key, hammered: exactly the quota, and every number of what remains is said once.
+    // One key under load: exactly the quota is admitted, and each remaining number is reported
+    // once.
     let said = drive(&nodes, &[key(1)], HOUR, 100).await;
     let remaining: Vec<u32> = said
         .iter()
@@ -130,7 +131,7 @@ async fn three_nodes_are_exact(url: &str) {
             .all(|(_, v)| (3_590..=3_600).contains(&v.quota().reset_secs))
     );
 
-    // Many keys at once, in whatever order: no deadlock, and each exact.
+    // Many keys concurrently in different orders: no deadlock, and each count is exact.
     let keys: Vec<_> = (100..140).map(key).collect();
     let said = drive(&nodes, &keys, SEVEN, 8).await;
     for key in keys {
@@ -140,7 +141,7 @@ async fn three_nodes_are_exact(url: &str) {
         );
     }
 
-    // Both windows or neither: what the second refuses, the hour does not count.
+    // Both windows count or neither: a request that the second refuses is not counted in the hour.
     let said = drive(&nodes, &[key(2)], BOTH, 40).await;
     let admitted: Vec<_> = said.iter().filter(|(_, v)| v.admitted).collect();
     let taken = nodes[0].peek(&[(key(2), BOTH)], 0).await[0].as_slice()[0];
@@ -148,7 +149,7 @@ async fn three_nodes_are_exact(url: &str) {
         taken.limit - taken.remaining,
         u32::try_from(admitted.len()).unwrap()
     );
-    // The machine may be slow enough for a second window, not for three.
+    // A slow machine may reach a second window, but not a third.
     assert!((1..=3).contains(&admitted.len()), "{}", admitted.len());
 }
 
@@ -163,7 +164,7 @@ async fn three_nodes_are_exact_over_valkey() {
     three_nodes_are_exact(&valkey.url()).await;
 }
 
-async fn a_window_ends_and_is_whole_again(url: &str) {
+async fn check_window_end(url: &str) {
     let (_config, nodes) = trio(url).await;
     let clock = Clock::system();
     let windows = &[per(2, 1)];
@@ -178,18 +179,18 @@ async fn a_window_ends_and_is_whole_again(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_ends_over_postgres() {
-    a_window_ends_and_is_whole_again("postgres").await;
+async fn window_ends_over_postgres() {
+    check_window_end("postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_ends_over_valkey() {
+async fn window_ends_over_valkey() {
     let valkey = Valkey::start().await;
-    a_window_ends_and_is_whole_again(&valkey.url()).await;
+    check_window_end(&valkey.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn valkey_mends_a_window_without_an_end() {
+async fn valkey_repairs_a_window_without_expiry() {
     let valkey = Valkey::start().await;
     let (_config, nodes) = trio(&valkey.url()).await;
     let operation = endpoints::all()[0].id;
@@ -214,7 +215,7 @@ async fn valkey_mends_a_window_without_an_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_counters_give_their_room_back_and_live_ones_stay() {
+async fn ended_counters_are_deleted_and_live_ones_kept() {
     let (config, nodes) = trio("postgres").await;
     for user in 0..5_000 {
         let windows = if user % 100 == 0 { HOUR } else { SHORT };

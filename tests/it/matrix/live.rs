@@ -1,4 +1,4 @@
-//! The matrix against the whole application: what the decision says is what a request gets.
+//! The access matrix of the whole application: requests are answered as the decision says.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use uuid::Uuid;
 use super::{Question, all, grant, letter, one, questions, standing};
 use crate::support::{Actor, Tenant, TestApp, client::Answer, dawn};
 
-/// A token of somebody, and what the decision is told about both.
+/// A token with its owner's role and its grant.
 struct Holder {
     token: String,
     user: User,
     role: Option<Role>,
 }
 
-/// What stands behind the names of the matrix.
+/// The resources behind the names of the matrix.
 pub(super) struct World {
     pub(super) app: TestApp,
     sibling: ProjectRef,
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// The stranger, and everybody of the organization.
+    /// The stranger and all members of the organization.
     fn people(&self) -> Vec<(&Actor, Option<Role>)> {
         let members = self.app.members().map(|(actor, role)| (actor, Some(role)));
         [(&self.app.stranger, None)]
@@ -82,7 +82,7 @@ impl World {
         ]
     }
 
-    /// Stored as it is, whatever the owner belongs to: the decision is what is tested, not who may make what.
+    /// Stores the token directly, because the decision is tested and not the creation of tokens.
     async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: TokenGrant) -> Holder {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Path and body of a question about what is at home.
+    /// Returns path and body of a question about the home organization.
     fn spelled(&self, question: &Question) -> (String, String) {
         let Question { endpoint, body, .. } = question;
         let path = endpoint
@@ -214,7 +214,8 @@ impl World {
     }
 }
 
-/// The letter of the matrix for a real answer. What a handler finds wanting was let in.
+/// Returns the letter of the matrix for a response. A request that the handler rejects counts as
+/// admitted.
 pub(super) fn told(answer: &Answer, head: bool) -> char {
     let message = if head || answer.status.is_success() {
         String::new()
@@ -244,8 +245,9 @@ pub(super) fn told(answer: &Answer, head: bool) -> char {
     }
 }
 
-/// Whether a token of this set, in this place among the reaches, of this person is asked. A token with everything is asked for
-/// all where it reaches, and every token where nothing but the reach can refuse; the pure matrix has all of them.
+/// Returns whether the live test covers a token with this set and reach. A token with all
+/// permissions is tested for all roles where it reaches, and every token where only the reach can
+/// refuse. The pure matrix covers the rest.
 fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
     match place {
         0..=2 if set == all() => true,
@@ -254,13 +256,13 @@ fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
     }
 }
 
-/// Whether the path names something besides organization and project.
+/// Returns whether the path names something besides organization and project.
 pub(super) fn names_more(endpoint: &Endpoint) -> bool {
     placeholders(endpoint.path).any(|name| !["ref", "slug"].contains(&name))
 }
 
-/// Tokens that can make a difference to a question: everything, each permission it names, each group it names, and one
-/// permission that it does not name. That all others are as good as these the pure matrix shows.
+/// Returns the sets of permissions that can make a difference: all, each named permission, each
+/// named group, and one other permission. The pure matrix shows that the others are equivalent.
 fn sets(question: &Question) -> Vec<Permissions> {
     let required = question.endpoint.access.required(&question.asked()).0;
     let named: Permissions = required.concat().into_iter().collect();
@@ -287,11 +289,11 @@ fn sets(question: &Question) -> Vec<Permissions> {
 }
 
 #[tokio::test]
-async fn a_request_gets_what_the_decision_says() {
+async fn requests_match_the_decision() {
     let world = World::new().await;
     let reaches = world.reaches().await;
     let mut holders: Vec<(Permissions, Vec<Holder>)> = Vec::new();
-    // What is public is open to whoever; what it answers is its own affair.
+    // Public operations admit every caller, so their responses are not compared.
     let mut questions: Vec<_> = questions()
         .into_iter()
         .filter(|question| question.endpoint.access != Access::Public)
@@ -353,7 +355,7 @@ async fn a_request_gets_what_the_decision_says() {
                 },
             );
             let simulated = world.simulate(question, &holder.user).await;
-            // Whom the decision lets in the handler may tell that there is no such thing.
+            // The handler may answer an admitted request with 404.
             let live = if live == '4' && letter == '.' && names_more(question.endpoint) {
                 '.'
             } else {
@@ -366,7 +368,7 @@ async fn a_request_gets_what_the_decision_says() {
                 ));
             }
         }
-        // Another minute, for the next question of the same operation.
+        // A new window for the next question of this operation.
         world.app.advance(60);
     }
     assert!(

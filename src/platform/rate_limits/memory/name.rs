@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_have_codes_of_their_own() {
+    fn operation_codes_are_unique() {
         let ids: Vec<_> = crate::api::endpoints::all()
             .iter()
             .map(|endpoint| endpoint.id)
@@ -200,7 +200,7 @@ mod tests {
 
     /// Names of neighbouring keys are uniformly distributed in all bits that the table uses.
     #[test]
-    fn neighbours_scatter() {
+    fn neighbouring_keys_are_distributed_uniformly() {
         let hasher = KeyHasher::new([3; 32], &[]);
         for shift in [0, 28, 56] {
             let mut filled = [0_u32; 256];

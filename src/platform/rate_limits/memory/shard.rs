@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    name::Name,
+    name::CounterName,
     state,
     state::{State, WindowStates},
 };
