@@ -172,7 +172,13 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
             let deadline = settings.counting.deadline;
-            Shared::new(store, process, deadline, clock.clone(), metrics.tally())
+            Shared::new(
+                store,
+                process,
+                deadline,
+                clock.clone(),
+                metrics.rate_limit_store(),
+            )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
         let limits = Limits::new(operations, memory, shared);

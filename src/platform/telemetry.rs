@@ -66,7 +66,7 @@ pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     operations: Operations,
-    metrics: StoreMetrics,
+    rate_limit_store: StoreMetrics,
     unlogged: Counter,
 }
 
@@ -89,7 +89,7 @@ impl Metrics {
                 &METADATA,
             )
         };
-        let metrics = StoreMetrics {
+        let rate_limit_store = StoreMetrics {
             sent: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
@@ -106,7 +106,7 @@ impl Metrics {
             handle: recorder.handle(),
             recorder,
             operations: Operations::new(operations),
-            metrics,
+            rate_limit_store,
             unlogged,
         })
     }
@@ -138,8 +138,8 @@ impl Metrics {
     }
 
     /// What is counted about shared limits.
-    pub fn metrics(&self) -> StoreMetrics {
-        self.metrics.clone()
+    pub fn rate_limit_store(&self) -> StoreMetrics {
+        self.rate_limit_store.clone()
     }
 
     /// One answered request.

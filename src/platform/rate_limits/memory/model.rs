@@ -57,7 +57,7 @@ impl Model {
                     .map(|(index, count)| ((key, index), *count)),
             );
         }
-        LimitDecision::here(admitted, self.quotas(&counts, windows))
+        LimitDecision::local(admitted, self.quotas(&counts, windows))
     }
 
     fn give_back(&mut self, key: Key, windows: &[Window], taken: Ticks) {

@@ -144,7 +144,7 @@ pub(super) fn take(states: &mut WindowStates, windows: &[Window], now: Ticks) ->
             state.0 += 1 << 1;
         }
     }
-    LimitDecision::here(admitted, quotas(states, windows, now))
+    LimitDecision::local(admitted, quotas(states, windows, now))
 }
 
 /// Returns the quotas that a request at `now` would find. A window that is not open has its whole
