@@ -42,12 +42,12 @@ impl<T, const MOST: usize> BatchQueue<T, MOST> {
         true
     }
 
-    /// Waits for an item. Supports one items consumer.
+    /// Waits for an item. Supports one waiting consumer.
     pub async fn wait_for_item(&self) {
         self.wait_for_count(1).await;
     }
 
-    /// Waits until the queue is half full. Supports one items consumer.
+    /// Waits until the queue is half full. Supports one waiting consumer.
     pub async fn wait_until_half_full(&self) {
         self.wait_for_count(Self::HALF).await;
     }

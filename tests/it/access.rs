@@ -19,7 +19,7 @@ use crate::support::{
 
 /// Waits until this many nodes receive notifications. Before that they cache nothing, and the
 /// caches are what these tests cover.
-async fn listening(app: &TestApp, nodes: i64) {
+async fn wait_for_listeners(app: &TestApp, nodes: i64) {
     let person = connect(&app.config).await;
     let sql = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'gantry listener'";
     let listen = async {
@@ -28,11 +28,11 @@ async fn listening(app: &TestApp, nodes: i64) {
         }
     };
     timeout(PATIENCE, listen).await.expect("nobody listens");
-    settled(app).await;
+    wait_for_notifications(app).await;
 }
 
 /// Waits until every node has processed the notifications so far.
-async fn settled(app: &TestApp) {
+async fn wait_for_notifications(app: &TestApp) {
     notifications::settle(&app.app.db).await.unwrap();
 }
 
@@ -74,7 +74,7 @@ async fn revoked_token_is_rejected_on_every_node() {
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
-    listening(&app, 2).await;
+    wait_for_listeners(&app, 2).await;
     // Both nodes have it cached. Without a notification it would stay cached, because the clock
     // stands still.
     expect(&app.node, "/v1/profile", &app.developer, 200).await;
@@ -82,7 +82,7 @@ async fn revoked_token_is_rejected_on_every_node() {
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
     expect(&second, "/v1/profile", &app.developer, 401).await;
     assert!(
@@ -97,7 +97,7 @@ async fn revoked_token_is_rejected_on_every_node() {
 async fn change_by_sql_invalidates_caches() {
     let mut app = TestApp::new().await;
     app.node.start();
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
     person
@@ -107,7 +107,7 @@ async fn change_by_sql_invalidates_caches() {
         )
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
 }
 
@@ -117,7 +117,7 @@ async fn lost_notification_connection_disables_caching() {
     app.node.start();
     expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                      where datname = current_database() and application_name = 'gantry listener'";
     assert_eq!(
@@ -131,12 +131,12 @@ async fn lost_notification_connection_disables_caching() {
     tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
 }
 
@@ -171,7 +171,7 @@ async fn settle_does_not_count_unresponsive_nodes() {
 async fn changed_role_applies_to_the_next_request() {
     let mut app = TestApp::new().await;
     app.node.start();
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
     expect(&app.node, &path, &app.developer, 501).await;
     organizations::members::set(
@@ -184,7 +184,7 @@ async fn changed_role_applies_to_the_next_request() {
     )
     .await
     .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 403).await;
     organizations::members::set(
         &app.app.db,
@@ -196,7 +196,7 @@ async fn changed_role_applies_to_the_next_request() {
     )
     .await
     .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 501).await;
     app.app
         .db
@@ -206,7 +206,7 @@ async fn changed_role_applies_to_the_next_request() {
         )
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 404).await;
 }
 

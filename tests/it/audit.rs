@@ -31,7 +31,7 @@ async fn entries(app: &TestApp, who: &Actor, query: &str) -> Vec<Value> {
 }
 
 /// Operation, status and subject of each entry, oldest first.
-fn told(entries: &[Value]) -> Vec<(String, i64, String)> {
+fn summaries(entries: &[Value]) -> Vec<(String, i64, String)> {
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     entries
         .iter()
@@ -107,7 +107,7 @@ async fn only_mutating_requests_are_audited() {
     let log = entries(&app, &app.read_only, "").await;
     let row = |operation: &str, status| (operation.to_owned(), status, project.clone());
     assert_eq!(
-        told(&log),
+        summaries(&log),
         [
             row("v1-update-a-project", 200),
             row("v1-update-a-project", 403),
@@ -182,7 +182,7 @@ async fn role_change_is_audited_with_before_and_after() {
     let log = entries(&app, &app.owner, "").await;
     let dora =
         |role: &str| json!({"member": app.developer.gotrue_id, "role": role, "on_projects": []});
-    let told: Vec<_> = log
+    let summaries: Vec<_> = log
         .iter()
         .rev()
         .map(|entry| {
@@ -194,7 +194,7 @@ async fn role_change_is_audited_with_before_and_after() {
         })
         .collect();
     assert_eq!(
-        told,
+        summaries,
         [
             (json!(200), dora("developer"), dora("read-only")),
             (json!(200), dora("read-only"), Value::Null),
@@ -237,7 +237,7 @@ async fn change_is_rolled_back_if_the_audit_entry_fails() {
         "stub"
     );
     assert_eq!(
-        told(&entries(&app, &app.owner, "").await),
+        summaries(&entries(&app, &app.owner, "").await),
         [(
             "v1-update-a-project".to_owned(),
             500,

@@ -69,10 +69,10 @@ async fn run_until_away(db: &Db) -> HeartbeatFailure {
             Ok(connection) => connection,
             Err(failure) => return failure,
         };
-        let begun = Instant::now();
-        match connection.beat(db).await {
+        let started = Instant::now();
+        match connection.run(db).await {
             // A single lost connection is no outage if the next one is established at once.
-            HeartbeatFailure::Closed if begun.elapsed() > INTERVAL => {}
+            HeartbeatFailure::Closed if started.elapsed() > INTERVAL => {}
             failure => return failure,
         }
     }
@@ -110,7 +110,7 @@ impl HeartbeatConnection {
         })
     }
 
-    async fn beat(mut self, db: &Db) -> HeartbeatFailure {
+    async fn run(mut self, db: &Db) -> HeartbeatFailure {
         loop {
             match timeout(TIMEOUT, self.client.simple_query("select 1")).await {
                 Ok(Ok(_)) => {}

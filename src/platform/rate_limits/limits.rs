@@ -63,11 +63,11 @@ impl Limits {
     /// the limit is exhausted. Counted in this process only, because a shared store would cost as
     /// much as the look-up.
     pub fn take_look_up(&self, identifier: Identifier, now: Ticks) -> Result<(), (Policy, Quotas)> {
-        let verdict = self.memory.take(look_ups(identifier), LOOK_UPS, now);
-        if verdict.admitted {
+        let decision = self.memory.take(look_ups(identifier), LOOK_UPS, now);
+        if decision.admitted {
             Ok(())
         } else {
-            Err((Policy::new(LOOK_UPS), verdict.quotas))
+            Err((Policy::new(LOOK_UPS), decision.quotas))
         }
     }
 

@@ -150,7 +150,7 @@ impl Postgres {
         answer.await.map_err(|_| StoreError::Unreachable)
     }
 
-    pub(super) async fn beat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.queue
             .try_send(StoreRequest::Beat {

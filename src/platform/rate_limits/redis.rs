@@ -135,7 +135,7 @@ impl Redis {
         ))
     }
 
-    pub(super) async fn beat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         let mut call = BEAT.prepare_invoke();
         let live = u64::try_from(LIVE.as_millis()).unwrap_or(u64::MAX);
         call.key("gantry:{limits}:processes")

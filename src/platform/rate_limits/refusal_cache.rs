@@ -62,7 +62,7 @@ impl RefusalCache {
             .find(hash, |(k, _)| *k == key)
             .map(|(_, refusal)| *refusal)?;
         (refusal.until > now && refusal.windows == padded(windows))
-            .then(|| refusal.verdict(windows, now))
+            .then(|| refusal.decision(windows, now))
     }
 
     /// Caches a refusal by the store of a request sent at `sent`. Remaining times count from then,
@@ -117,7 +117,7 @@ impl RefusalShard {
 }
 
 impl CachedRefusal {
-    fn verdict(&self, windows: &[Window], now: Ticks) -> LimitDecision {
+    fn decision(&self, windows: &[Window], now: Ticks) -> LimitDecision {
         let quotas = windows
             .iter()
             .zip(self.used)
@@ -174,7 +174,7 @@ mod tests {
         let at = |now| {
             cache
                 .get(key(1), windows, now)
-                .map(|verdict| verdict.quotas.as_slice().to_vec())
+                .map(|decision| decision.quotas.as_slice().to_vec())
         };
         let quota = |limit, remaining, reset_secs| Quota {
             limit,

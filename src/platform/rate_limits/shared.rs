@@ -15,7 +15,7 @@ use super::{
     breaker::{Breaker, BreakerChange},
     refusal_cache::RefusalCache,
     store::{Store, StoreAnswer, StoreError, store_key},
-    store_health::{BEAT_EVERY, LocalAdmission, StoreHealth, WAIT_MAX},
+    store_health::{HEARTBEAT_INTERVAL, LocalAdmission, StoreHealth, WAIT_MAX},
 };
 use crate::base::clock::{Clock, Ticks};
 
@@ -143,11 +143,11 @@ impl Core {
         }
         match self.health.admission_beside_store(windows, now) {
             None => match self.ask(memory, operation, key, windows, now).await {
-                Some(verdict) => verdict,
+                Some(decision) => decision,
                 None => self.take_locally(memory, key, windows, now),
             },
-            Some(beside) => {
-                self.take_beside(memory, operation, key, windows, now, beside)
+            Some(rule) => {
+                self.take_in_both(memory, operation, key, windows, now, rule)
                     .await
             }
         }
@@ -214,18 +214,18 @@ impl Core {
         now: Ticks,
     ) -> Result<StoreAnswer, StoreError> {
         let before = self.health.admission_beside_store(windows, now);
-        let stands =
+        let is_current =
             |ready: &u64| *ready != 0 && *ready == *self.store.connection_number().borrow();
-        let link = *self
+        let connection = *self
             .ready
             .subscribe()
-            .wait_for(stands)
+            .wait_for(is_current)
             .await
             .map_err(|_| StoreError::Unreachable)?;
         let answer = self.store.take(store_key(operation, key), windows).await?;
         // Another connection may serve counters that were lost in between, and a heartbeat may have
         // reported a loss meanwhile.
-        let same = *self.store.connection_number().borrow() == link
+        let same = *self.store.connection_number().borrow() == connection
             && self.health.admission_beside_store(windows, now) == before;
         if same {
             Ok(answer)
@@ -243,7 +243,7 @@ impl Core {
         now: Ticks,
     ) -> LimitDecision {
         self.metrics.fell_back.increment(1);
-        let verdict = match self.health.admission_without_store(windows, now) {
+        let decision = match self.health.admission_without_store(windows, now) {
             LocalAdmission::OwnCounters => memory.take(key, windows, now),
             LocalAdmission::KnownWindows if is_open(&memory.peek(key, windows, now)) => {
                 memory.take(key, windows, now)
@@ -255,47 +255,47 @@ impl Core {
                 with_full_limits(memory.take(key, &share[..windows.len()], now), windows)
             }
         };
-        if verdict.admitted {
+        if decision.admitted {
             self.health.record_local_admission(now);
         }
-        verdict
+        decision
     }
 
     /// Counts the request both in this process and in the store.
-    async fn take_beside(
+    async fn take_in_both(
         &self,
         memory: &Memory,
         operation: &str,
         key: Key,
         windows: &[Window],
         now: Ticks,
-        beside: LocalAdmission,
+        rule: LocalAdmission,
     ) -> LimitDecision {
-        let counted = match &beside {
+        let counted = match &rule {
             LocalAdmission::Refuse => return refuse_unknown(windows),
             LocalAdmission::OwnCounters | LocalAdmission::KnownWindows => windows,
             LocalAdmission::Share(share) => &share[..windows.len()],
         };
-        let here = memory.take(key, counted, now);
-        if !here.admitted {
-            return with_full_limits(here, windows);
+        let local = memory.take(key, counted, now);
+        if !local.admitted {
+            return with_full_limits(local, windows);
         }
-        let verdict = self.ask(memory, operation, key, windows, now).await;
-        if !verdict.is_some_and(|verdict| verdict.admitted) {
+        let decision = self.ask(memory, operation, key, windows, now).await;
+        if !decision.is_some_and(|decision| decision.admitted) {
             memory.give_back(key, counted, now);
         }
-        verdict.unwrap_or_else(|| self.take_locally(memory, key, windows, now))
+        decision.unwrap_or_else(|| self.take_locally(memory, key, windows, now))
     }
 
     async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
         let _permit = self.peeks.try_acquire().ok()?;
-        let store_key: Vec<_> = keys
+        let store_keys: Vec<_> = keys
             .iter()
             .map(|(operation, key, _)| store_key(operation, *key))
             .collect();
         let answers = timeout(
             self.deadline.max(PEEK_DEADLINE),
-            self.store.peek(&store_key),
+            self.store.peek(&store_keyss),
         )
         .await
         .ok()?
@@ -325,41 +325,41 @@ impl Core {
     }
 
     /// Sends one heartbeat over the current connection.
-    async fn beat(&self, process: &str, clock: &Clock) -> Option<()> {
-        let link = *self.store.connection_number().borrow();
-        if link == 0 {
+    async fn send_heartbeat(&self, process: &str, clock: &Clock) -> Option<()> {
+        let connection = *self.store.connection_number().borrow();
+        if connection == 0 {
             return None;
         }
         let sent = clock.ticks();
         let began = Instant::now();
-        let beat = timeout(WAIT_MAX, self.store.beat(process))
+        let beat = timeout(WAIT_MAX, self.store.heartbeat(process))
             .await
             .ok()?
             .ok()?;
-        if *self.store.connection_number().borrow() != link {
+        if *self.store.connection_number().borrow() != connection {
             return None;
         }
         self.health.record_heartbeat(beat, sent, began.elapsed());
         self.report_change(self.breaker.succeeded(), None);
-        self.ready.send_replace(link);
+        self.ready.send_replace(connection);
         Some(())
     }
 }
 
 /// Sends a heartbeat every second, and at once over a new connection.
 async fn run_heartbeat(core: Arc<Core>, process: String, clock: Clock) {
-    let mut links = core.store.connection_number().subscribe();
+    let mut connections = core.store.connection_number().subscribe();
     loop {
-        links.mark_unchanged();
-        let pause = if core.beat(&process, &clock).await.is_some() {
-            BEAT_EVERY
+        connections.mark_unchanged();
+        let pause = if core.send_heartbeat(&process, &clock).await.is_some() {
+            HEARTBEAT_INTERVAL
         } else {
             Duration::from_millis(breaker::PAUSE)
         };
         tokio::select! {
             () = sleep(pause) => {}
             // The sender lives as long as the store.
-            Ok(()) = links.changed() => core.ready.send_modify(|ready| *ready = 0),
+            Ok(()) = connections.changed() => core.ready.send_modify(|ready| *ready = 0),
         }
     }
 }
@@ -383,8 +383,8 @@ fn refuse_unknown(windows: &[Window]) -> LimitDecision {
 }
 
 /// Converts a decision by a share to one with the full limits.
-fn with_full_limits(verdict: LimitDecision, windows: &[Window]) -> LimitDecision {
-    let whole = verdict
+fn with_full_limits(decision: LimitDecision, windows: &[Window]) -> LimitDecision {
+    let quotas = decision
         .quotas
         .as_slice()
         .iter()
@@ -394,8 +394,8 @@ fn with_full_limits(verdict: LimitDecision, windows: &[Window]) -> LimitDecision
             ..*quota
         });
     LimitDecision {
-        quotas: Quotas::new(whole),
-        ..verdict
+        quotas: Quotas::new(quotas),
+        ..decision
     }
 }
 

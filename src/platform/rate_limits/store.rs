@@ -129,12 +129,12 @@ impl Store {
     }
 
     /// Sends a heartbeat of this process.
-    pub(super) async fn beat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         match self {
-            Self::Postgres(postgres) => postgres.beat(process).await,
-            Self::Redis(redis) => redis.beat(process).await,
+            Self::Postgres(postgres) => postgres.heartbeat(process).await,
+            Self::Redis(redis) => redis.heartbeat(process).await,
             #[cfg(test)]
-            Self::Scripted(scripted) => Ok(scripted.beat()),
+            Self::Scripted(scripted) => Ok(scripted.heartbeat()),
         }
     }
 
@@ -221,7 +221,7 @@ pub(crate) mod tests {
     }
 
     impl ScriptedStore {
-        pub(super) fn beat(&self) -> HeartbeatAnswer {
+        pub(super) fn heartbeat(&self) -> HeartbeatAnswer {
             HeartbeatAnswer {
                 others: self.others.load(std::sync::atomic::Ordering::Relaxed),
                 counters: "scripted".into(),

@@ -12,7 +12,7 @@ use super::{WINDOWS_MAX, Window, store::HeartbeatAnswer};
 use crate::base::clock::Ticks;
 
 /// Pause between heartbeats.
-pub(super) const BEAT_EVERY: Duration = Duration::from_secs(1);
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for the store. A store that takes longer is treated as unavailable.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(2);
 /// A request waits this multiple of the store's recent latency, and at least the operator's
@@ -29,7 +29,7 @@ pub(super) struct StoreHealth(Mutex<HealthState>);
 #[derive(Debug, Default)]
 struct HealthState {
     /// Time of the last response to this process.
-    heard: Ticks,
+    last_response: Ticks,
     /// Smoothed latency: increases at once, decreases slowly.
     latency: Duration,
     /// Number of processes that use the store, this one included. 0 before the first heartbeat.
@@ -37,15 +37,15 @@ struct HealthState {
     /// Time since which this is the only process.
     sole_since: Ticks,
     /// Time when another process was last present.
-    crowded: Option<Ticks>,
+    last_seen_others: Option<Ticks>,
     /// Identity of the store's counters. A new one means that the store lost its counters.
     counters: String,
     /// Time of the last response before the store lost its counters.
-    lost: Option<Ticks>,
+    lost_at: Option<Ticks>,
     /// The last gap without responses: times of the responses before and after it.
     gap: Option<(Ticks, Ticks)>,
     /// Time when this process last admitted a request without the store.
-    alone: Option<Ticks>,
+    last_local_admission: Option<Ticks>,
 }
 
 /// The rule for a request that the store does not decide alone.
@@ -78,20 +78,20 @@ impl StoreHealth {
     /// Records a response to a heartbeat.
     pub(super) fn record_heartbeat(&self, beat: HeartbeatAnswer, sent: Ticks, took: Duration) {
         let mut state = self.0.lock();
-        let before = state.heard;
+        let before = state.last_response;
         state.record_response(sent, took);
         let sole = beat.others == 0;
         if sole && state.processes != 1 {
             state.sole_since = sent;
         }
         if !sole {
-            state.crowded = Some(sent);
+            state.last_seen_others = Some(sent);
         }
         state.processes = beat.others.saturating_add(1);
         if state.counters != beat.counters {
             if !state.counters.is_empty() {
-                state.lost = Some(before);
-                state.alone = Some(sent);
+                state.lost_at = Some(before);
+                state.last_local_admission = Some(sent);
             }
             state.counters = beat.counters;
         }
@@ -100,7 +100,7 @@ impl StoreHealth {
     /// Records that this process admitted a request without the store.
     pub(super) fn record_local_admission(&self, now: Ticks) {
         let mut state = self.0.lock();
-        state.alone = state.alone.max(Some(now));
+        state.last_local_admission = state.last_local_admission.max(Some(now));
     }
 
     /// Returns whether this is the only process. Its own counters then follow those of the store.
@@ -127,10 +127,10 @@ impl StoreHealth {
 
 impl HealthState {
     fn record_response(&mut self, sent: Ticks, took: Duration) {
-        if self.heard != 0 && sent > self.heard + SILENCE_MAX {
-            self.gap = Some((self.heard, sent));
+        if self.last_response != 0 && sent > self.last_response + SILENCE_MAX {
+            self.gap = Some((self.last_response, sent));
         }
-        self.heard = self.heard.max(sent);
+        self.last_response = self.last_response.max(sent);
         self.latency = took.max((self.latency * 7 + took) / 8);
     }
 
@@ -139,32 +139,35 @@ impl HealthState {
         match self.processes {
             0 => LocalAdmission::Refuse,
             1 if self.sole_since + longest <= now => LocalAdmission::OwnCounters,
-            1 if self.crowded.is_none_or(|crowded| crowded + longest <= now) => {
+            1 if self
+                .last_seen_others
+                .is_none_or(|last_seen_others| last_seen_others + longest <= now) =>
+            {
                 LocalAdmission::KnownWindows
             }
             // Every window that was opened in the store has ended.
-            _ if self.heard + SILENCE_MAX + longest <= now => self.share(windows),
+            _ if self.last_response + SILENCE_MAX + longest <= now => self.share(windows),
             _ => LocalAdmission::Refuse,
         }
     }
 
     fn admission_beside_store(&self, windows: &[Window], now: Ticks) -> Option<LocalAdmission> {
         let longest = longest(windows);
-        let is_lost = self
-            .lost
-            .is_some_and(|lost| now < lost + SILENCE_MAX + longest);
+        let counters_lost = self
+            .lost_at
+            .is_some_and(|lost_at| now < lost_at + SILENCE_MAX + longest);
         // A store that lost its counters also lost the list of processes. The first process with a
         // new heartbeat looks like the only one, although others counted in the window.
-        let had_others = self
-            .crowded
-            .is_some_and(|crowded| now < crowded + SILENCE_MAX + longest);
-        if is_lost && (self.processes > 1 || had_others) {
+        let others_counted = self
+            .last_seen_others
+            .is_some_and(|last_seen_others| now < last_seen_others + SILENCE_MAX + longest);
+        if counters_lost && (self.processes > 1 || others_counted) {
             return Some(LocalAdmission::Refuse);
         }
         if self.processes == 1 {
             return self
-                .alone
-                .filter(|alone| now < alone + longest)
+                .last_local_admission
+                .filter(|last_local_admission| now < last_local_admission + longest)
                 .map(|_| LocalAdmission::OwnCounters);
         }
         // No process admits requests without the store before a gap of this length.
@@ -336,16 +339,16 @@ mod tests {
     fn first_process_after_counter_loss_is_not_the_only_one() {
         let health = StoreHealth::default();
         health.record_heartbeat(beat(1), 1_000, QUICK);
-        let lost = |others| HeartbeatAnswer {
+        let after_loss = |others| HeartbeatAnswer {
             others,
             counters: "b".into(),
         };
-        health.record_heartbeat(lost(0), 2_000, QUICK);
+        health.record_heartbeat(after_loss(0), 2_000, QUICK);
         assert_eq!(
             health.admission_beside_store(STANDARD.windows, 2_001),
             Some(LocalAdmission::Refuse)
         );
-        health.record_heartbeat(lost(1), 3_000, QUICK);
+        health.record_heartbeat(after_loss(1), 3_000, QUICK);
         assert_eq!(
             health.admission_beside_store(STANDARD.windows, 3_001),
             Some(LocalAdmission::Refuse)
@@ -357,7 +360,7 @@ mod tests {
 
         let only = StoreHealth::default();
         only.record_heartbeat(beat(0), 1_000, QUICK);
-        only.record_heartbeat(lost(0), 2_000, QUICK);
+        only.record_heartbeat(after_loss(0), 2_000, QUICK);
         assert_eq!(
             only.admission_beside_store(STANDARD.windows, 2_001),
             Some(LocalAdmission::OwnCounters),

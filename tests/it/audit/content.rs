@@ -6,7 +6,7 @@ use gantry::{
 };
 use serde_json::{Value, json};
 
-use super::{at, entries, told};
+use super::{at, entries, summaries};
 use crate::support::{TestApp, machine::PATIENCE, postgres::connect};
 
 /// Operations on tokens and organizations are in the log of the account that performs them.
@@ -84,14 +84,18 @@ async fn tokens_and_organizations_are_audited_with_their_content() {
         raw.as_ref()
             .map_or(Value::Null, |raw| serde_json::from_str(raw.get()).unwrap())
     };
-    let told: Vec<_> = own
+    let summaries: Vec<_> = own
         .iter()
         .map(|entry| (&*entry.operation, value(&entry.before), value(&entry.after)))
         .collect();
     // A simulation changes nothing.
-    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(summaries.len(), 3, "{summaries:?}");
     assert_eq!(
-        (told[0].0, &told[0].2["id"], &told[0].2["permissions"]),
+        (
+            summaries[0].0,
+            &summaries[0].2["id"],
+            &summaries[0].2["permissions"]
+        ),
         (
             "gantry-create-token",
             &made["id"],
@@ -99,11 +103,11 @@ async fn tokens_and_organizations_are_audited_with_their_content() {
         )
     );
     assert_eq!(
-        (told[1].0, &told[1].1["id"], &told[1].2),
+        (summaries[1].0, &summaries[1].1["id"], &summaries[1].2),
         ("gantry-revoke-token", &made["id"], &Value::Null)
     );
     assert_eq!(
-        (told[2].0, &told[2].2["slug"]),
+        (summaries[2].0, &summaries[2].2["slug"]),
         ("v1-create-an-organization", &organization["slug"])
     );
     let path = format!(
@@ -142,11 +146,11 @@ async fn database_change_is_announced_before_it_starts() {
             .map(|entry| entry["status"].as_i64().unwrap())
             .collect()
     };
-    let told = log().await;
-    assert_eq!(statuses(&told), [102, 201, 102, 400]);
+    let summaries = log().await;
+    assert_eq!(statuses(&summaries), [102, 201, 102, 400]);
     assert!(
-        told[0]["request_id"] == told[1]["request_id"]
-            && told[1]["request_id"] != told[2]["request_id"]
+        summaries[0]["request_id"] == summaries[1]["request_id"]
+            && summaries[1]["request_id"] != summaries[2]["request_id"]
     );
 
     // The outcome of a cancelled request is not written.

@@ -169,7 +169,7 @@ async fn own_names_cost_no_look_ups() {
 }
 
 /// Returns the parts of a response that do not differ between requests in any case.
-fn told(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
+fn comparable(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
     let mut headers = answer.headers.clone();
     headers.remove("x-request-id");
     (
@@ -192,7 +192,7 @@ async fn responses_to_strangers_do_not_reveal_existing_names() {
                     .as_(&app.stranger)
                     .send()
                     .await;
-                let mut said = told(&answer);
+                let mut said = comparable(&answer);
                 // The user differs between the two worlds.
                 said.1.remove("x-gotrue-id");
                 said

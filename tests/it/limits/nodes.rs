@@ -31,7 +31,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::support::{Node, PATIENT, Valkey, header, options};
+use super::support::{LONG_DEADLINE, Node, Valkey, header, options};
 use crate::support::{
     machine::{Janitor, Machine, engine, place, templates},
     postgres::database,
@@ -40,7 +40,7 @@ use crate::support::{
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_key_costs_no_statement() {
     let config = database().await;
-    let node = Node::new(&config, &options("postgres", PATIENT));
+    let node = Node::new(&config, &options("postgres", LONG_DEADLINE));
     let db = Db::new(config.clone()).unwrap();
     let refused = loop {
         let response = node.ask().await;
@@ -76,7 +76,7 @@ async fn refused_key_costs_no_statement() {
 async fn refused_key_costs_no_script() {
     let valkey = Valkey::start().await;
     let config = database().await;
-    let node = Node::new(&config, &options(&valkey.url(), PATIENT));
+    let node = Node::new(&config, &options(&valkey.url(), LONG_DEADLINE));
     node.until_shared().await;
     while node.ask().await.status() != StatusCode::TOO_MANY_REQUESTS {}
     let scripts = async || {
@@ -139,7 +139,7 @@ async fn body(response: Response) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn override_reaches_other_nodes_within_a_second() {
     let config = database().await;
-    let mut nodes = [0, 1].map(|_| Node::new(&config, &options("postgres", PATIENT)));
+    let mut nodes = [0, 1].map(|_| Node::new(&config, &options("postgres", LONG_DEADLINE)));
     let _tasks: Vec<JoinSet<()>> = nodes
         .iter_mut()
         .map(|node| node.background.take().unwrap().spawn())
@@ -173,7 +173,7 @@ async fn override_reaches_other_nodes_within_a_second() {
         let changed = Instant::now();
         while nodes[1].app.limits.policy(operation, place).windows()[0].requests != requests {
             // One second is promised; a busy machine may take longer.
-            assert!(changed.elapsed() < PATIENT, "not effective");
+            assert!(changed.elapsed() < LONG_DEADLINE, "not effective");
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -272,7 +272,7 @@ async fn override_reaches_other_nodes_within_a_second() {
 #[tokio::test(flavor = "multi_thread")]
 async fn listing_quotas_is_not_counted() {
     let config = database().await;
-    for counting in [Options::default(), options("postgres", PATIENT)] {
+    for counting in [Options::default(), options("postgres", LONG_DEADLINE)] {
         let node = Node::new(&config, &counting);
         let ((token, _, slug), (stranger, ..)) = (owner(&node.app).await, owner(&node.app).await);
         for _ in 0..3 {

@@ -28,7 +28,7 @@ use tokio::{
 
 use super::{
     gate::{Flow, Gate},
-    support::{PATIENT, Valkey},
+    support::{LONG_DEADLINE, Valkey},
 };
 use crate::support::postgres::database;
 
@@ -120,7 +120,7 @@ impl World {
                     sleep(AGAIN).await;
                 }
             };
-            timeout(PATIENT, heard).await.expect("connected");
+            timeout(LONG_DEADLINE, heard).await.expect("connected");
         }
         sleep(Duration::from_millis(1_500)).await;
         world
@@ -167,7 +167,7 @@ impl World {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(PATIENT, reached)
+        timeout(LONG_DEADLINE, reached)
             .await
             .expect("admitted by a store that answers");
     }

@@ -16,7 +16,7 @@ use gantry::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use super::support::{PATIENT, Valkey, options};
+use super::support::{LONG_DEADLINE, Valkey, options};
 use crate::support::postgres::database;
 
 const HOUR: &[Window] = &[per(120, 3600)];
@@ -58,7 +58,7 @@ fn key(user: i64) -> Key {
 async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
     let config = database().await;
     let nodes = (0..3)
-        .map(|_| Arc::new(node(&config, url, PATIENT)))
+        .map(|_| Arc::new(node(&config, url, LONG_DEADLINE)))
         .collect::<Vec<_>>();
     for node in &nodes {
         // Connecting takes longer than a request waits.

@@ -38,7 +38,7 @@ use crate::support::{
 };
 
 /// A deadline long enough for a busy machine.
-pub(super) const PATIENT: Duration = Duration::from_secs(10);
+pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A Valkey or Redis server of a test, on a Unix socket.
 pub(super) struct Valkey {
@@ -199,7 +199,7 @@ impl Node {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENT, asked)
+        timeout(LONG_DEADLINE, asked)
             .await
             .unwrap_or_else(|_| panic!("never shared; {before} before"));
     }

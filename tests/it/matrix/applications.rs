@@ -10,7 +10,7 @@ use gantry::{
 use super::{
     ApplicationId, ApprovalId, HOME, LEGEND, OauthApproval, OauthScope, PROJECT, Question, ROLES,
     Reach, Scopes, User, letter,
-    live::{World, names_more, told},
+    live::{World, names_more, response_letter},
     questions, reaches, standing, subject, user, within,
 };
 use crate::support::{Actor, TestApp};
@@ -301,7 +301,7 @@ async fn application_requests_match_the_decision() {
                 );
                 lacking += 1;
             }
-            let live = told(&answer, head);
+            let live = response_letter(&answer, head);
             let live = if live == '4' && decided == '.' && names_more(question.endpoint) {
                 '.'
             } else {

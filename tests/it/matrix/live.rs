@@ -21,7 +21,7 @@ use super::{Question, all, grant, letter, one, questions, standing};
 use crate::support::{Actor, Tenant, TestApp, client::Answer, dawn};
 
 /// A token with its owner's role and its grant.
-struct Holder {
+struct TestToken {
     token: String,
     user: User,
     role: Option<Role>,
@@ -47,7 +47,7 @@ impl World {
     }
 
     /// The stranger and all members of the organization.
-    fn people(&self) -> Vec<(&Actor, Option<Role>)> {
+    fn callers(&self) -> Vec<(&Actor, Option<Role>)> {
         let members = self.app.members().map(|(actor, role)| (actor, Some(role)));
         [(&self.app.stranger, None)]
             .into_iter()
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Stores the token directly, because the decision is tested and not the creation of tokens.
-    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: TokenGrant) -> Holder {
+    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: TokenGrant) -> TestToken {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
         let stored = scoped::create(
@@ -105,14 +105,14 @@ impl World {
             approval: None,
             activity: None,
         };
-        Holder {
+        TestToken {
             token: minted.expose().to_owned(),
             user,
             role,
         }
     }
 
-    fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
+    fn classic((actor, role): (&Actor, Option<Role>)) -> TestToken {
         let user = User {
             id: actor.user,
             gotrue_id: Uuid::nil(),
@@ -121,7 +121,7 @@ impl World {
             approval: None,
             activity: None,
         };
-        Holder {
+        TestToken {
             token: actor.token.clone(),
             user,
             role,
@@ -129,7 +129,7 @@ impl World {
     }
 
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
-        let (path, body) = self.spelled(question);
+        let (path, body) = self.path_and_body(question);
         let imagined = Imagined {
             method: question.endpoint.method.name(),
             path: &path,
@@ -153,7 +153,7 @@ impl World {
     }
 
     pub(super) async fn ask(&self, question: &Question, token: &str) -> Answer {
-        let (path, body) = self.spelled(question);
+        let (path, body) = self.path_and_body(question);
         let call = self
             .app
             .request(
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Returns path and body of a question about the home organization.
-    fn spelled(&self, question: &Question) -> (String, String) {
+    fn path_and_body(&self, question: &Question) -> (String, String) {
         let Question { endpoint, body, .. } = question;
         let path = endpoint
             .path
@@ -216,7 +216,7 @@ impl World {
 
 /// Returns the letter of the matrix for a response. A request that the handler rejects counts as
 /// admitted.
-pub(super) fn told(answer: &Answer, head: bool) -> char {
+pub(super) fn response_letter(answer: &Answer, head: bool) -> char {
     let message = if head || answer.status.is_success() {
         String::new()
     } else {
@@ -248,7 +248,7 @@ pub(super) fn told(answer: &Answer, head: bool) -> char {
 /// Returns whether the live test covers a token with this set and reach. A token with all
 /// permissions is tested for all roles where it reaches, and every token where only the reach can
 /// refuse. The pure matrix covers the rest.
-fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
+fn is_relevant(set: Permissions, place: usize, role: Option<Role>) -> bool {
     match place {
         0..=2 if set == all() => true,
         0..=2 => matches!(role, None | Some(Role::ReadOnly | Role::Owner)),
@@ -292,7 +292,7 @@ fn sets(question: &Question) -> Vec<Permissions> {
 async fn requests_match_the_decision() {
     let world = World::new().await;
     let reaches = world.reaches().await;
-    let mut holders: Vec<(Permissions, Vec<Holder>)> = Vec::new();
+    let mut holders: Vec<(Permissions, Vec<TestToken>)> = Vec::new();
     // Public operations admit every caller, so their responses are not compared.
     let mut questions: Vec<_> = questions()
         .into_iter()
@@ -308,17 +308,17 @@ async fn requests_match_the_decision() {
             .windows
             .iter()
             .any(|window| window.requests < 120);
-        let classic: Vec<_> = world.people().into_iter().map(World::classic).collect();
-        let mut asked: Vec<&Holder> = classic.iter().collect();
+        let classic: Vec<_> = world.callers().into_iter().map(World::classic).collect();
+        let mut asked: Vec<&TestToken> = classic.iter().collect();
         let sets = sets(question);
         for set in &sets {
             if !holders.iter().any(|(known, _)| known == set) {
                 let mut made = Vec::new();
                 for (place, reach) in reaches.iter().enumerate() {
                     for person in world
-                        .people()
+                        .callers()
                         .into_iter()
-                        .filter(|(_, role)| tells(*set, place, *role))
+                        .filter(|(_, role)| is_relevant(*set, place, *role))
                     {
                         made.push(world.holder(person, grant(*set, reach.clone())).await);
                     }
@@ -347,7 +347,7 @@ async fn requests_match_the_decision() {
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
             let (live, decided) = (
-                told(&answer, head),
+                response_letter(&answer, head),
                 if head && "rpucso".contains(letter) {
                     '3'
                 } else {

@@ -114,7 +114,7 @@ async fn simulation_returns_outcome_and_reason() {
 }
 
 /// Waits until this many rows of use are written.
-async fn noted(app: &TestApp, rows: i64) {
+async fn wait_for_recorded_calls(app: &TestApp, rows: i64) {
     let written = async {
         while app
             .app
@@ -166,7 +166,7 @@ async fn usage_proposes_the_smallest_sufficient_token() {
         .expect(200);
     // Nothing is written before the background task starts; then all calls are.
     app.node.start();
-    noted(&app, 3).await;
+    wait_for_recorded_calls(&app, 3).await;
 
     let usage = app
         .get(&format!("/v1/tokens/{}/usage", id.0))

@@ -97,17 +97,17 @@ impl Shard {
         let mut states = [State::NONE; WINDOWS_MAX];
         for (state, position) in states.iter_mut().zip(&positions).take(windows.len()) {
             let Some(position) = position else {
-                let (verdict, states, shared) =
+                let (decision, states, shared) =
                     self.take_without_slot(name, windows, now, lines_max, positions);
-                if verdict.admitted {
+                if decision.admitted {
                     counted(&states[..windows.len()], shared);
                 }
-                return verdict;
+                return decision;
             };
             *state = self.lines[position.line].states[position.slot];
         }
-        let verdict = state::take(&mut states, windows, now);
-        if verdict.admitted {
+        let decision = state::take(&mut states, windows, now);
+        if decision.admitted {
             for (state, position) in states.iter().zip(&positions).take(windows.len()) {
                 if let Some(position) = position {
                     self.lines[position.line].states[position.slot] = *state;
@@ -116,7 +116,7 @@ impl Shard {
             self.changed = true;
             counted(&states[..windows.len()], [false; WINDOWS_MAX]);
         }
-        verdict
+        decision
     }
 
     /// [`take`](Self::take) for a key without a slot for each window.
@@ -131,9 +131,9 @@ impl Shard {
     ) -> (LimitDecision, WindowStates, [bool; WINDOWS_MAX]) {
         let mut states = self.states(name, positions, now);
         let mut shared = [false; WINDOWS_MAX];
-        let verdict = state::take(&mut states, windows, now);
-        if !verdict.admitted {
-            return (verdict, states, shared);
+        let decision = state::take(&mut states, windows, now);
+        if !decision.admitted {
+            return (decision, states, shared);
         }
         self.changed = true;
         for (state, position) in states.iter().zip(positions) {
@@ -156,7 +156,7 @@ impl Shard {
                 shared[index] = true;
             }
         }
-        (verdict, states, shared)
+        (decision, states, shared)
     }
 
     pub(super) fn peek(&self, name: CounterName, windows: &[Window], now: Ticks) -> Quotas {

@@ -29,8 +29,8 @@ fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
     }
 }
 
-fn told(verdict: LimitDecision) -> (bool, Quota) {
-    (verdict.admitted, verdict.quota())
+fn outcome(decision: LimitDecision) -> (bool, Quota) {
+    (decision.admitted, decision.quota())
 }
 
 fn small(counters: usize) -> Memory {
@@ -53,8 +53,8 @@ fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
     for _ in 0..118 {
         assert!(take(2_000).admitted);
     }
-    assert_eq!(told(take(60_499)), (false, quota(120, 0, 1)));
-    assert_eq!(told(take(60_500)), (true, quota(120, 119, 60)));
+    assert_eq!(outcome(take(60_499)), (false, quota(120, 0, 1)));
+    assert_eq!(outcome(take(60_500)), (true, quota(120, 119, 60)));
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn keys_do_not_touch_each_other() {
 fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
     let limits = Memory::default();
     let take = |now| limits.take(key(1), CONTEXT.windows, now);
-    assert_eq!(told(take(0)), (true, quota(1, 0, 1)));
+    assert_eq!(outcome(take(0)), (true, quota(1, 0, 1)));
     for now in 1..1000 {
         assert!(!take(now).admitted);
     }
     for second in 1..10 {
         assert!(take(second * 1000).admitted, "second {second}");
     }
-    assert_eq!(told(take(10_000)), (false, quota(10, 0, 50)));
+    assert_eq!(outcome(take(10_000)), (false, quota(10, 0, 50)));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_refused_request_opens_no_window() {
     assert!(limits.take(key(1), windows, 100_000).admitted);
     assert!(limits.take(key(1), windows, 150_000).admitted);
     assert_eq!(
-        told(limits.take(key(1), windows, 159_000)),
+        outcome(limits.take(key(1), windows, 159_000)),
         (false, quota(1, 0, 41))
     );
     assert!(limits.take(key(1), windows, 200_000).admitted);
@@ -127,7 +127,7 @@ fn a_refused_request_opens_no_window() {
 fn a_limit_of_nothing_refuses_and_no_limit_admits() {
     let limits = Memory::default();
     assert_eq!(
-        told(limits.take(key(1), &[per(0, 60)], 5)),
+        outcome(limits.take(key(1), &[per(0, 60)], 5)),
         (false, quota(0, 0, 60))
     );
     assert!(limits.take(key(1), &[], 5).admitted);
@@ -141,15 +141,15 @@ fn a_limit_that_changes_applies_to_the_open_window() {
         assert!(limits.take(key(1), &[per(3, 60)], 0).admitted);
     }
     assert_eq!(
-        told(limits.take(key(1), &[per(2, 60)], 0)),
+        outcome(limits.take(key(1), &[per(2, 60)], 0)),
         (false, quota(2, 0, 60))
     );
     assert_eq!(
-        told(limits.take(key(1), &[per(5, 120)], 1_000)),
+        outcome(limits.take(key(1), &[per(5, 120)], 1_000)),
         (true, quota(5, 1, 59))
     );
     assert_eq!(
-        told(limits.take(key(1), &[per(5, 10)], 2_000)),
+        outcome(limits.take(key(1), &[per(5, 10)], 2_000)),
         (true, quota(5, 0, 10))
     );
     assert_eq!(
@@ -163,9 +163,9 @@ fn a_limit_that_changes_applies_to_the_open_window() {
 #[test]
 fn huge_limits_and_lengths_are_bounded_and_still_count() {
     let limits = Memory::default();
-    let verdict = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
+    let decision = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
     assert_eq!(
-        verdict.quota(),
+        decision.quota(),
         quota((1 << 23) - 1, (1 << 23) - 2, 1_099_511_628)
     );
 }
@@ -182,10 +182,10 @@ fn a_client_that_obeys_the_headers_is_never_refused() {
         let limits = Memory::default();
         let mut now = 123;
         for step in 0..2_000_u64 {
-            let verdict = limits.take(key(1), windows, now);
-            assert!(verdict.admitted, "refused at {now} in step {step}");
-            now += if verdict.quota().remaining == 0 {
-                u64::from(verdict.quota().reset_secs) * 1000
+            let decision = limits.take(key(1), windows, now);
+            assert!(decision.admitted, "refused at {now} in step {step}");
+            now += if decision.quota().remaining == 0 {
+                u64::from(decision.quota().reset_secs) * 1000
             } else {
                 step % 7 * 100
             };
@@ -220,7 +220,7 @@ fn a_clock_that_went_back_neither_lengthens_nor_frees() {
     // A request of a thread that read the clock earlier.
     assert_eq!(limits.take(key(1), windows, 2_000).quota(), quota(2, 0, 60));
     assert_eq!(
-        told(limits.take(key(1), windows, 69_999)),
+        outcome(limits.take(key(1), windows, 69_999)),
         (false, quota(2, 0, 1))
     );
     assert!(limits.take(key(1), windows, 70_000).admitted);
@@ -350,7 +350,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     );
     // The table has room again, but the window of the overflow counter is still open.
     assert_eq!(
-        told(limits.take(shared, long, 20_000)),
+        outcome(limits.take(shared, long, 20_000)),
         (false, quota(2, 0, 41))
     );
     assert_eq!(limits.peek(shared, long, 20_000).binding(), quota(2, 0, 41));
@@ -407,7 +407,7 @@ fn exported_counters_can_be_imported() {
     again.sort();
     assert_eq!(cells, again);
     assert_eq!(
-        told(other.take(key(5), CONTEXT.windows, 9_000)),
+        outcome(other.take(key(5), CONTEXT.windows, 9_000)),
         (false, quota(1, 0, 1))
     );
     // Counts that this engine already has are kept.

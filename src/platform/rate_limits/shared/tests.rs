@@ -30,7 +30,7 @@ async fn core(others: u32, script: impl IntoIterator<Item = StoreAnswer>) -> Cor
         Duration::from_millis(5),
         StoreMetrics::default(),
     );
-    core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
+    core.send_heartbeat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
         .await
         .unwrap();
     core
@@ -67,10 +67,10 @@ async fn refusal_is_cached_until_its_window_ends() {
     assert!(!core.take(&memory, "a", KEY, WINDOWS, 1_000).await.admitted);
     // One answer is left, and none of these requests consumes it.
     for now in [1_001, 20_000, 39_999] {
-        let verdict = core.take(&memory, "a", KEY, WINDOWS, now).await;
-        assert!(!verdict.admitted);
+        let decision = core.take(&memory, "a", KEY, WINDOWS, now).await;
+        assert!(!decision.admitted);
         assert_eq!(
-            u64::from(verdict.quota().reset_secs),
+            u64::from(decision.quota().reset_secs),
             (40_000 - now).div_ceil(1_000)
         );
     }
@@ -200,7 +200,7 @@ async fn connection_without_heartbeat_is_not_used() {
     script(&core).link.send_replace(2);
     assert!(!core.take(&memory, "a", KEY, WINDOWS, 100).await.admitted);
     assert_eq!(script(&core).answers.lock().len(), 1, "it was not asked");
-    core.beat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
+    core.send_heartbeat(PROCESS, &Clock::manual(chrono::DateTime::UNIX_EPOCH))
         .await
         .unwrap();
     assert!(core.take(&memory, "a", KEY, WINDOWS, 200).await.admitted);
