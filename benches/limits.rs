@@ -13,7 +13,9 @@ use std::{env, num::NonZeroU32};
 
 use gantry::{
     base::ids::{OrganizationId, UserId},
-    platform::rate_limits::{CounterCapacity, Identifier, Key, Memory, Scope, Window, per},
+    platform::rate_limits::{
+        CounterCapacity, CounterKey, CounterScope, Identifier, Memory, Window, per,
+    },
 };
 use governor::{Quota, RateLimiter};
 use limitador::limit::{Context, Limit, Namespace};
@@ -50,11 +52,11 @@ fn count(decisions: u64) {
     assert_eq!(admitted, decisions);
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> CounterKey {
     let number = i64::try_from(number).unwrap_or_default();
-    Key {
+    CounterKey {
         identifier: Identifier::User(UserId(number)),
-        scope: Scope::Organization(OrganizationId(number >> 3)),
+        scope: CounterScope::Organization(OrganizationId(number >> 3)),
         operation: 7,
     }
 }

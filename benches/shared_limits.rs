@@ -34,8 +34,8 @@ use gantry::{
     platform::{
         rate_limits,
         rate_limits::{
-            Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, StoreMetrics,
-            Window, per,
+            CounterKey, CounterScope, Identifier, Limit, LimitKey, Memory, Options, RateLimiter,
+            Shared, StoreMetrics, Window, per,
         },
     },
 };
@@ -163,14 +163,14 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
+async fn shared(db: &Db, url: &str) -> Outcome<Arc<RateLimiter>> {
     // A long deadline: on a busy machine a late response must be slow, not counted elsewhere.
     let options = Options {
         url: Some(url.into()),
         deadline: Duration::from_secs(10),
     };
     let store = options.store(db)?.ok_or("no store")?;
-    let limits = Arc::new(Limits::new(
+    let limits = Arc::new(RateLimiter::new(
         std::iter::once(("bench", &LIMIT)),
         Memory::default(),
         Some(Shared::new(
@@ -187,10 +187,10 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
     Ok(limits)
 }
 
-fn key(number: usize) -> Key {
-    Key {
+fn key(number: usize) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(i64::try_from(number % KEYS).unwrap_or(0))),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
@@ -198,7 +198,7 @@ fn key(number: usize) -> Key {
 #[derive(Clone)]
 enum Way {
     Single(Arc<Single>),
-    Counted(Arc<Limits>),
+    Counted(Arc<RateLimiter>),
 }
 
 impl Way {

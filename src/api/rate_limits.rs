@@ -10,7 +10,7 @@ use crate::{
     platform::{
         access::{Access, Subject, User},
         http::{Endpoint, Json, Query, Tag, Verb, mount, placeholders},
-        rate_limits::{Key, LimitKey, Policy, PolicyContext, Scope, UNCOUNTED},
+        rate_limits::{CounterKey, CounterScope, LimitKey, Policy, PolicyContext, UNCOUNTED},
     },
 };
 
@@ -78,22 +78,26 @@ async fn list(
         return Err(Error::invalid("slug", "cannot be given together with ref"));
     }
     let (scope, organization) = match &subject {
-        Subject::Account => (Scope::User, None),
-        Subject::Organization(organization) => {
-            (Scope::Organization(organization.id), Some(organization.id))
-        }
-        Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+        Subject::Account => (CounterScope::User, None),
+        Subject::Organization(organization) => (
+            CounterScope::Organization(organization.id),
+            Some(organization.id),
+        ),
+        Subject::Project(project) => (
+            CounterScope::Project(project.id),
+            Some(project.organization),
+        ),
     };
     let application = user.approval.as_ref().map(|approval| approval.client_id);
     let policy_context = PolicyContext {
         organization,
         application,
     };
-    let found: Vec<(&Endpoint, Key, Policy)> = (0..)
+    let found: Vec<(&Endpoint, CounterKey, Policy)> = (0..)
         .zip(endpoints::all())
         .filter(|(_, endpoint)| can_count(endpoint, scope))
         .map(|(operation, endpoint)| {
-            let key = Key {
+            let key = CounterKey {
                 identifier: user.identifier(),
                 scope,
                 operation,
@@ -139,17 +143,17 @@ async fn list(
 }
 
 /// Returns whether requests of this operation are counted in the scope.
-fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
+fn can_count(endpoint: &Endpoint, scope: CounterScope) -> bool {
     let names = |name| placeholders(endpoint.path).any(|placeholder| placeholder == name);
     let project = names("ref");
     let organization = names("slug") && !project;
     match (endpoint.limit.key, scope) {
-        (LimitKey::Uncounted, _) | (_, Scope::Unresolved | Scope::LookUps) => false,
+        (LimitKey::Uncounted, _) | (_, CounterScope::Unresolved | CounterScope::LookUps) => false,
         // If the body names no organization, the request is counted for the user.
-        (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, Scope::Project(_)),
-        (LimitKey::Caller, scope) => scope == Scope::User,
-        (LimitKey::Path, Scope::Project(_)) => project,
-        (LimitKey::Path, Scope::Organization(_)) => organization,
-        (LimitKey::Path, Scope::User) => !project && !organization,
+        (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, CounterScope::Project(_)),
+        (LimitKey::Caller, scope) => scope == CounterScope::User,
+        (LimitKey::Path, CounterScope::Project(_)) => project,
+        (LimitKey::Path, CounterScope::Organization(_)) => organization,
+        (LimitKey::Path, CounterScope::User) => !project && !organization,
     }
 }

@@ -38,7 +38,7 @@ use crate::{
         context::{PlatformContext, PlatformSettings},
         http::{Api, Endpoint, Links, Transport},
         notifications, rate_limits,
-        rate_limits::{Limits, Memory, Shared},
+        rate_limits::{Memory, RateLimiter, Shared},
         telemetry,
         telemetry::Metrics,
     },
@@ -181,7 +181,7 @@ impl App {
             )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let limits = Limits::new(operations, memory, shared);
+        let limits = RateLimiter::new(operations, memory, shared);
         let (platform, data_plane, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);

@@ -176,7 +176,7 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
 
 /// Stable code of an error: metric label, and row of `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Code {
+pub struct ErrorCode {
     /// Snake-case name. Responses of v2 have it as `error.code`.
     pub name: &'static str,
     /// HTTP status.
@@ -189,9 +189,9 @@ pub struct Code {
 
 macro_rules! codes {
     ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
-        $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
+        $(const $ident: ErrorCode = ErrorCode { name: $name, status: $status, when: $when, remedy: $remedy };)*
         /// All codes, in the order of `docs/reference/errors.md`.
-        pub const CODES: &[Code] = &[$($ident),*];
+        pub const CODES: &[ErrorCode] = &[$($ident),*];
     };
 }
 
@@ -264,7 +264,7 @@ impl Error {
     }
 
     /// Returns the code of the error.
-    pub fn code(&self) -> Code {
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::Invalid { .. } => VALIDATION_FAILED,
             Self::Rejected(_) => BAD_REQUEST,

@@ -41,7 +41,9 @@ use crate::{
         audit::Recorder,
         context::PlatformContext,
         http::router::State,
-        rate_limits::{Identifier, Key, LimitKey, Policy, PolicyContext, Quotas, Scope},
+        rate_limits::{
+            CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas,
+        },
         telemetry::AnsweredRequest,
     },
 };
@@ -290,9 +292,9 @@ async fn charge(
     now: Ticks,
 ) -> (Policy, Quotas) {
     let policy = context.limits.policy(operation, PolicyContext::default());
-    let key = Key {
+    let key = CounterKey {
         identifier: Identifier::address(peer.address),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation,
     };
     let verdict = context.limits.take(key, policy.windows(), now).await;
@@ -559,7 +561,7 @@ impl Meter<'_> {
             None => None,
         };
         let Some((subject, held)) = found else {
-            self.take(Scope::Unresolved, PolicyContext::default())
+            self.take(CounterScope::Unresolved, PolicyContext::default())
                 .await?;
             return Ok((Subject::Account, CallerRelation::NotMember));
         };
@@ -603,11 +605,15 @@ impl Meter<'_> {
             self.trail.project = Some(project.reference.clone());
         }
         let (scope, organization) = match subject {
-            Subject::Account => (Scope::User, None),
-            Subject::Organization(organization) => {
-                (Scope::Organization(organization.id), Some(organization.id))
-            }
-            Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+            Subject::Account => (CounterScope::User, None),
+            Subject::Organization(organization) => (
+                CounterScope::Organization(organization.id),
+                Some(organization.id),
+            ),
+            Subject::Project(project) => (
+                CounterScope::Project(project.id),
+                Some(project.organization),
+            ),
         };
         let application = self
             .caller
@@ -635,7 +641,7 @@ impl Meter<'_> {
 
     fn take(
         &mut self,
-        scope: Scope,
+        scope: CounterScope,
         place: PolicyContext,
     ) -> impl Future<Output = Result<(), Error>> {
         let Self {
@@ -651,7 +657,7 @@ impl Meter<'_> {
             Caller::Anonymous { address, .. } => Identifier::address(*address),
         };
         let (key, policy) = (
-            Key {
+            CounterKey {
                 identifier,
                 scope,
                 operation: *operation,

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::{
-    CounterRecord, Key, LimitDecision, Memory, WINDOWS_MAX, Window,
+    CounterKey, CounterRecord, LimitDecision, Memory, WINDOWS_MAX, Window,
     memory::{Seed, allotment},
     snapshot,
     snapshot::{USED_BITS, kind_byte, kind_of},
@@ -103,7 +103,7 @@ impl Journal {
 
     /// Counts one request. If it begins an allotment, writes the allotment before the request is
     /// admitted.
-    pub(super) fn take(&self, key: Key, windows: &[Window], now: Ticks) -> LimitDecision {
+    pub(super) fn take(&self, key: CounterKey, windows: &[Window], now: Ticks) -> LimitDecision {
         self.memory
             .take_allotted(key, windows, now, |cells| self.write(cells, now))
     }
@@ -320,7 +320,9 @@ mod tests {
     use super::*;
     use crate::{
         base::{clock::Entropy, ids::UserId},
-        platform::rate_limits::{CONTEXT, CounterCapacity, Identifier, STANDARD, Scope, per},
+        platform::rate_limits::{
+            CONTEXT, CounterCapacity, CounterScope, Identifier, STANDARD, per,
+        },
     };
 
     const OPERATIONS: [&str; 1] = ["v1-one"];
@@ -366,10 +368,10 @@ mod tests {
         }
     }
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }

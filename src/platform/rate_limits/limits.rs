@@ -8,8 +8,8 @@ use std::{
 use futures_util::future::{BoxFuture, Either};
 
 use super::{
-    Identifier, Journal, Key, LOOK_UPS, Limit, LimitDecision, Memory, Policies, Policy,
-    PolicyContext, Quotas, Scope, Shared, Window, overrides::OverrideChanges,
+    CounterKey, CounterScope, Identifier, Journal, LOOK_UPS, Limit, LimitDecision, Memory,
+    Policies, Policy, PolicyContext, Quotas, Shared, Window, overrides::OverrideChanges,
 };
 use crate::base::clock::Ticks;
 
@@ -17,7 +17,7 @@ use crate::base::clock::Ticks;
 pub type DecisionFuture<'a> = Either<Ready<LimitDecision>, BoxFuture<'a, LimitDecision>>;
 
 /// Rate limits with counters in this process or in a shared store.
-pub struct Limits {
+pub struct RateLimiter {
     memory: Arc<Memory>,
     journal: OnceLock<Arc<Journal>>,
     shared: Option<Shared>,
@@ -25,7 +25,7 @@ pub struct Limits {
     override_changes: OverrideChanges,
 }
 
-impl Limits {
+impl RateLimiter {
     /// Creates the limits of these operations, indexed in this order. Counters are in `shared` if
     /// given, otherwise in `memory`.
     pub fn new(
@@ -44,7 +44,12 @@ impl Limits {
 
     /// Counts one request of `key` at `now` if every window admits it; counts nothing otherwise.
     /// Waits only for a shared store, for a time bounded by its recent latency.
-    pub fn take<'a>(&'a self, key: Key, windows: &'a [Window], now: Ticks) -> DecisionFuture<'a> {
+    pub fn take<'a>(
+        &'a self,
+        key: CounterKey,
+        windows: &'a [Window],
+        now: Ticks,
+    ) -> DecisionFuture<'a> {
         match (&self.shared, self.journal.get()) {
             (None, None) => Either::Left(ready(self.memory.take(key, windows, now))),
             (None, Some(journal)) => Either::Left(ready(journal.take(key, windows, now))),
@@ -78,7 +83,7 @@ impl Limits {
     }
 
     /// Returns the quotas of each key, without counting.
-    pub async fn peek(&self, keys: &[(Key, &[Window])], now: Ticks) -> Vec<Quotas> {
+    pub async fn peek(&self, keys: &[(CounterKey, &[Window])], now: Ticks) -> Vec<Quotas> {
         if let Some(shared) = &self.shared {
             let keys: Vec<_> = keys
                 .iter()
@@ -127,10 +132,10 @@ impl Limits {
 }
 
 /// Returns the key that counts the look-ups of an identifier for all operations.
-fn look_ups(identifier: Identifier) -> Key {
-    Key {
+fn look_ups(identifier: Identifier) -> CounterKey {
+    CounterKey {
         identifier,
-        scope: Scope::LookUps,
+        scope: CounterScope::LookUps,
         operation: u16::MAX,
     }
 }

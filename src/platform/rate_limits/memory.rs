@@ -29,7 +29,7 @@ use self::{
     shard::{Shard, lines_for},
     state::State,
 };
-use super::{Identifier, Key, LimitDecision, Quotas, WINDOWS_MAX, Window};
+use super::{CounterKey, Identifier, LimitDecision, Quotas, WINDOWS_MAX, Window};
 use crate::base::clock::{Entropy, Ticks};
 
 pub(super) use name::Seed;
@@ -121,7 +121,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Returns empty counters. `operations` are the ids behind [`Key::operation`], which identify
+    /// Returns empty counters. `operations` are the ids behind [`CounterKey::operation`], which identify
     /// them in snapshots. `seed` is a secret that keeps clients from choosing colliding keys.
     pub fn new(capacity: CounterCapacity, operations: &[&str], seed: [u8; 32]) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Memory {
     }
 
     /// Counts one request of `key` at `now` if every window admits it; counts nothing otherwise.
-    pub fn take(&self, key: Key, windows: &[Window], now: Ticks) -> LimitDecision {
+    pub fn take(&self, key: CounterKey, windows: &[Window], now: Ticks) -> LimitDecision {
         self.observe_time(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
@@ -151,7 +151,7 @@ impl Memory {
     /// excludes snapshots and other requests of the key meanwhile.
     pub(super) fn take_allotted(
         &self,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
         allot: impl FnOnce(&[CounterRecord]),
@@ -201,7 +201,7 @@ impl Memory {
 
     /// Gives back a request that [`take`](Self::take) counted at `taken`, because it belongs to
     /// another key. Does nothing if its window has ended since.
-    pub fn give_back(&self, key: Key, windows: &[Window], taken: Ticks) {
+    pub fn give_back(&self, key: CounterKey, windows: &[Window], taken: Ticks) {
         let (name, table) = self.name(&key);
         table
             .shard(name.hash)
@@ -214,7 +214,7 @@ impl Memory {
     /// adds to known counts.
     pub fn merge(
         &self,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         used: [u32; WINDOWS_MAX],
         left: [u64; WINDOWS_MAX],
@@ -236,7 +236,7 @@ impl Memory {
 
     /// Returns the quotas of `key` without counting. A window that is not open reports its whole
     /// quota and length.
-    pub fn peek(&self, key: Key, windows: &[Window], now: Ticks) -> Quotas {
+    pub fn peek(&self, key: CounterKey, windows: &[Window], now: Ticks) -> Quotas {
         self.observe_time(now);
         let (name, table) = self.name(&key);
         let shard = table.shard(name.hash).lock();
@@ -325,7 +325,7 @@ impl Memory {
     }
 
     #[inline]
-    fn name(&self, key: &Key) -> (CounterName, &CounterTable) {
+    fn name(&self, key: &CounterKey) -> (CounterName, &CounterTable) {
         let table = match key.identifier {
             Identifier::User(_) | Identifier::Session(_) | Identifier::Application(_) => {
                 &self.known

@@ -1,6 +1,6 @@
 //! Rate limits (specification §8).
 //!
-//! - [`Limits`]: the entry point for requests
+//! - [`RateLimiter`]: the entry point for requests
 //! - [`Memory`]: counters of one process
 //! - [`Shared`]: counters shared by several processes, in the control database or in Valkey, and
 //!   the rules for an outage of the store
@@ -23,7 +23,7 @@ mod store_health;
 use std::net::IpAddr;
 
 pub use journal::Journal;
-pub use limits::{DecisionFuture, Limits};
+pub use limits::{DecisionFuture, RateLimiter};
 pub use memory::{CounterCapacity, CounterRecord, Kind, Memory};
 pub use policy::{Policies, Policy, PolicyContext};
 pub use postgres::{DECISION, reclaim};
@@ -165,7 +165,7 @@ impl Identifier {
 
 /// The subject of a counter (specification §8, rule 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum CounterScope {
     /// Neither a project nor an organization.
     User,
     /// One organization.
@@ -181,11 +181,11 @@ pub enum Scope {
 
 /// The key of a counter: identifier, scope and operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct CounterKey {
     /// The client.
     pub identifier: Identifier,
     /// The subject.
-    pub scope: Scope,
+    pub scope: CounterScope,
     /// Index of the operation in the list of endpoints.
     pub operation: u16,
 }

@@ -10,7 +10,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::{Key, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
+use super::{CounterKey, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
 use crate::base::clock::Ticks;
 
 /// Number of shards, each with a lock.
@@ -28,7 +28,7 @@ pub(super) struct RefusalCache {
 
 #[derive(Default)]
 struct RefusalShard {
-    refusals: HashTable<(Key, CachedRefusal)>,
+    refusals: HashTable<(CounterKey, CachedRefusal)>,
     swept: Ticks,
 }
 
@@ -54,7 +54,12 @@ impl Default for RefusalCache {
 
 impl RefusalCache {
     /// Returns the refusal of `key` if it is still valid at `now`.
-    pub(super) fn get(&self, key: Key, windows: &[Window], now: Ticks) -> Option<LimitDecision> {
+    pub(super) fn get(
+        &self,
+        key: CounterKey,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Option<LimitDecision> {
         let (hash, shard) = self.shard(key);
         let refusal = shard
             .lock()
@@ -67,7 +72,13 @@ impl RefusalCache {
 
     /// Caches a refusal by the store of a request sent at `sent`. Remaining times count from then,
     /// so that a refusal never lasts too long.
-    pub(super) fn remember(&self, key: Key, windows: &[Window], answer: &StoreAnswer, sent: Ticks) {
+    pub(super) fn remember(
+        &self,
+        key: CounterKey,
+        windows: &[Window],
+        answer: &StoreAnswer,
+        sent: Ticks,
+    ) {
         let ends = answer.left.map(|left| sent + left);
         let full = windows
             .iter()
@@ -98,7 +109,7 @@ impl RefusalCache {
         }
     }
 
-    fn shard(&self, key: Key) -> (u64, &Mutex<RefusalShard>) {
+    fn shard(&self, key: CounterKey) -> (u64, &Mutex<RefusalShard>) {
         let hash = self.hasher.hash_one(key);
         // The hash table uses the low and the top bits, so the shard is selected by bits in
         // between.
@@ -146,13 +157,13 @@ mod tests {
     use super::*;
     use crate::{
         base::ids::UserId,
-        platform::rate_limits::{CONTEXT, Identifier, Scope, per},
+        platform::rate_limits::{CONTEXT, CounterScope, Identifier, per},
     };
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }

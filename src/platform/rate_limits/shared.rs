@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    CountedBy, Key, LimitDecision, Memory, Quota, Quotas, Window, breaker,
+    CountedBy, CounterKey, LimitDecision, Memory, Quota, Quotas, Window, breaker,
     breaker::{Breaker, BreakerChange},
     refusal_cache::RefusalCache,
     store::{Store, StoreAnswer, StoreError, store_key},
@@ -99,7 +99,7 @@ impl Shared {
         &self,
         memory: &Memory,
         operation: &str,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
     ) -> LimitDecision {
@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Returns the quotas of the keys. `None` if the store does not respond.
-    pub(super) async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
+    pub(super) async fn peek(&self, keys: &[(&str, CounterKey, &[Window])]) -> Option<Vec<Quotas>> {
         self.core.peek(keys).await
     }
 }
@@ -130,7 +130,7 @@ impl Core {
         &self,
         memory: &Memory,
         operation: &str,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
     ) -> LimitDecision {
@@ -158,7 +158,7 @@ impl Core {
         &self,
         memory: &Memory,
         operation: &str,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
     ) -> Option<LimitDecision> {
@@ -209,7 +209,7 @@ impl Core {
     async fn answer(
         &self,
         operation: &str,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
     ) -> Result<StoreAnswer, StoreError> {
@@ -238,7 +238,7 @@ impl Core {
     fn take_locally(
         &self,
         memory: &Memory,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
     ) -> LimitDecision {
@@ -266,7 +266,7 @@ impl Core {
         &self,
         memory: &Memory,
         operation: &str,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
         rule: LocalAdmission,
@@ -287,7 +287,7 @@ impl Core {
         decision.unwrap_or_else(|| self.take_locally(memory, key, windows, now))
     }
 
-    async fn peek(&self, keys: &[(&str, Key, &[Window])]) -> Option<Vec<Quotas>> {
+    async fn peek(&self, keys: &[(&str, CounterKey, &[Window])]) -> Option<Vec<Quotas>> {
         let _permit = self.peeks.try_acquire().ok()?;
         let store_keys: Vec<_> = keys
             .iter()

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::{
         base::ids::UserId,
-        platform::rate_limits::{CONTEXT, Identifier, Key, STANDARD, Scope, per},
+        platform::rate_limits::{CONTEXT, CounterKey, CounterScope, Identifier, STANDARD, per},
     };
 
     const OPERATIONS: [&str; 2] = ["v1-one", "v1-two"];
@@ -317,7 +317,7 @@ mod tests {
             self.clock.advance(Duration::from_millis(millis));
         }
 
-        fn left(&self, limits: &Memory, key: Key) -> (u32, u32) {
+        fn left(&self, limits: &Memory, key: CounterKey) -> (u32, u32) {
             let quota = limits
                 .peek(key, STANDARD.windows, self.clock.ticks())
                 .binding();
@@ -325,10 +325,10 @@ mod tests {
         }
     }
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }
@@ -344,7 +344,7 @@ mod tests {
                     .admitted
             );
         }
-        let address = Key {
+        let address = CounterKey {
             identifier: Identifier::Address(7),
             ..key(0)
         };
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(
             world.left(
                 &restarted,
-                Key {
+                CounterKey {
                     operation: 2,
                     ..key(1)
                 }

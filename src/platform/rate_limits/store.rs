@@ -7,7 +7,8 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
 use super::{
-    Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis,
+    CounterKey, CounterScope, Identifier, Quota, Quotas, WINDOWS_MAX, Window, postgres::Postgres,
+    redis::Redis,
 };
 use crate::base::{db::Db, error::Error};
 
@@ -173,7 +174,7 @@ impl fmt::Display for Store {
 /// Returns the text of a key in a store: `<operation>/<identifier>/<scope>`. It contains the
 /// operation's id instead of its index, because versions with different indexes share a store
 /// during an upgrade.
-pub(super) fn store_key(operation: &str, key: Key) -> String {
+pub(super) fn store_key(operation: &str, key: CounterKey) -> String {
     let mut text = String::with_capacity(operation.len() + 32);
     text.push_str(operation);
     // Writing to a string cannot fail.
@@ -184,11 +185,11 @@ pub(super) fn store_key(operation: &str, key: Key) -> String {
         Identifier::Address(address) => write!(text, "/a{address:x}"),
     };
     let _ = match key.scope {
-        Scope::User => write!(text, "/-"),
-        Scope::Organization(organization) => write!(text, "/o{organization}"),
-        Scope::Project(project) => write!(text, "/p{project}"),
-        Scope::Unresolved => write!(text, "/?"),
-        Scope::LookUps => write!(text, "/look-ups"),
+        CounterScope::User => write!(text, "/-"),
+        CounterScope::Organization(organization) => write!(text, "/o{organization}"),
+        CounterScope::Project(project) => write!(text, "/p{project}"),
+        CounterScope::Unresolved => write!(text, "/?"),
+        CounterScope::LookUps => write!(text, "/look-ups"),
     };
     text
 }
@@ -248,11 +249,11 @@ pub(crate) mod tests {
             Identifier::Address(u64::MAX),
         ];
         let scopes = [
-            Scope::User,
-            Scope::Unresolved,
-            Scope::Organization(OrganizationId(1)),
-            Scope::Project(ProjectId(1)),
-            Scope::LookUps,
+            CounterScope::User,
+            CounterScope::Unresolved,
+            CounterScope::Organization(OrganizationId(1)),
+            CounterScope::Project(ProjectId(1)),
+            CounterScope::LookUps,
         ];
         let mut seen = HashSet::new();
         for operation in ["a", "b"] {
@@ -260,7 +261,7 @@ pub(crate) mod tests {
                 for scope in scopes {
                     assert!(seen.insert(store_key(
                         operation,
-                        Key {
+                        CounterKey {
                             identifier,
                             scope,
                             operation: 0
@@ -272,7 +273,7 @@ pub(crate) mod tests {
         assert_eq!(
             store_key(
                 "a",
-                Key {
+                CounterKey {
                     identifier: identifiers[1],
                     scope: scopes[3],
                     operation: 7

@@ -18,7 +18,8 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, Limits, Memory, Options, Scope, Shared, StoreMetrics, Window, per,
+        CounterKey, CounterScope, Identifier, Memory, Options, RateLimiter, Shared, StoreMetrics,
+        Window, per,
     },
 };
 use tokio::{
@@ -33,9 +34,9 @@ use super::{
 use crate::support::postgres::database;
 
 const HOUR: &[Window] = &[per(120, 3600)];
-const KEY: Key = Key {
+const KEY: CounterKey = CounterKey {
     identifier: Identifier::User(UserId(1)),
-    scope: Scope::User,
+    scope: CounterScope::User,
     operation: 0,
 };
 const CLIENTS: usize = 24;
@@ -45,7 +46,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// A store and two processes with a gate each.
 struct World {
     gates: [Gate; 2],
-    nodes: [Arc<Limits>; 2],
+    nodes: [Arc<RateLimiter>; 2],
     clock: Clock,
     valkey: Option<Valkey>,
 }
@@ -94,7 +95,11 @@ impl World {
                 clock.clone(),
                 StoreMetrics::default(),
             );
-            Arc::new(Limits::new(operations, Memory::default(), Some(shared)))
+            Arc::new(RateLimiter::new(
+                operations,
+                Memory::default(),
+                Some(shared),
+            ))
         });
         let world = Self {
             gates,
@@ -107,7 +112,7 @@ impl World {
             let heard = async {
                 while !node
                     .take(
-                        Key {
+                        CounterKey {
                             operation: 1,
                             ..KEY
                         },

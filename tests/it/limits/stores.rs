@@ -10,8 +10,8 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, LimitDecision, Limits, Memory, Scope, Shared, StoreMetrics, Window, per,
-        reclaim,
+        CounterKey, CounterScope, Identifier, LimitDecision, Memory, RateLimiter, Shared,
+        StoreMetrics, Window, per, reclaim,
     },
 };
 use tokio::{task::JoinSet, time::sleep};
@@ -25,7 +25,7 @@ const SEVEN: &[Window] = &[per(7, 3600)];
 const BOTH: &[Window] = &[per(10, 3600), per(1, 2)];
 
 /// Returns the counters of one node.
-fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limits {
+fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> RateLimiter {
     let store = options(url, deadline)
         .store(&Db::new(config.clone()).unwrap())
         .unwrap()
@@ -33,7 +33,7 @@ fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limit
     let operations = endpoints::all()
         .iter()
         .map(|endpoint| (endpoint.id, endpoint.limit));
-    Limits::new(
+    RateLimiter::new(
         operations,
         Memory::default(),
         Some(Shared::new(
@@ -46,16 +46,16 @@ fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limit
     )
 }
 
-fn key(user: i64) -> Key {
-    Key {
+fn key(user: i64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(user)),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
 
 /// Returns three nodes on one store.
-async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
+async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<RateLimiter>>) {
     let config = database().await;
     let nodes = (0..3)
         .map(|_| Arc::new(node(&config, url, LONG_DEADLINE)))
@@ -68,10 +68,10 @@ async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
 }
 
 /// Returns whether the store responds: the key is counted there and not in the node.
-async fn connected(node: &Limits) -> bool {
+async fn connected(node: &RateLimiter) -> bool {
     let (key, windows) = (
-        Key {
-            scope: Scope::Unresolved,
+        CounterKey {
+            scope: CounterScope::Unresolved,
             ..key(i64::MAX)
         },
         &[per(1_000_000, 3600)],
@@ -83,11 +83,11 @@ async fn connected(node: &Limits) -> bool {
 
 /// Takes each key `times` times from each node concurrently. Returns all decisions.
 async fn drive(
-    nodes: &[Arc<Limits>],
-    keys: &[Key],
+    nodes: &[Arc<RateLimiter>],
+    keys: &[CounterKey],
     windows: &'static [Window],
     times: usize,
-) -> Vec<(Key, LimitDecision)> {
+) -> Vec<(CounterKey, LimitDecision)> {
     let mut tasks = JoinSet::new();
     for node in nodes {
         for _ in 0..4 {

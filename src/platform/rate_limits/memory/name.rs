@@ -15,7 +15,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::super::{Identifier, Key, Scope};
+use super::super::{CounterKey, CounterScope, Identifier};
 
 /// The secret of the hash.
 pub(in crate::platform::rate_limits) type Seed = [u8; 32];
@@ -28,7 +28,7 @@ const CODE_SHIFT: u32 = 16;
 pub(super) struct KeyHasher {
     add: u128,
     by: [u128; 3],
-    /// Codes of the operations, in the order of [`Key::operation`].
+    /// Codes of the operations, in the order of [`CounterKey::operation`].
     operations: Box<[u64]>,
     seed: Seed,
 }
@@ -71,7 +71,7 @@ impl KeyHasher {
     }
 
     #[inline]
-    pub(super) fn name(&self, key: &Key) -> CounterName {
+    pub(super) fn name(&self, key: &CounterKey) -> CounterName {
         // An operation without an id has its index as code; codes of ids are larger.
         let operation = self
             .operations
@@ -85,11 +85,11 @@ impl KeyHasher {
             Identifier::Address(address) => (1, address),
         };
         let (what, scope) = match key.scope {
-            Scope::User => (0, 0),
-            Scope::Organization(organization) => (2, organization.0.cast_unsigned()),
-            Scope::Project(project) => (4, project.0.cast_unsigned()),
-            Scope::Unresolved => (6, 0),
-            Scope::LookUps => (6, 1),
+            CounterScope::User => (0, 0),
+            CounterScope::Organization(organization) => (2, organization.0.cast_unsigned()),
+            CounterScope::Project(project) => (4, project.0.cast_unsigned()),
+            CounterScope::Unresolved => (6, 0),
+            CounterScope::LookUps => (6, 1),
         };
         let words = [identifier, scope, operation | what | who];
         let sum = words.iter().zip(self.by).fold(self.add, |sum, (word, by)| {
@@ -130,7 +130,7 @@ mod tests {
     use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     #[test]
-    fn every_part_of_a_key_is_in_its_name() {
+    fn name_depends_on_every_part_of_the_key() {
         let hasher = KeyHasher::new([7; 32], &["a", "b"]);
         let identifiers = (0..10_i64).flat_map(|n| {
             let address = Identifier::Address(n.cast_unsigned());
@@ -143,17 +143,21 @@ mod tests {
         });
         let scopes = (0..10).flat_map(|n| {
             [
-                Scope::Organization(OrganizationId(n)),
-                Scope::Project(ProjectId(n)),
+                CounterScope::Organization(OrganizationId(n)),
+                CounterScope::Project(ProjectId(n)),
             ]
         });
         let scopes: Vec<_> = scopes
-            .chain([Scope::User, Scope::Unresolved, Scope::LookUps])
+            .chain([
+                CounterScope::User,
+                CounterScope::Unresolved,
+                CounterScope::LookUps,
+            ])
             .collect();
         let keys: Vec<_> = identifiers
             .flat_map(|identifier| scopes.iter().map(move |scope| (identifier, *scope)))
             .flat_map(|(identifier, scope)| {
-                (0..4).map(move |operation| Key {
+                (0..4).map(move |operation| CounterKey {
                     identifier,
                     scope,
                     operation,
@@ -165,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_follows_the_operation_id_and_the_seed() {
-        let key = |operation| Key {
+    fn name_depends_on_operation_id_and_seed() {
+        let key = |operation| CounterKey {
             identifier: Identifier::Address(1),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation,
         };
         let before = KeyHasher::new([7; 32], &["a", "b"]);
@@ -205,9 +209,9 @@ mod tests {
         for shift in [0, 28, 56] {
             let mut filled = [0_u32; 256];
             for address in 0..65_536 {
-                let name = hasher.name(&Key {
+                let name = hasher.name(&CounterKey {
                     identifier: Identifier::Address(address),
-                    scope: Scope::User,
+                    scope: CounterScope::User,
                     operation: 0,
                 });
                 filled[usize::from((name.hash >> shift).to_le_bytes()[0])] += 1;

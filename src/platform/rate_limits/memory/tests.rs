@@ -3,19 +3,19 @@
 use super::*;
 use crate::{
     base::ids::{OrganizationId, ProjectId, UserId},
-    platform::rate_limits::{CONTEXT, Quota, STANDARD, Scope, per},
+    platform::rate_limits::{CONTEXT, CounterScope, Quota, STANDARD, per},
 };
 
-fn key(user: i64) -> Key {
-    Key {
+fn key(user: i64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(user)),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
 
-fn address(address: u64) -> Key {
-    Key {
+fn address(address: u64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::Address(address),
         ..key(0)
     }
@@ -45,7 +45,7 @@ fn small(counters: usize) -> Memory {
 }
 
 #[test]
-fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
+fn window_starts_with_its_first_request() {
     let limits = Memory::default();
     let take = |now| limits.take(key(1), STANDARD.windows, now);
     assert_eq!(take(500).quota(), quota(120, 119, 60));
@@ -58,29 +58,29 @@ fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
 }
 
 #[test]
-fn keys_do_not_touch_each_other() {
+fn keys_have_separate_counters() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     let base = key(1);
     let others = [
         key(2),
-        Key {
+        CounterKey {
             identifier: Identifier::address([127, 0, 0, 1].into()),
             ..base
         },
-        Key {
-            scope: Scope::Organization(OrganizationId(1)),
+        CounterKey {
+            scope: CounterScope::Organization(OrganizationId(1)),
             ..base
         },
-        Key {
-            scope: Scope::Project(ProjectId(1)),
+        CounterKey {
+            scope: CounterScope::Project(ProjectId(1)),
             ..base
         },
-        Key {
-            scope: Scope::Unresolved,
+        CounterKey {
+            scope: CounterScope::Unresolved,
             ..base
         },
-        Key {
+        CounterKey {
             operation: 1,
             ..base
         },
@@ -93,7 +93,7 @@ fn keys_do_not_touch_each_other() {
 }
 
 #[test]
-fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
+fn request_refused_by_the_burst_does_not_count() {
     let limits = Memory::default();
     let take = |now| limits.take(key(1), CONTEXT.windows, now);
     assert_eq!(outcome(take(0)), (true, quota(1, 0, 1)));
@@ -107,7 +107,7 @@ fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
 }
 
 #[test]
-fn a_refused_request_opens_no_window() {
+fn refused_request_opens_no_window() {
     let limits = Memory::default();
     let windows = &[per(2, 60), per(1, 50)];
     assert!(limits.take(key(1), windows, 0).admitted);
@@ -124,7 +124,7 @@ fn a_refused_request_opens_no_window() {
 }
 
 #[test]
-fn a_limit_of_nothing_refuses_and_no_limit_admits() {
+fn limit_of_zero_refuses_and_no_limit_admits() {
     let limits = Memory::default();
     assert_eq!(
         outcome(limits.take(key(1), &[per(0, 60)], 5)),
@@ -135,7 +135,7 @@ fn a_limit_of_nothing_refuses_and_no_limit_admits() {
 }
 
 #[test]
-fn a_limit_that_changes_applies_to_the_open_window() {
+fn changed_limit_applies_to_the_open_window() {
     let limits = Memory::default();
     for _ in 0..3 {
         assert!(limits.take(key(1), &[per(3, 60)], 0).admitted);
@@ -161,7 +161,7 @@ fn a_limit_that_changes_applies_to_the_open_window() {
 }
 
 #[test]
-fn huge_limits_and_lengths_are_bounded_and_still_count() {
+fn huge_limits_and_lengths_are_clamped() {
     let limits = Memory::default();
     let decision = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
     assert_eq!(
@@ -172,7 +172,7 @@ fn huge_limits_and_lengths_are_bounded_and_still_count() {
 
 /// Waiting for `reset` whenever nothing remains is sufficient at any rate of requests.
 #[test]
-fn a_client_that_obeys_the_headers_is_never_refused() {
+fn client_that_obeys_the_headers_is_never_refused() {
     for windows in [
         CONTEXT.windows,
         STANDARD.windows,
@@ -194,7 +194,7 @@ fn a_client_that_obeys_the_headers_is_never_refused() {
 }
 
 #[test]
-fn what_is_given_back_can_be_taken_again() {
+fn given_back_request_is_available_again() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
@@ -203,7 +203,7 @@ fn what_is_given_back_can_be_taken_again() {
 }
 
 #[test]
-fn what_a_window_before_counted_is_not_given_back_to_this_one() {
+fn give_back_ignores_requests_of_earlier_windows() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
@@ -213,7 +213,7 @@ fn what_a_window_before_counted_is_not_given_back_to_this_one() {
 }
 
 #[test]
-fn a_clock_that_went_back_neither_lengthens_nor_frees() {
+fn earlier_time_does_not_change_the_window() {
     let limits = Memory::default();
     let windows = &[per(2, 60)];
     assert!(limits.take(key(1), windows, 10_000).admitted);
@@ -231,7 +231,7 @@ fn a_clock_that_went_back_neither_lengthens_nor_frees() {
 
 /// Threads with few keys, two windows and differing clocks admit exactly the quota.
 #[test]
-fn threads_together_get_exactly_the_quota() {
+fn concurrent_threads_get_exactly_the_quota() {
     let limits = small(64);
     for round in 0..50_u64 {
         let windows = &[per(7, 60), per(5, 30)];
@@ -258,7 +258,7 @@ fn threads_together_get_exactly_the_quota() {
 
 /// While the table grows under other threads, no new key is lost or counted twice.
 #[test]
-fn threads_that_make_a_table_grow_lose_no_counter() {
+fn concurrent_growth_loses_no_counter() {
     let limits = small(1 << 14);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -279,7 +279,7 @@ fn threads_that_make_a_table_grow_lose_no_counter() {
 }
 
 #[test]
-fn a_flood_is_bounded_and_resets_nobody() {
+fn flood_is_bounded_and_keeps_other_counters() {
     const CAPACITY: usize = 1 << 12;
     let limits = small(CAPACITY);
     let windows = &[per(1, 60)];
@@ -324,14 +324,14 @@ fn a_flood_is_bounded_and_resets_nobody() {
 }
 
 #[test]
-fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
+fn overflowed_key_gets_no_second_quota_in_its_window() {
     let limits = small(8);
     let (short, long) = (&[per(1, 10)], &[per(2, 60)]);
     while limits
         .take(address(limits.export(0).count() as u64), short, 0)
         .admitted
     {}
-    let shared = Key {
+    let shared = CounterKey {
         operation: 1,
         ..address(99)
     };
@@ -339,7 +339,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     assert!(
         limits
             .take(
-                Key {
+                CounterKey {
                     operation: 1,
                     ..address(98)
                 },
@@ -358,7 +358,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     assert_eq!(
         limits
             .take(
-                Key {
+                CounterKey {
                     operation: 1,
                     ..address(98)
                 },
@@ -372,7 +372,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
 }
 
 #[test]
-fn memory_follows_what_is_alive() {
+fn memory_follows_the_number_of_live_counters() {
     let limits = small(1 << 20);
     let empty = limits.bytes();
     let fill = |users: std::ops::Range<i64>, now| {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{
     super::{
-        Identifier, Scope, per,
+        CounterScope, Identifier, per,
         store::{StoreAnswer, tests::ScriptedStore},
     },
     *,
@@ -12,9 +12,9 @@ use super::{
 use crate::base::ids::UserId;
 
 const WINDOWS: &[Window] = &[per(3, 60)];
-const KEY: Key = Key {
+const KEY: CounterKey = CounterKey {
     identifier: Identifier::User(UserId(1)),
-    scope: Scope::User,
+    scope: CounterScope::User,
     operation: 0,
 };
 const PROCESS: &str = "test";
@@ -92,7 +92,7 @@ async fn only_process_continues_from_last_store_counts() {
         (false, 40),
         "the store's window, not one of our own"
     );
-    let other = Key {
+    let other = CounterKey {
         operation: 1,
         ..KEY
     };
