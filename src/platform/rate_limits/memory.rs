@@ -121,8 +121,9 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Returns empty counters. `operations` are the ids behind [`CounterKey::operation`], which identify
-    /// them in snapshots. `seed` is a secret that keeps clients from choosing colliding keys.
+    /// Returns empty counters. `operations` are the ids behind [`CounterKey::operation`], which
+    /// identify them in snapshots. `seed` is a secret that keeps clients from choosing colliding
+    /// keys.
     pub fn new(capacity: CounterCapacity, operations: &[&str], seed: [u8; 32]) -> Self {
         Self {
             hasher: KeyHasher::new(seed, operations),
