@@ -21,7 +21,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[&PAGE, &EXPORT];
 
 static PAGE: Endpoint = Endpoint {
     id: "gantry-list-audit-entries",
-    summary: "List who changed what in an organization, or tried to, newest first",
+    summary: "List audit log entries of an organization, newest first",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/organizations/{slug}/audit",
@@ -102,7 +102,7 @@ async fn page(
 
 static EXPORT: Endpoint = Endpoint {
     id: "gantry-export-audit-entries",
-    summary: "Export the audit log of an organization in order, a line of JSON for each entry",
+    summary: "Export the audit log of an organization in ascending order, one line of JSON per entry",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/organizations/{slug}/audit/export",

@@ -19,7 +19,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[&LIST];
 
 static LIST: Endpoint = Endpoint {
     id: "gantry-rate-limits",
-    summary: "List what is left of every limit",
+    summary: "List remaining quotas of all rate limits",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/rate-limits",

@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn any_complete_group_is_sufficient() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
-        assert!(either.met(|p| p == DatabaseRead) && either.is_met(|p| p == Keys || p == Secret));
+        assert!(either.met(|p| p == DatabaseRead) && either.met(|p| p == Keys || p == Secret));
         assert!(!either.met(|p| p == Keys) && !either.met(|_| false) && AnyOf(&[]).met(|_| false));
     }
 

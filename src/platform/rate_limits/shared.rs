@@ -295,7 +295,7 @@ impl Core {
             .collect();
         let answers = timeout(
             self.deadline.max(PEEK_DEADLINE),
-            self.store.peek(&store_keyss),
+            self.store.peek(&store_keys),
         )
         .await
         .ok()?
