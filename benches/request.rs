@@ -29,7 +29,9 @@ use gantry::{
     platform::{
         access::{OauthScope, Organization, Permission, needs},
         http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
-        rate_limits::{Memory, Options, Place, STANDARD, overrides, overrides::About},
+        rate_limits::{
+            Memory, Options, PolicyContext, STANDARD, overrides, overrides::OverrideTarget,
+        },
     },
     web,
 };
@@ -250,9 +252,9 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
 
 /// Lets each caller make one request of [`SHUT`] in a window.
 async fn shut(app: &App) -> Outcome<()> {
-    let about = About {
+    let about = OverrideTarget {
         operation: Some(SHUT.to_owned()),
-        ..About::default()
+        ..OverrideTarget::default()
     };
     overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
     tokio::spawn(overrides::run(app.platform.clone()));
@@ -261,7 +263,13 @@ async fn shut(app: &App) -> Outcome<()> {
         .policies()
         .operation(SHUT)
         .ok_or("no such operation")?;
-    while app.limits.policy(number, Place::default()).windows()[0].requests != 1 {
+    while app
+        .limits
+        .policy(number, PolicyContext::default())
+        .windows()[0]
+        .requests
+        != 1
+    {
         tokio::task::yield_now().await;
     }
     Ok(())

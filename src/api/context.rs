@@ -91,7 +91,7 @@ impl ChangeListener for ApiState {
     fn wake(&self, _: Task) {}
 
     fn set_subscribed(&self, subscribed: bool) {
-        self.listings.believe(subscribed);
+        self.listings.set_trusted(subscribed);
     }
 }
 

@@ -38,7 +38,7 @@ use crate::{
         context::{PlatformContext, PlatformSettings},
         http::{Api, Endpoint, Links, Transport},
         notifications, rate_limits,
-        rate_limits::{Limits, Memory, Shared},
+        rate_limits::{Memory, RateLimiter, Shared},
         telemetry,
         telemetry::Metrics,
     },
@@ -137,8 +137,8 @@ impl Deref for App {
 /// Work beside requests, not started yet.
 pub struct Background {
     app: App,
-    uses: mpsc::Receiver<last_used::Use>,
-    calls: mpsc::Receiver<call_log::Noted>,
+    uses: mpsc::Receiver<last_used::TokenUse>,
+    calls: mpsc::Receiver<call_log::TokenCall>,
 }
 
 impl App {
@@ -172,10 +172,16 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
             let deadline = settings.counting.deadline;
-            Shared::new(store, process, deadline, clock.clone(), metrics.tally())
+            Shared::new(
+                store,
+                process,
+                deadline,
+                clock.clone(),
+                metrics.rate_limit_store(),
+            )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let limits = Limits::new(operations, memory, shared);
+        let limits = RateLimiter::new(operations, memory, shared);
         let (platform, data_plane, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);

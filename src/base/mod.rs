@@ -1,4 +1,5 @@
-//! Parts that know nothing of Gantry's resources: time, identifiers, errors, the control database, network and object storage.
+//! Foundations without knowledge of Gantry's resources: time, identifiers, errors, the control
+//! database, network and object storage.
 
 pub mod batch_queue;
 pub mod cache;

@@ -20,7 +20,7 @@ use crate::{
     platform::{
         access::{
             Role, organization_by_slug, sessions,
-            sessions::{Ending, Secret},
+            sessions::{SessionSecret, SessionSelection},
         },
         notifications,
     },
@@ -165,7 +165,7 @@ impl User {
                         .announce(db, now)
                         .await?;
                     passwords::set(db, &entropy, &owner, password, now).await?;
-                    Ok(sessions::end(db, owner.id, Ending::All, now).await?)
+                    Ok(sessions::end(db, owner.id, SessionSelection::All, now).await?)
                 })
                 .await?;
                 common.output.print(&json!({ "email": email }), || {
@@ -173,7 +173,7 @@ impl User {
                 })
             }
             Self::SignInLink { email, url, common } => {
-                let link = Secret::generate(&entropy);
+                let link = SessionSecret::generate(&entropy);
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
                     operator("gantry user sign-in-link")?

@@ -21,7 +21,7 @@ use crate::{
         serve::{Clusters, Reached, Running},
     },
     data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
-    platform::access::{credential::SecretDigest, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     if let Some((token, organization)) = files.read()
         && let Some(user) = app
             .directory
-            .user(
+            .token_user(
                 &SecretDigest::of(token.expose_secret()),
                 Ipv4Addr::LOCALHOST.into(),
                 app.clock.ticks(),
@@ -165,7 +165,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
 
 /// The first visit of the pages needs no password.
 async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
-    let (app, link) = (&running.app, Secret::generate(&running.app.entropy));
+    let (app, link) = (&running.app, SessionSecret::generate(&running.app.entropy));
     links::create(&app.db, start.owner, &link, app.clock.now()).await?;
     Ok(format!("{url}{}", links::path(&link)))
 }

@@ -19,7 +19,7 @@ use crate::{
     platform::{
         access::organization_by_slug,
         audit::Recorder,
-        rate_limits::{overrides, overrides::About},
+        rate_limits::{overrides, overrides::OverrideTarget},
     },
 };
 
@@ -114,7 +114,7 @@ impl AboutArgs {
     }
 }
 
-impl From<&AboutArgs> for About {
+impl From<&AboutArgs> for OverrideTarget {
     fn from(args: &AboutArgs) -> Self {
         Self {
             operation: args.operation.clone(),
@@ -137,7 +137,7 @@ impl Limits {
                     let audit = args.concerning(db, operator("gantry limits set")?).await?;
                     overrides::set(
                         db,
-                        &About::from(&args),
+                        &OverrideTarget::from(&args),
                         requests,
                         &actor()?,
                         Clock::system().now(),
@@ -153,11 +153,11 @@ impl Limits {
                     })
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({
                     "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
                 });
@@ -175,17 +175,22 @@ impl Limits {
                             .await?,
                         Clock::system().now(),
                     );
-                    let unset =
-                        overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit))
-                            .await;
+                    let unset = overrides::unset(
+                        db,
+                        &OverrideTarget::from(&args),
+                        &actor()?,
+                        now,
+                        Some(&audit),
+                    )
+                    .await;
                     unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
                 common.output.print(&value, || {
                     format!("No longer {old} requests a window: {}.", args.named())

@@ -61,7 +61,7 @@ use crate::{
     },
     platform::{
         http::{Body, Links, Transport, server},
-        rate_limits::{Capacity, Journal, snapshot},
+        rate_limits::{CounterCapacity, Journal, snapshot},
         telemetry,
     },
 };
@@ -278,7 +278,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         let operations = App::operations();
         let memory = snapshot::open(
             &limits_file(&home),
-            Capacity::default(),
+            CounterCapacity::default(),
             &operations,
             &clock,
             &entropy,
@@ -331,7 +331,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         ) {
             Ok(journal) => {
                 let journal = Arc::new(journal);
-                app.limits.keep(journal.clone());
+                app.limits.set_journal(journal.clone());
                 background.spawn(snapshot::run(journal, app.clock.clone(), LIMITS_KEPT_EVERY));
             }
             Err(error) => {
@@ -406,7 +406,7 @@ impl Running {
         self.background.shutdown().await;
         self.app.lease.hand_back(&self.app).await;
         if self.keeps_limits.is_some()
-            && let Some(Err(error)) = self.app.limits.kept().map(|journal| journal.close())
+            && let Some(Err(error)) = self.app.limits.journal().map(|journal| journal.close())
         {
             tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
         }

@@ -14,7 +14,7 @@ use crate::{
     },
     base::error::Error,
     platform::{
-        access::{Access, sessions, sessions::Ending},
+        access::{Access, sessions, sessions::SessionSelection},
         http::{Endpoint, Verb, mount},
     },
     web::{Answer, Form, Frame, Visitor, page, words, words::Moment},
@@ -182,7 +182,7 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
     sessions::end(
         &context.db,
         visitor.user.id,
-        Ending::Others(&visitor.secret.digest()),
+        SessionSelection::Others(&visitor.secret.digest()),
         context.clock.now(),
     )
     .await?;

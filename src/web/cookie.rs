@@ -3,9 +3,9 @@
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::{
-    base::error::{Context, Credential, Error},
+    base::error::{Context, CredentialProblem, Error},
     platform::{
-        access::{credential::Presented, sessions, sessions::Secret},
+        access::{credential::PresentedCredential, sessions, sessions::SessionSecret},
         http::Peer,
     },
     web::next,
@@ -43,21 +43,25 @@ fn read<'a>(headers: &'a HeaderMap, peer: Peer, suffix: &str) -> Option<&'a str>
 }
 
 /// The session a request brings.
-pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<Secret> {
-    read(headers, peer, "").and_then(Secret::parse)
+pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<SessionSecret> {
+    read(headers, peer, "").and_then(SessionSecret::parse)
 }
 
 /// The journey that a browser is on, and where it goes on afterwards.
-pub(super) fn journey(headers: &HeaderMap, peer: Peer) -> Option<(Secret, String)> {
+pub(super) fn journey(headers: &HeaderMap, peer: Peer) -> Option<(SessionSecret, String)> {
     let (secret, next) = read(headers, peer, JOURNEY)?.split_once('.')?;
     let (_, next) = form_urlencoded::parse(format!("next={next}").as_bytes())
         .into_owned()
         .next()?;
-    Some((Secret::parse(secret)?, next::safe(&next).to_owned()))
+    Some((SessionSecret::parse(secret)?, next::safe(&next).to_owned()))
 }
 
 /// Sets out.
-pub(super) fn set_journey(secret: &Secret, next: &str, peer: Peer) -> Result<HeaderValue, Error> {
+pub(super) fn set_journey(
+    secret: &SessionSecret,
+    next: &str,
+    peer: Peer,
+) -> Result<HeaderValue, Error> {
     let next: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
     written(
         peer,
@@ -73,14 +77,17 @@ pub(super) fn clear_journey(peer: Peer) -> Result<HeaderValue, Error> {
 }
 
 /// What says who sent a request.
-pub(super) fn presented(headers: &HeaderMap, peer: Peer) -> Result<Presented, Credential> {
+pub(super) fn presented(
+    headers: &HeaderMap,
+    peer: Peer,
+) -> Result<PresentedCredential, CredentialProblem> {
     secret(headers, peer)
-        .map(|secret| Presented::Session(secret.digest()))
-        .ok_or(Credential::Missing)
+        .map(|secret| PresentedCredential::Session(secret.digest()))
+        .ok_or(CredentialProblem::Missing)
 }
 
 /// Sets the cookie.
-pub(super) fn set(secret: &Secret, peer: Peer) -> Result<HeaderValue, Error> {
+pub(super) fn set(secret: &SessionSecret, peer: Peer) -> Result<HeaderValue, Error> {
     written(peer, "", secret.expose(), sessions::LIFE.num_seconds())
 }
 
@@ -115,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_read_again_and_only_over_the_same_transport() {
-        let secret = Secret::generate(&Entropy::seeded(7));
+        let secret = SessionSecret::generate(&Entropy::seeded(7));
         for https in [true, false] {
             let set = set(&secret, peer(https))
                 .unwrap()

@@ -4,7 +4,7 @@ use crate::{
     api::endpoints,
     base::error::Error,
     platform::{
-        access::{AnyOf, Level, Role, Standing},
+        access::{AnyOf, CallerRelation, PermissionLevel, Role},
         http::{Imagined, rehearse},
     },
     web::Visitor,
@@ -83,9 +83,11 @@ impl Visitor {
         let rehearsal = rehearsal
             .ok_or_else(|| Error::internal("asking what may be done", "no operation is there"))?;
         let role = match rehearsal.standing {
-            Standing::Member(held) if about_organization(rehearsal.required) => held.organization,
-            Standing::Member(held) => held.subject,
-            Standing::Account | Standing::Stranger => Role::Member,
+            CallerRelation::Member(held) if about_organization(rehearsal.required) => {
+                held.organization
+            }
+            CallerRelation::Member(held) => held.subject,
+            CallerRelation::Account | CallerRelation::NotMember => Role::Member,
         };
         let refusal = match rehearsal.outcome {
             Ok(()) => None,
@@ -101,7 +103,7 @@ fn about_organization(required: AnyOf) -> bool {
         .0
         .iter()
         .flat_map(|group| group.iter())
-        .any(|permission| permission.level() == Level::Organization)
+        .any(|permission| permission.level() == PermissionLevel::Organization)
 }
 
 /// The lowest role that would do.

@@ -7,7 +7,7 @@ use crate::{
     api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},
     base::error::Error,
     platform::{
-        access::{Access, Subject, User, sessions, sessions::Secret},
+        access::{Access, Subject, User, sessions, sessions::SessionSecret},
         audit::Recorder,
         http::{Endpoint, Verb, mount},
     },
@@ -51,7 +51,7 @@ fn back(newcomer: &Newcomer) -> String {
 async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
     let provider = provider(&newcomer)?;
     let (secret, context) = (
-        Secret::generate(&newcomer.context.entropy),
+        SessionSecret::generate(&newcomer.context.entropy),
         &newcomer.context,
     );
     let way = provider
@@ -115,7 +115,7 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
             );
         }
     };
-    let session = Secret::generate(&context.entropy);
+    let session = SessionSecret::generate(&context.entropy);
     sessions::begin(
         &context.db,
         user,

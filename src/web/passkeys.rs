@@ -8,7 +8,7 @@ use crate::{
     api::accounts::{passkeys, passkeys::Passkeys},
     base::error::Error,
     platform::{
-        access::{Access, sessions, sessions::Secret},
+        access::{Access, sessions, sessions::SessionSecret},
         http::{Endpoint, Verb, mount},
     },
     web::{Answer, Form, OpenForm, Visitor, account, page, sign_in, sign_in::Newcomer},
@@ -145,7 +145,7 @@ async fn sign_in_with(
         )?;
         return Ok(page.status(StatusCode::UNPROCESSABLE_ENTITY));
     };
-    let session = Secret::generate(&context.entropy);
+    let session = SessionSecret::generate(&context.entropy);
     sessions::begin(
         &context.db,
         user,

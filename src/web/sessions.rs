@@ -9,7 +9,7 @@ use crate::{
     platform::{
         access::{
             Access, sessions,
-            sessions::{Ending, Session},
+            sessions::{BrowserSession, SessionSelection},
         },
         http::{Endpoint, Verb, mount},
     },
@@ -49,7 +49,7 @@ struct Sessions {
 }
 
 struct Row {
-    session: Session,
+    session: BrowserSession,
     browser: String,
     begun: Moment,
     used: Moment,
@@ -64,7 +64,7 @@ async fn list(visitor: Visitor) -> Result<Answer, Error> {
         now,
     )
     .await?;
-    let row = |session: Session| Row {
+    let row = |session: BrowserSession| Row {
         browser: words::browser(&session.user_agent),
         begun: Moment::new(session.created_at, now),
         used: Moment::new(session.last_used_at, now),
@@ -86,7 +86,7 @@ async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, E
     match sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::One(which.id),
+        SessionSelection::One(which.id),
         visitor.context.clock.now(),
     )
     .await?
@@ -103,7 +103,7 @@ async fn end_all(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<An
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::All,
+        SessionSelection::All,
         visitor.context.clock.now(),
     )
     .await?;

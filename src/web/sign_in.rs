@@ -17,7 +17,7 @@ use crate::{
     platform::{
         access::{
             Access, Subject, User, sessions,
-            sessions::{Ending, Secret},
+            sessions::{SessionSecret, SessionSelection},
         },
         audit::Recorder,
         http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
@@ -97,10 +97,10 @@ pub(super) struct Newcomer {
     pub(super) origin: String,
     query: Vec<(String, String)>,
     signed_in: Option<User>,
-    before: Option<Secret>,
-    link: Option<Secret>,
+    before: Option<SessionSecret>,
+    link: Option<SessionSecret>,
     /// Where they set out from to the provider, and where to go on afterwards.
-    pub(super) journey: Option<(Secret, String)>,
+    pub(super) journey: Option<(SessionSecret, String)>,
     pub(super) request_id: String,
 }
 
@@ -124,7 +124,7 @@ impl Input for Newcomer {
                 .collect(),
             signed_in: call.caller().user().cloned(),
             before: cookie::secret(call.headers(), call.peer()),
-            link: call.placeholder("link").and_then(Secret::parse),
+            link: call.placeholder("link").and_then(SessionSecret::parse),
             request_id: call.request_id().to_owned(),
         })
     }
@@ -150,7 +150,7 @@ impl Newcomer {
     pub(super) async fn welcome(
         &self,
         user: UserId,
-        session: &Secret,
+        session: &SessionSecret,
         operation: &'static str,
         next: &str,
     ) -> Result<Answer, Error> {
@@ -159,7 +159,7 @@ impl Newcomer {
             sessions::end(
                 &context.db,
                 signed_in.id,
-                Ending::This(&before.digest()),
+                SessionSelection::This(&before.digest()),
                 context.clock.now(),
             )
             .await?;
@@ -171,7 +171,7 @@ impl Newcomer {
             token: None,
             grant: None,
             approval: None,
-            lately: None,
+            activity: None,
         };
         let recorder = Recorder::new(
             &user,
@@ -265,7 +265,7 @@ async fn submit(
 ) -> Result<Answer, Error> {
     let (context, session) = (
         &newcomer.context,
-        Secret::generate(&newcomer.context.entropy),
+        SessionSecret::generate(&newcomer.context.entropy),
     );
     let Credentials {
         email,
@@ -347,7 +347,7 @@ async fn use_link(
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
     let (context, session) = (
         &newcomer.context,
-        Secret::generate(&newcomer.context.entropy),
+        SessionSecret::generate(&newcomer.context.entropy),
     );
     let browser = (newcomer.address(), newcomer.user_agent.as_str());
     let user = links::redeem(
@@ -368,7 +368,7 @@ async fn sign_out(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<A
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::This(&digest),
+        SessionSelection::This(&digest),
         visitor.context.clock.now(),
     )
     .await?;

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::{
     api::{accounts, accounts::Account, context::ApiContext},
-    base::error::{Context, Credential, Error},
+    base::error::{Context, CredentialProblem, Error},
     platform::{
-        access::{User, sessions::Secret},
+        access::{User, sessions::SessionSecret},
         http::{Asking, Body, Call, Described, Input, Peer, read},
     },
     web::{
@@ -32,7 +32,7 @@ pub struct Visitor {
     /// Where the request came from.
     pub peer: Peer,
     /// What the session's cookie holds.
-    pub secret: Secret,
+    pub secret: SessionSecret,
     /// Where they reach this server: scheme, name and port.
     pub origin: String,
     path: String,
@@ -47,7 +47,7 @@ impl Input for Visitor {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (user, context) = (User::take(call).await?, ApiContext::take(call).await?);
         let secret = cookie::secret(call.headers(), call.peer())
-            .ok_or(Error::Unauthenticated(Credential::Missing))?;
+            .ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         let account = accounts::by_id(&context.db, user.id).await?;
         let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
@@ -92,7 +92,7 @@ impl Visitor {
     /// Leaves no entry in the audit log: the form was only filled in.
     pub fn only_looks(&self) {
         if let Some(recorder) = &self.recorder {
-            recorder.pass_on();
+            recorder.delegate();
         }
     }
 
@@ -122,7 +122,7 @@ impl Visitor {
         body: Option<&Value>,
     ) -> Result<Bytes, Error> {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
-            recorder.pass_on();
+            recorder.delegate();
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder()

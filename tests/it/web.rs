@@ -12,7 +12,7 @@ mod tokens;
 
 use gantry::{
     api::accounts::links,
-    platform::{access::sessions::Secret, tables::Table},
+    platform::{access::sessions::SessionSecret, tables::Table},
 };
 
 use self::browser::{Browser, PASSWORD, email, give_password, olga};
@@ -85,7 +85,7 @@ async fn names_are_text_wherever_they_stand() {
 async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
     let app = TestApp::new().await;
     let make = async || {
-        let link = Secret::generate(&app.app.entropy);
+        let link = SessionSecret::generate(&app.app.entropy);
         links::create(&app.app.db, app.owner.user, &link, app.clock.now())
             .await
             .unwrap();
@@ -114,7 +114,7 @@ async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
 #[tokio::test]
 async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
     let app = TestApp::new().await;
-    let link = Secret::generate(&app.app.entropy);
+    let link = SessionSecret::generate(&app.app.entropy);
     links::create(&app.app.db, app.owner.user, &link, app.clock.now())
         .await
         .unwrap();

@@ -11,14 +11,14 @@ use crate::{
         error::{Context, Error},
         ids::UserId,
     },
-    platform::access::{credential::SecretDigest, sessions, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions, sessions::SessionSecret},
 };
 
 /// How long a link can be used.
 pub const LIFE: TimeDelta = TimeDelta::minutes(15);
 
 /// Where it leads: to a page that signs in when a button is pressed, so that programs that look at links use none up.
-pub fn path(secret: &Secret) -> String {
+pub fn path(secret: &SessionSecret) -> String {
     format!("/sign-in/link/{}", secret.expose())
 }
 
@@ -26,7 +26,7 @@ pub fn path(secret: &Secret) -> String {
 pub async fn create(
     db: &Db,
     owner: UserId,
-    secret: &Secret,
+    secret: &SessionSecret,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "with old as (delete from sign_in_links where expires_at <= $3) \
@@ -54,7 +54,7 @@ pub async fn owner(db: &Db, digest: &SecretDigest, now: DateTime<Utc>) -> Result
 pub async fn redeem(
     db: &Db,
     digest: &SecretDigest,
-    session: &Secret,
+    session: &SessionSecret,
     (address, user_agent): (IpAddr, &str),
     now: DateTime<Utc>,
 ) -> Result<UserId, Error> {

@@ -24,7 +24,7 @@ use crate::{
         ids::ProjectRef,
     },
     platform::{
-        access::{Access, Permission as P, Reference, User, pat_only},
+        access::{Access, Permission as P, ResourceName, User, pat_only},
         http::{
             Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
             RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
@@ -253,7 +253,7 @@ async fn authorize_project_claim(
     let AskedForProject(asked, project) = asked;
     let (_, held) = context
         .directory
-        .own(&user, &Reference::Project(project.clone()))
+        .resolve(&user, &ResourceName::Project(project.clone()))
         .await?
         .ok_or(Error::NotFound)?;
     if !AUTHORIZE_PROJECT_CLAIM

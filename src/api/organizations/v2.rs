@@ -20,7 +20,9 @@ use crate::{
         ids::ProjectRef,
     },
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, Role, Standing, User, needs},
+        access::{
+            CallerRelation, OauthScope as S, Organization, Permission as P, Role, User, needs,
+        },
         audit::Recorder,
         http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
@@ -499,7 +501,7 @@ const INVITATIONS_MAX: usize = 50;
 
 async fn invite(
     organization: Organization,
-    standing: Standing,
+    standing: CallerRelation,
     audit: Arc<Recorder>,
     user: User,
     context: ApiContext,
@@ -539,9 +541,9 @@ async fn invite(
 }
 
 /// Nobody gives what is above the own role.
-fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite, Error> {
+fn invitation(attributes: InviteAttributes, standing: CallerRelation) -> Result<Invite, Error> {
     let role = Role::from(attributes.role);
-    if !matches!(standing, Standing::Member(held) if held.organization >= role) {
+    if !matches!(standing, CallerRelation::Member(held) if held.organization >= role) {
         return Err(Error::Forbidden(Denial::Role));
     }
     if attributes.require_sso {

@@ -9,7 +9,7 @@ use super::timestamp;
 use crate::{
     api::context::ApiContext,
     base::{
-        cache::Shelf,
+        cache::EpochCache,
         clock::Ticks,
         error::{Context, Error},
         ids::{ApprovalId, OrganizationId, TokenId, UserId},
@@ -29,7 +29,7 @@ const ANSWERS: usize = 16_000;
 const BYTES_MAX: usize = 64 << 20;
 
 /// Answers of `GET /v1/projects`, by whom they are for.
-pub struct Listings(Shelf<Audience, Bytes>);
+pub struct Listings(EpochCache<Audience, Bytes>);
 
 /// Who is shown the same list. Classic tokens show what their owner sees; a scoped one, or an application, may show less, and
 /// what it may never changes.
@@ -54,9 +54,11 @@ impl Audience {
 
 impl Default for Listings {
     fn default() -> Self {
-        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| {
-            answer.len() as u64
-        }))
+        Self(EpochCache::with_weight(
+            ANSWERS,
+            BYTES_MAX as u64,
+            |answer| answer.len() as u64,
+        ))
     }
 }
 
@@ -83,8 +85,8 @@ impl Listings {
     }
 
     /// Whether answers may be kept; all known are forgotten.
-    pub(crate) fn believe(&self, believe: bool) {
-        self.0.believe(believe);
+    pub(crate) fn set_trusted(&self, trusted: bool) {
+        self.0.set_trusted(trusted);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
         ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     },
     platform::{
-        access::{Grant, Level, Permission, Permissions, Reach},
+        access::{Permission, PermissionLevel, Permissions, Reach, TokenGrant},
         audit::Recorder,
     },
 };
@@ -71,7 +71,7 @@ impl Resources {
 
 impl Draft {
     /// What a token of `owner` would be. Refuses what the owner does not belong to as if it did not exist.
-    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<Grant, Error> {
+    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<TokenGrant, Error> {
         if self.networks.len() > NETWORKS_MAX {
             return Err(Error::invalid(
                 "networks",
@@ -86,7 +86,7 @@ impl Draft {
             Resources::Projects(references) => reached_projects(db, owner, references).await?,
         };
         let permissions = permitted(&self.permissions, &reach)?;
-        Ok(Grant {
+        Ok(TokenGrant {
             permissions,
             reach,
             networks: self.networks,
@@ -169,7 +169,7 @@ fn permitted(names: &[String], reach: &Reach) -> Result<Permissions, Error> {
         if reach.covers(known) {
             return Ok(known);
         }
-        let subject = if known.level() == Level::Account {
+        let subject = if known.level() == PermissionLevel::Account {
             "the whole account"
         } else {
             "organizations"
@@ -218,7 +218,7 @@ pub async fn create(
     name: &str,
     minted: &Minted,
     (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
-    grant: &Grant,
+    grant: &TokenGrant,
     audit: Option<&Recorder>,
 ) -> Result<Token, Error> {
     check_life(created_at, grant.not_before, expires_at)?;

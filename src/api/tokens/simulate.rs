@@ -9,11 +9,11 @@ use super::scoped::Draft;
 use crate::{
     api::{context::ApiContext, endpoints},
     base::{
-        error::{Credential, Denial, Error},
+        error::{CredentialProblem, Denial, Error},
         ids::TokenId,
     },
     platform::{
-        access::{Access, AnyOf, Standing, User},
+        access::{Access, AnyOf, CallerRelation, User},
         http::{Imagined, Rehearsal, rehearse},
     },
 };
@@ -92,7 +92,7 @@ pub async fn simulate(
     let holder = match token {
         Token::Made(id) => context
             .directory
-            .holder(owner.id, id, address)
+            .simulated_user(owner.id, id, address)
             .await?
             .ok_or(Error::NotFound)?,
         Token::Draft(draft) => {
@@ -102,7 +102,7 @@ pub async fn simulate(
             holds.then(|| {
                 Arc::new(User {
                     grant: Some(Arc::new(grant)),
-                    lately: None,
+                    activity: None,
                     ..owner.clone()
                 })
             })
@@ -111,7 +111,7 @@ pub async fn simulate(
     let Some(holder) = holder else {
         return Ok(Simulation::refused(
             Rule::Credential,
-            &Error::Unauthenticated(Credential::Unknown),
+            &Error::Unauthenticated(CredentialProblem::Unknown),
         ));
     };
     let (method, path) = (request.method.to_owned(), request.path.to_owned());
@@ -136,8 +136,8 @@ impl Simulation {
         };
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
-            Standing::Member(held) => Some(held.subject.name()),
-            Standing::Account | Standing::Stranger => None,
+            CallerRelation::Member(held) => Some(held.subject.name()),
+            CallerRelation::Account | CallerRelation::NotMember => None,
         };
         simulation
     }

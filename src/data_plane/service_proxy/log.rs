@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::upstreams::Service;
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
 /// Rows that wait for whoever takes them. About half a kilobyte each.
 const QUEUE_MAX: usize = 8192;
@@ -36,7 +36,7 @@ pub struct Row {
 }
 
 /// The rows that wait.
-pub type Log = Queue<Row, QUEUE_MAX>;
+pub type Log = BatchQueue<Row, QUEUE_MAX>;
 
 /// Writes a row to the program's own log, for whoever asks for debug lines.
 pub(crate) fn tell(row: &Row) {

@@ -25,7 +25,7 @@ use crate::{
         ids::{OrgSlug, ProjectRef},
     },
     platform::{
-        access::{Access, Role, sessions, sessions::Ending},
+        access::{Access, Role, sessions, sessions::SessionSelection},
         http::{Call, Described, Endpoint, Input, Query, Verb, mount},
     },
     web::{
@@ -422,7 +422,7 @@ async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, E
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::This(&digest),
+        SessionSelection::This(&digest),
         visitor.context.clock.now(),
     )
     .await?;

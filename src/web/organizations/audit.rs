@@ -17,7 +17,7 @@ use crate::{
     },
     platform::{
         access::Access,
-        audit::{Entry, read::EXPORT_MAX},
+        audit::{AuditEntry, read::EXPORT_MAX},
         http::{Endpoint, Query, Verb, mount},
     },
     web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
@@ -105,7 +105,7 @@ impl Filter {
 
 #[derive(Deserialize)]
 struct Found {
-    entries: Vec<Entry>,
+    entries: Vec<AuditEntry>,
     before: Option<i64>,
 }
 
@@ -117,14 +117,14 @@ struct Person {
 
 /// An entry, as a page shows it.
 struct Row {
-    entry: Entry,
+    entry: AuditEntry,
     at: Moment,
     who: String,
     what: &'static str,
 }
 
 impl Row {
-    fn new(entry: Entry, people: &HashMap<&str, &str>, at: Moment) -> Self {
+    fn new(entry: AuditEntry, people: &HashMap<&str, &str>, at: Moment) -> Self {
         let id = entry.actor.to_string();
         let who = match people.get(id.as_str()) {
             Some(email) => (*email).to_owned(),
@@ -222,7 +222,7 @@ async fn log(
         .iter()
         .map(|person| (person.user_id.as_str(), person.email.as_str()))
         .collect();
-    let row = |entry: Entry| {
+    let row = |entry: AuditEntry| {
         let at = Moment::new(entry.at, now);
         Row::new(entry, &known, at)
     };

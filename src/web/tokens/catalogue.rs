@@ -1,6 +1,6 @@
 //! The permissions as people choose them: in groups, by what they are about, with what can go wrong.
 
-use crate::platform::access::{Level, Permission as P, Role};
+use crate::platform::access::{Permission as P, PermissionLevel, Role};
 
 /// A group of rows.
 pub(super) struct Group {
@@ -34,13 +34,13 @@ impl Row {
     pub(super) fn reached_by(&self) -> &'static str {
         let levels = self.read.iter().map(|it| {
             if it.lists() {
-                Level::Project
+                PermissionLevel::Project
             } else {
                 it.level()
             }
         });
         match levels.min() {
-            Some(Level::Project) => "by-project",
+            Some(PermissionLevel::Project) => "by-project",
             _ => "by-organization",
         }
     }

@@ -1,4 +1,4 @@
-//! A Valkey and nodes of the test's own.
+//! A Valkey server and nodes of a test.
 
 use std::{
     env,
@@ -37,10 +37,10 @@ use crate::support::{
     settings,
 };
 
-/// Long enough that a busy machine is not taken for a store that is away.
-pub(super) const PATIENT: Duration = Duration::from_secs(10);
+/// A deadline long enough for a busy machine.
+pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A Valkey or Redis of the test's own, on a Unix socket.
+/// A Valkey or Redis server of a test, on a Unix socket.
 pub(super) struct Valkey {
     process: Child,
     program: PathBuf,
@@ -106,7 +106,7 @@ impl Valkey {
         self.process = Self::spawn(&self.program, self.dir.path()).await;
     }
 
-    /// One command, and the answer as it comes.
+    /// Sends one command and returns the raw response.
     pub(super) async fn say(&self, line: &str) -> String {
         let mut stream = UnixStream::connect(self.dir.path().join("valkey.sock"))
             .await
@@ -128,7 +128,7 @@ pub(super) fn options(url: &str, deadline: Duration) -> Options {
     }
 }
 
-/// A whole application, as one of several, by the real clock.
+/// A whole application with the real clock, one of several nodes.
 pub(super) struct Node {
     pub(super) app: App,
     api: Api,
@@ -174,7 +174,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Counted by address, and reads no database.
+    /// Sends a request that is counted by address and reads no database.
     pub(super) async fn ask(&self) -> Response {
         self.get("/v1/compatibility", None).await
     }
@@ -199,7 +199,7 @@ impl Node {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENT, asked)
+        timeout(LONG_DEADLINE, asked)
             .await
             .unwrap_or_else(|_| panic!("never shared; {before} before"));
     }

@@ -5,7 +5,7 @@ use gantry::{
     base::{clock::Entropy, error::Error},
     platform::{
         audit::Recorder,
-        rate_limits::{Place, overrides, overrides::About},
+        rate_limits::{PolicyContext, overrides, overrides::OverrideTarget},
     },
 };
 use serde_json::{Value, json};
@@ -500,9 +500,9 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
         client.tokens(&app, &app.owner).await,
     );
     let application = Some(client.id.parse().unwrap());
-    let about = About {
+    let about = OverrideTarget {
         application,
-        ..About::default()
+        ..OverrideTarget::default()
     };
     overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None)
         .await
@@ -519,7 +519,7 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
         .limits
         .policy(
             number,
-            Place {
+            PolicyContext {
                 application,
                 organization: None,
             },

@@ -82,7 +82,7 @@ pub async fn find(
         token: None,
         grant: None,
         approval: None,
-        lately: None,
+        activity: None,
     };
     let after = json!({"issuer": provider.issuer(), "subject": person.subject});
     recorder(&user)

@@ -23,7 +23,7 @@ use crate::{
         clock::Ticks,
         error::{Context, Error},
     },
-    platform::access::{credential::SecretDigest, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
 /// How long what the provider says about itself is believed, in milliseconds.
@@ -90,11 +90,11 @@ pub struct Person {
 }
 
 /// What ties the way there and the way back to one browser: everything is derived from a secret that only its cookie has.
-pub struct Journey(Secret);
+pub struct Journey(SessionSecret);
 
 impl Journey {
     /// Of the browser with this cookie.
-    pub fn of(secret: Secret) -> Self {
+    pub fn of(secret: SessionSecret) -> Self {
         Self(secret)
     }
 
@@ -307,7 +307,10 @@ mod tests {
     #[test]
     fn a_journey_tells_nothing_of_its_secret_and_is_like_no_other() {
         let entropy = Entropy::seeded(5);
-        let (one, other) = (Secret::generate(&entropy), Secret::generate(&entropy));
+        let (one, other) = (
+            SessionSecret::generate(&entropy),
+            SessionSecret::generate(&entropy),
+        );
         let journey = Journey::of(one.clone());
         let parts = [
             journey.state(),

@@ -9,7 +9,7 @@ use super::{BYTES_MAX, logflare, otlp, source, unpacked};
 use crate::{
     api::{context::ApiContext, logs::keys},
     base::{
-        error::{Credential, Error},
+        error::{CredentialProblem, Error},
         ids::ProjectRef,
     },
     platform::{
@@ -95,11 +95,11 @@ impl Input for Sent {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
-        let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
+        let key = key.ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         // Nobody's body is not worth reading.
         let project = keys::project(&context.db, &key, context.clock.now())
             .await?
-            .ok_or(Error::Unauthenticated(Credential::Unknown))?;
+            .ok_or(Error::Unauthenticated(CredentialProblem::Unknown))?;
         let body = call.body_within(BYTES_MAX).await?;
         Ok(Self {
             project,

@@ -25,7 +25,7 @@ use crate::{
         ids::{ApplicationId, OrgSlug, ProjectRef, UserId},
     },
     platform::{
-        access::{Held, Organization, Role, Scopes, audience, credential::SecretDigest},
+        access::{EffectiveRoles, Organization, Role, Scopes, audience, credential::SecretDigest},
         audit::Recorder,
         tables::Table,
     },
@@ -324,7 +324,7 @@ pub struct Choice<'a> {
     /// The organization.
     pub organization: &'a Organization,
     /// The member's roles there.
-    pub held: Held,
+    pub held: EffectiveRoles,
     /// Projects of it. None: all there are and will be.
     pub projects: Option<Vec<ProjectRef>>,
 }
@@ -382,7 +382,7 @@ pub async fn approve(
         .await
         .context(doing)?;
     taken.ok_or_else(|| Error::Rejected("The request was answered already, or is over".into()))?;
-    // Held, so that an application that is deleted at this moment is, with this.
+    // EffectiveRoles, so that an application that is deleted at this moment is, with this.
     let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for share";
     transaction
         .query_opt(sql, &[&request.application.id.0])
@@ -437,7 +437,7 @@ pub async fn approve(
 
 /// What is not bound to a member acts as whoever approved it, for the whole organization and for good: that is not everybody's
 /// to give.
-fn check_role(application: &Application, held: Held) -> Result<(), Error> {
+fn check_role(application: &Application, held: EffectiveRoles) -> Result<(), Error> {
     let lacks = !application.bound && held.organization < Role::Administrator;
     if lacks {
         Err(Error::Forbidden(crate::base::error::Denial::Role))

@@ -15,7 +15,7 @@ use crate::{
     },
     base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{Access, Organization, Standing, User},
+        access::{Access, CallerRelation, Organization, User},
         audit::Recorder,
         http::{Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
         rate_limits::STANDARD,
@@ -137,7 +137,7 @@ async fn approved(
     audit: Arc<Recorder>,
     Json(approval): Json<Approval>,
 ) -> Result<Created<Answer>, Error> {
-    let Standing::Member(held) = standing else {
+    let CallerRelation::Member(held) = standing else {
         return Err(Error::NotFound);
     };
     let request = look(&context.db, id, context.clock.now()).await?;
@@ -154,7 +154,7 @@ async fn approved(
 /// The organization that is chosen, with what the caller is there.
 struct Named {
     organization: Organization,
-    standing: Standing,
+    standing: CallerRelation,
 }
 
 impl Input for Named {
@@ -165,7 +165,7 @@ impl Input for Named {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
             organization: Organization::take(call).await?,
-            standing: Standing::take(call).await?,
+            standing: CallerRelation::take(call).await?,
         })
     }
 }

@@ -1,7 +1,8 @@
-//! What the shared store refused, remembered until it would not any more.
+//! Cache of refusals by the shared store.
 //!
-//! In a fixed window nothing a node could learn changes a refusal before the window ends, so the answer is exact and
-//! costs no round trip. Only refused traffic can be hot: admitted requests of a key are few by definition.
+//! A refusal stays valid until its window ends, so that the cached decision is exact and saves a
+//! round trip. Only refused keys can be hot, because admitted requests of a key are few by
+//! definition.
 
 use std::hash::BuildHasher;
 
@@ -9,39 +10,40 @@ use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::{Key, Quota, Quotas, Verdict, WINDOWS_MAX, Window, store::Answer};
+use super::{CounterKey, LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, store::StoreAnswer};
 use crate::base::clock::Ticks;
 
-/// Locks, so that two requests rarely meet.
+/// Number of shards, each with a lock.
 const SHARDS: usize = 64;
-/// Refusals a shard remembers. One more is not remembered: its next request costs a round trip.
+/// Bound of the refusals of a shard. One more is not cached; its next request costs a round trip.
 const ENTRIES_MAX: usize = 2_048;
-/// How often, at most, a full shard is searched for refusals that are over, in milliseconds.
+/// Shortest time between two sweeps of a full shard, in milliseconds.
 const SWEEP: Ticks = 1_000;
 
-/// Refusals of one node.
-pub(super) struct Denied {
-    shards: Box<[Mutex<Shard>]>,
+/// Cached refusals of one node.
+pub(super) struct RefusalCache {
+    shards: Box<[Mutex<RefusalShard>]>,
     hasher: RandomState,
 }
 
 #[derive(Default)]
-struct Shard {
-    refusals: HashTable<(Key, Refusal)>,
+struct RefusalShard {
+    refusals: HashTable<(CounterKey, CachedRefusal)>,
     swept: Ticks,
 }
 
 #[derive(Clone, Copy)]
-struct Refusal {
-    /// What was asked. If the operator changes the limit, the question is another one.
+struct CachedRefusal {
+    /// Windows of the refused request. A request with other windows, after a change of the limit,
+    /// does not match.
     windows: [Window; WINDOWS_MAX],
     used: [u32; WINDOWS_MAX],
     ends: [Ticks; WINDOWS_MAX],
-    /// When the last of the windows that refused ends.
+    /// End of the last of the exhausted windows.
     until: Ticks,
 }
 
-impl Default for Denied {
+impl Default for RefusalCache {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -50,9 +52,14 @@ impl Default for Denied {
     }
 }
 
-impl Denied {
-    /// The refusal of `key` that still holds at `now`.
-    pub(super) fn get(&self, key: Key, windows: &[Window], now: Ticks) -> Option<Verdict> {
+impl RefusalCache {
+    /// Returns the refusal of `key` if it is still valid at `now`.
+    pub(super) fn get(
+        &self,
+        key: CounterKey,
+        windows: &[Window],
+        now: Ticks,
+    ) -> Option<LimitDecision> {
         let (hash, shard) = self.shard(key);
         let refusal = shard
             .lock()
@@ -60,11 +67,18 @@ impl Denied {
             .find(hash, |(k, _)| *k == key)
             .map(|(_, refusal)| *refusal)?;
         (refusal.until > now && refusal.windows == padded(windows))
-            .then(|| refusal.verdict(windows, now))
+            .then(|| refusal.decision(windows, now))
     }
 
-    /// Remembers that the store, asked at `sent`, refused. What is left counts from then: never too long.
-    pub(super) fn remember(&self, key: Key, windows: &[Window], answer: &Answer, sent: Ticks) {
+    /// Caches a refusal by the store of a request sent at `sent`. Remaining times count from then,
+    /// so that a refusal never lasts too long.
+    pub(super) fn remember(
+        &self,
+        key: CounterKey,
+        windows: &[Window],
+        answer: &StoreAnswer,
+        sent: Ticks,
+    ) {
         let ends = answer.left.map(|left| sent + left);
         let full = windows
             .iter()
@@ -78,7 +92,7 @@ impl Denied {
         else {
             return;
         };
-        let refusal = Refusal {
+        let refusal = CachedRefusal {
             windows: padded(windows),
             used: answer.used,
             ends,
@@ -95,14 +109,15 @@ impl Denied {
         }
     }
 
-    fn shard(&self, key: Key) -> (u64, &Mutex<Shard>) {
+    fn shard(&self, key: CounterKey) -> (u64, &Mutex<RefusalShard>) {
         let hash = self.hasher.hash_one(key);
-        // The table uses the low and the top bits; take the shard from between.
+        // The hash table uses the low and the top bits, so the shard is selected by bits in
+        // between.
         (hash, &self.shards[(hash >> 32) as usize % SHARDS])
     }
 }
 
-impl Shard {
+impl RefusalShard {
     fn has_room(&mut self, now: Ticks) -> bool {
         if self.refusals.len() >= ENTRIES_MAX && now >= self.swept + SWEEP {
             self.swept = now;
@@ -112,8 +127,8 @@ impl Shard {
     }
 }
 
-impl Refusal {
-    fn verdict(&self, windows: &[Window], now: Ticks) -> Verdict {
+impl CachedRefusal {
+    fn decision(&self, windows: &[Window], now: Ticks) -> LimitDecision {
         let quotas = windows
             .iter()
             .zip(self.used)
@@ -125,7 +140,7 @@ impl Refusal {
                     Quota::whole(*window)
                 }
             });
-        Verdict::here(false, Quotas::new(quotas))
+        LimitDecision::local(false, Quotas::new(quotas))
     }
 }
 
@@ -142,25 +157,25 @@ mod tests {
     use super::*;
     use crate::{
         base::ids::UserId,
-        platform::rate_limits::{CONTEXT, Identifier, Scope, per},
+        platform::rate_limits::{CONTEXT, CounterScope, Identifier, per},
     };
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }
 
     #[test]
     fn a_refusal_holds_until_the_last_window_that_refused_ends() {
-        let denied = Denied::default();
+        let cache = RefusalCache::default();
         let windows = CONTEXT.windows;
-        denied.remember(
+        cache.remember(
             key(1),
             windows,
-            &Answer {
+            &StoreAnswer {
                 admitted: false,
                 used: [10, 1],
                 left: [30_000, 400],
@@ -168,9 +183,9 @@ mod tests {
             1_000,
         );
         let at = |now| {
-            denied
+            cache
                 .get(key(1), windows, now)
-                .map(|verdict| verdict.quotas.as_slice().to_vec())
+                .map(|decision| decision.quotas.as_slice().to_vec())
         };
         let quota = |limit, remaining, reset_secs| Quota {
             limit,
@@ -186,60 +201,60 @@ mod tests {
         assert_eq!(at(30_999), Some(vec![quota(10, 0, 1), quota(1, 1, 1)]));
         assert_eq!(at(31_000), None);
 
-        denied.remember(
+        cache.remember(
             key(2),
             windows,
-            &Answer {
+            &StoreAnswer {
                 admitted: false,
                 used: [3, 1],
                 left: [30_000, 400],
             },
             1_000,
         );
-        assert!(denied.get(key(2), windows, 1_399).is_some());
+        assert!(cache.get(key(2), windows, 1_399).is_some());
         assert!(
-            denied.get(key(2), windows, 1_400).is_none(),
+            cache.get(key(2), windows, 1_400).is_none(),
             "only the second refused"
         );
     }
 
     #[test]
-    fn another_limit_is_another_question() {
-        let denied = Denied::default();
-        denied.remember(
+    fn refusal_is_valid_for_its_windows_only() {
+        let cache = RefusalCache::default();
+        cache.remember(
             key(1),
             &[per(10, 60)],
-            &Answer {
+            &StoreAnswer {
                 admitted: false,
                 used: [10, 0],
                 left: [30_000, 0],
             },
             0,
         );
-        assert!(denied.get(key(1), &[per(10, 60)], 1).is_some());
-        assert!(denied.get(key(1), &[per(500, 60)], 1).is_none());
+        assert!(cache.get(key(1), &[per(10, 60)], 1).is_some());
+        assert!(cache.get(key(1), &[per(500, 60)], 1).is_none());
     }
 
     #[test]
-    fn it_is_bounded_and_gives_up_what_is_over() {
-        let denied = Denied::default();
-        let refused = |left| Answer {
+    fn cache_is_bounded_and_drops_ended_refusals() {
+        let cache = RefusalCache::default();
+        let refused = |left| StoreAnswer {
             admitted: false,
             used: [10, 0],
             left: [left, 0],
         };
         for user in 0..300_000 {
-            denied.remember(key(user), &[per(10, 60)], &refused(30_000), 0);
+            cache.remember(key(user), &[per(10, 60)], &refused(30_000), 0);
         }
         let held = || {
-            denied
+            cache
                 .shards
                 .iter()
                 .map(|shard| shard.lock().refusals.len())
                 .sum::<usize>()
         };
         assert_eq!(held(), SHARDS * ENTRIES_MAX);
-        denied.remember(key(-1), &[per(10, 60)], &refused(30_000), 30_000);
-        assert!(denied.get(key(-1), &[per(10, 60)], 30_001).is_some());
+        cache.remember(key(-1), &[per(10, 60)], &refused(30_000), 30_000);
+        assert!(cache.get(key(-1), &[per(10, 60)], 30_001).is_some());
     }
 }
