@@ -55,11 +55,7 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
     if !context.analytics.reads_servers().await? {
         return Ok(());
     }
-    let there = context
-        .clusters
-        .refs_on_disk()
-        .await
-        .context("looking for servers")?;
+    let there = context.driver.list().await.context("looking for servers")?;
     let known: HashSet<&ProjectRef> = there.iter().collect();
     readers.retain(|project, _| known.contains(project));
     for project in &there {
@@ -73,10 +69,10 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
             let at = mark
                 .map(|mark| Position::of_text(&mark.value))
                 .unwrap_or_default();
-            readers.insert(
-                project.clone(),
-                Reader::new(context.clusters.data(project), at),
-            );
+            // Logs of clusters whose files are on another machine are read there.
+            if let Some(data) = context.driver.data_directory(project) {
+                readers.insert(project.clone(), Reader::new(data, at));
+            }
         }
     }
     if thorough {
