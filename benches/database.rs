@@ -192,6 +192,7 @@ impl Bench {
         let project: ProjectRef = answer["ref"].as_str().ok_or("no ref")?.parse()?;
         let bench = Self {
             app,
+            clusters,
             clock,
             project,
             token,

@@ -328,6 +328,19 @@ fn only_one_file_connects_to_servers_of_projects() {
     ));
 }
 
+/// Everything else reaches clusters through the trait `ClusterDriver`.
+const LOCAL_DRIVER: &[&str] = &[
+    "src/data_plane/cluster_driver.rs",
+    "src/data_plane/clusters/",
+    "src/app/",
+    "src/cli/",
+];
+
+#[test]
+fn only_app_and_cli_name_the_local_driver() {
+    no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
+}
+
 #[test]
 fn only_one_file_reads_cookies() {
     // The second one joins those of a client for a service.

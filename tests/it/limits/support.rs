@@ -150,7 +150,7 @@ impl Node {
             Clock::system(),
             Entropy::system(),
             db,
-            Arc::new(clusters),
+            std::sync::Arc::new(clusters),
             machine.home.clone(),
             Memory::default(),
         )
