@@ -10,6 +10,7 @@ mod reader;
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -140,9 +141,12 @@ async fn keep(
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
     let now = context.clock.now();
-    let data = context.clusters.data(&project);
-    let sockets = context.clusters.home().socket_dir(project.as_str());
-    let folders = HostFolders::new(&[&data, &sockets, context.clusters.home().dir()]);
+    let data = context.driver.data_directory(&project);
+    let sockets = context.home.socket_dir(project.as_str());
+    let mut paths: Vec<&Path> = data.iter().map(PathBuf::as_path).collect();
+    paths.push(&sockets);
+    paths.push(context.home.dir());
+    let folders = HostFolders::new(&paths);
     let event = |line: Line| -> Option<Event> {
         let id = context.entropy.uuid().to_string();
         match line {
