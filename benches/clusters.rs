@@ -27,7 +27,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
         projects::{lease, warm_pool::Wanted},
     },
     platform::{
@@ -138,7 +138,7 @@ impl Bench {
 
     async fn node_in(&self, home: Arc<Home>, number: u128, prepared: Wanted) -> Outcome<Node> {
         let (clock, entropy) = (Clock::manual(Clock::system().now()), Entropy::system());
-        let clusters = Embedded::open(home.clone(), self.host.clone(), entropy.clone());
+        let clusters = LocalDriver::open(home.clone(), self.host.clone(), entropy.clone());
         clusters.prepare().await?;
         let settings = Settings {
             transport: Transport::default(),
@@ -168,7 +168,8 @@ impl Bench {
             clock.clone(),
             entropy,
             self.db.clone(),
-            clusters,
+            Arc::new(clusters),
+            home.clone(),
             Memory::default(),
         )?;
         lease::claim(&app).await?;

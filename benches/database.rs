@@ -29,7 +29,9 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
+        clusters::{
+            Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
+        },
         projects::warm_pool::Wanted,
     },
     platform::{
@@ -86,7 +88,7 @@ async fn run() -> Outcome<()> {
         launcher,
     };
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
-    let clusters = Embedded::open(home, host, Entropy::system());
+    let clusters = LocalDriver::open(home, host, Entropy::system());
     let outcome = async {
         let bench = Bench::new(&control, clusters.clone()).await?;
         let outcome = tokio::time::timeout(RUN_MAX, bench.compare(dir.path()))
@@ -103,6 +105,7 @@ async fn run() -> Outcome<()> {
 
 struct Bench {
     app: App,
+    clusters: LocalDriver,
     clock: Clock,
     project: ProjectRef,
     token: String,
@@ -117,7 +120,7 @@ struct Spent {
 }
 
 impl Bench {
-    async fn new(control: &Control, clusters: Embedded) -> Outcome<Self> {
+    async fn new(control: &Control, clusters: LocalDriver) -> Outcome<Self> {
         clusters.prepare().await?;
         let (clock, entropy, db) = (
             Clock::manual(chrono::DateTime::UNIX_EPOCH),
@@ -153,7 +156,8 @@ impl Bench {
             clock.clone(),
             entropy,
             db,
-            clusters,
+            Arc::new(clusters.clone()),
+            clusters.home().clone(),
             Memory::default(),
         )?;
         background.spawn().detach_all();
@@ -188,6 +192,7 @@ impl Bench {
         let project: ProjectRef = answer["ref"].as_str().ok_or("no ref")?.parse()?;
         let bench = Self {
             app,
+            clusters,
             clock,
             project,
             token,
@@ -273,10 +278,9 @@ impl Bench {
     }
 
     async fn fresh_connections(&self, sql: &str) -> Outcome<Spent> {
-        let mut config = self.app.clusters.config(&self.project, "postgres")?;
+        let mut config = self.clusters.config(&self.project, "postgres")?;
         config.host_path(
-            self.app
-                .clusters
+            self.clusters
                 .socket_path(&self.project)
                 .parent()
                 .ok_or("no folder")?,
@@ -340,7 +344,7 @@ impl Bench {
             fs::write(&file, script)?;
             files.push(file);
         }
-        let socket = self.app.clusters.socket_path(&self.project);
+        let socket = self.clusters.socket_path(&self.project);
         let begun = Instant::now();
         for file in &files {
             let mut psql = Command::new("psql");

@@ -23,7 +23,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
+        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
         projects::warm_pool::Wanted,
     },
     platform::{
@@ -153,7 +153,8 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         clock.clone(),
         entropy.clone(),
         db.clone(),
-        Embedded::open(home, host, entropy),
+        Arc::new(LocalDriver::open(home.clone(), host, entropy)),
+        home,
         Memory::default(),
     )?;
     let callers = callers(&app).await?;

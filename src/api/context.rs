@@ -66,7 +66,7 @@ impl ApiContext {
         let analytics = Analytics::new(
             settings.logs.clone(),
             data_plane.settings.node,
-            data_plane.clusters.home().clone(),
+            data_plane.home.clone(),
             data_plane.clock.clone(),
             data_plane.entropy.clone(),
         );

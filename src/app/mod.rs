@@ -21,7 +21,8 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Embedded, Provisioner},
+        cluster_driver::ClusterDriver,
+        clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
         domains::{
             hostnames,
@@ -148,21 +149,8 @@ impl App {
         clock: Clock,
         entropy: Entropy,
         db: Db,
-        clusters: Embedded,
-        memory: Memory,
-    ) -> Result<(Self, Background), Error> {
-        let provisioner = Arc::new(clusters.clone());
-        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
-    }
-
-    /// The same, with its projects driven over something else.
-    pub fn over(
-        provisioner: Arc<dyn Provisioner>,
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
-        db: Db,
-        clusters: Embedded,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
@@ -185,7 +173,7 @@ impl App {
         let (platform, data_plane, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);
-        let data_plane = DataPlaneContext::new(platform, data_plane, clusters, provisioner)?;
+        let data_plane = DataPlaneContext::new(platform, data_plane, driver, home)?;
         let app = Self {
             context: ApiContext::new(data_plane, api),
         };

@@ -187,7 +187,7 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     } else {
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
-    let engine = running.app.clusters.engines().default_engine().text();
+    let engine = running.app.driver.engines().default_engine().text();
     let (databases, services) = (databases(running), services(running));
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\

@@ -47,7 +47,7 @@ use crate::{
     },
     data_plane::{
         clusters::{
-            Account, Control, ControlGroups, Embedded, EngineError, Home, Installed, Launcher,
+            Account, Control, ControlGroups, EngineError, Home, Installed, Launcher, LocalDriver,
             Location, OldVersions, Resources, sandbox_available, server::Host,
         },
         domains::{
@@ -272,7 +272,8 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             );
         }
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-        let clusters = Embedded::open(home.clone(), host, entropy.clone())
+        let enforced_by = resources.groups().name();
+        let clusters = LocalDriver::open(home.clone(), host, entropy.clone())
             .with_engines(engines)
             .with_resources(resources);
         let operations = App::operations();
@@ -283,22 +284,24 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             &clock,
             &entropy,
         );
-        let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
+        let driver = Arc::new(clusters.clone());
+        let (app, background) =
+            App::new(settings, clock, entropy, db, driver, home.clone(), memory)?;
         app.analytics.ready().await?;
         // Nothing of the folder is started before.
         lease::claim(&app).await?;
         if app.lease.refusal().is_none() {
-            app.clusters.prepare().await?;
-            let reflink = app.clusters.shares_blocks().await?;
+            clusters.prepare().await?;
+            let reflink = clusters.shares_blocks().await?;
             tracing::info!(
                 reflink,
                 "new clusters are copied from the template{}",
                 if reflink { ", sharing its blocks" } else { "" }
             );
         }
-        anyhow::Ok((app, background, listener.local_addr()?))
+        anyhow::Ok((app, background, listener.local_addr()?, enforced_by))
     };
-    let (app, background, address) = match begun.await {
+    let (app, background, address, enforced_by) = match begun.await {
         Ok(begun) => begun,
         Err(error) => {
             // Nobody is left who would stop it.
@@ -313,13 +316,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             });
         }
     };
-    tracing::info!(
-        by = app
-            .clusters
-            .resources()
-            .map_or("nothing", |resources| resources.groups().name()),
-        "the resources of projects are bounded"
-    );
+    tracing::info!(by = enforced_by, "the resources of projects are bounded");
     let mut background = background.spawn();
     // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
     let keeps_limits = home.try_lock("limits.lock")?;
@@ -400,7 +397,7 @@ impl Running {
         let led = self.app.lease.leads();
         self.app.reconciler.stop().await;
         if clusters == Clusters::Stop && led {
-            self.app.clusters.stop_all().await?;
+            self.app.driver.stop_all().await?;
         }
         self.app.analytics.close().await;
         self.background.shutdown().await;

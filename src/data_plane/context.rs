@@ -9,7 +9,8 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    clusters::{Embedded, Location, Provisioner},
+    cluster_driver::ClusterDriver,
+    clusters::{Home, Location},
     database_access::Doors,
     domains::{
         hostnames,
@@ -69,10 +70,10 @@ pub struct DataPlaneState {
     pub platform: PlatformContext,
     /// Settings of the operator.
     pub data_plane_settings: DataPlaneSettings,
-    /// Driver through which the reconciler works on clusters.
-    pub provisioner: Arc<dyn Provisioner>,
-    /// The projects' clusters on this node.
-    pub clusters: Embedded,
+    /// Runs the clusters of projects.
+    pub driver: Arc<dyn ClusterDriver>,
+    /// The data folder of this node.
+    pub home: Arc<Home>,
     /// Drives clusters to their desired state.
     pub reconciler: Reconciler,
     /// Keeps projects within their resources.
@@ -124,21 +125,21 @@ impl Deref for DataPlaneState {
 }
 
 impl DataPlaneContext {
-    /// The data plane of `clusters`, which the reconciler drives through `provisioner`.
+    /// Creates the data plane of the node with data folder `home`, whose clusters `driver` runs.
     pub fn new(
         platform: PlatformContext,
         settings: DataPlaneSettings,
-        clusters: Embedded,
-        provisioner: Arc<dyn Provisioner>,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
     ) -> Result<Self, Error> {
-        let location = Location::of(clusters.home().dir()).context("locating the data folder")?;
+        let location = Location::of(home.dir()).context("locating the data folder")?;
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
             platform,
             data_plane_settings: settings,
-            provisioner,
-            clusters,
+            driver,
+            home,
             reconciler: Reconciler::default(),
             watchdog: Watchdog::default(),
             uses: Uses::default(),

@@ -17,8 +17,8 @@ use std::{
 use gantry::{
     base::clock::Entropy,
     data_plane::clusters::{
-        Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed,
-        Pace, sandbox_available,
+        Account, ClusterError, Control, CopyPriority, Engine, Engines, Home, Host, Launcher,
+        LocalDriver, ObservedState, sandbox_available,
     },
 };
 use rustix::process::{Signal, kill_process};
@@ -53,7 +53,7 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
 
     let mut ids = HashSet::new();
     for project in [&a, &b] {
-        let admin = machine.clusters.admin(project).await.unwrap();
+        let admin = machine.clusters.admin_session(project).await.unwrap();
         ids.insert(
             text(
                 &admin,
@@ -197,7 +197,7 @@ async fn a_password_is_set_without_leaving_a_trace() {
         .await
         .unwrap_err();
 
-    let admin = machine.clusters.admin(&project).await.unwrap();
+    let admin = machine.clusters.admin_session(&project).await.unwrap();
     assert_eq!(
         text(
             &admin,
@@ -316,7 +316,7 @@ async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
     fs::write(&lock, renamed(socket_lock)).unwrap();
     assert_eq!(
         machine.clusters.observe(&project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
 
     machine.up(&project).await;
@@ -337,14 +337,18 @@ async fn a_copy_cut_in_the_middle_is_made_again() {
     fs::write(leftover.join("data/PG_VERSION"), "1").unwrap();
     assert_eq!(
         machine.clusters.observe(&cluster.project).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     machine.clusters.start(&cluster.project).await.unwrap_err();
 
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     assert_eq!(
         machine.clusters.observe(&cluster.project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
     assert_eq!(
         fs::read_dir(leftover.parent().unwrap()).unwrap().count(),
@@ -355,7 +359,11 @@ async fn a_copy_cut_in_the_middle_is_made_again() {
 
     // Again and again changes nothing.
     let before = machine.pid(&cluster.project).await;
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     machine.up(&cluster.project).await;
     assert_eq!(machine.pid(&cluster.project).await, before);
 }
@@ -367,10 +375,10 @@ async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
     let pid = machine.pid(&project).await;
 
     // Another Gantry: only the files and processes carry over.
-    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system());
+    let later = LocalDriver::open(Arc::clone(&machine.home), host(), Entropy::system());
     assert_eq!(
         later.observe(&project).await.unwrap(),
-        Observed::Running {
+        ObservedState::Running {
             pid: pid.as_raw_nonzero().get(),
             accepting: true
         }
@@ -378,7 +386,10 @@ async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
     later.start(&project).await.unwrap();
     later.stop(&project).await.unwrap();
     assert_eq!(processes_under(machine.dir()), []);
-    assert_eq!(later.observe(&project).await.unwrap(), Observed::Stopped);
+    assert_eq!(
+        later.observe(&project).await.unwrap(),
+        ObservedState::Stopped
+    );
     later.stop(&project).await.unwrap();
 }
 
@@ -400,10 +411,10 @@ async fn a_removed_project_leaves_nothing() {
     machine.clusters.remove(&gone).await.unwrap();
     assert_eq!(
         machine.clusters.observe(&gone).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     assert_eq!(
-        machine.clusters.refs_on_disk().await.unwrap(),
+        machine.clusters.list().await.unwrap(),
         std::slice::from_ref(&kept)
     );
     assert_eq!(machine.clusters.empty_trash().await.unwrap(), 1);
@@ -452,7 +463,7 @@ async fn garbage_is_whatever_nobody_knows() {
     );
     assert_eq!(
         machine.clusters.observe(&unknown).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     machine.pid(&known).await;
 }
@@ -471,7 +482,11 @@ async fn all_servers_stop_together() {
 async fn a_server_that_cannot_start_says_why() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     let conf = machine.data(&cluster.project).join("postgresql.auto.conf");
     fs::write(&conf, "max_connections = lots\n").unwrap();
     let started = async {
@@ -570,7 +585,7 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
-        let admin = machine.clusters.admin(&project).await.unwrap();
+        let admin = machine.clusters.admin_session(&project).await.unwrap();
         admin
             .batch_execute(
                 "create table pg_temp.o (t text); create extension dblink schema extensions",
@@ -695,7 +710,7 @@ async fn a_statement_that_wants_too_much_memory_fails_alone() {
         let project = machine.running(1).await;
         let (pid, admin) = (
             machine.pid(&project).await,
-            machine.clusters.admin(&project).await.unwrap(),
+            machine.clusters.admin_session(&project).await.unwrap(),
         );
         let said = refusal(&admin, "select length(repeat('x', 1000000000) || 'y')").await;
         assert!(said.contains("out of memory"), "{said}");
@@ -708,7 +723,11 @@ async fn a_statement_that_wants_too_much_memory_fails_alone() {
 async fn the_launcher_fails_closed() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     let broken = Host {
         launcher: Launcher {
             program: "/bin/false".into(),
@@ -716,7 +735,7 @@ async fn the_launcher_fails_closed() {
         },
         ..host()
     };
-    let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
+    let broken = LocalDriver::open(Arc::clone(&machine.home), broken, Entropy::system());
     let start = timeout(PATIENCE, broken.start(&cluster.project))
         .await
         .expect("an ended launcher is noticed at once");

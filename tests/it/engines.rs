@@ -7,7 +7,7 @@ use gantry::{
     base::clock::Entropy,
     data_plane::{
         clusters::{
-            Engines, Pace, install,
+            CopyPriority, Engines, install,
             install::Release,
             registry::{NpmConfig, Registry},
         },
@@ -142,7 +142,7 @@ async fn a_version_that_is_gone_is_named() {
     cluster.major = 99;
     let refused = machine
         .clusters
-        .create(&cluster, Pace::Now)
+        .create(&cluster, CopyPriority::Foreground)
         .await
         .unwrap_err()
         .to_string();
@@ -206,7 +206,7 @@ async fn grants_end_reserved_memberships_that_were_taken_on_15() {
     };
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
-    let admin = machine.clusters.admin(&project).await.unwrap();
+    let admin = machine.clusters.admin_session(&project).await.unwrap();
     admin
         .batch_execute(
             "alter role postgres createrole; create role helper createrole; grant pg_write_server_files to helper with admin option;
@@ -214,7 +214,7 @@ async fn grants_end_reserved_memberships_that_were_taken_on_15() {
         )
         .await
         .unwrap();
-    machine.clusters.grant(&admin).await.unwrap();
+    machine.clusters.grant_roles(&admin).await.unwrap();
     let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
                 where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
     let left: Vec<String> = admin

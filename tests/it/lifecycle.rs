@@ -5,7 +5,7 @@ use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 use gantry::{
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         projects::{Status, reconciler},
     },
     platform::http::Transport,
@@ -79,7 +79,7 @@ async fn a_project_is_made_and_removed_without_a_trace() {
             &json!(format!("db.{project}.example.test"))
         )
     );
-    let admin = app.machine.clusters.admin(&project).await.unwrap();
+    let admin = app.machine.clusters.admin_session(&project).await.unwrap();
     let version: String = admin
         .query_one("show server_version", &[])
         .await
@@ -146,7 +146,7 @@ async fn a_project_is_made_and_removed_without_a_trace() {
 async fn the_password_is_set_and_found_nowhere() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    let admin = app.machine.clusters.admin(&project).await.unwrap();
+    let admin = app.machine.clusters.admin_session(&project).await.unwrap();
     let verifier: String = admin
         .query_one(
             "select rolpassword from pg_authid where rolname = 'postgres'",
@@ -272,7 +272,7 @@ async fn a_project_removed_while_it_comes_up_is_gone_in_the_end() {
         app.until(&project, Status::Removed).await;
         until_nothing_is_left(&app.node, &project).await;
     }
-    assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap(), []);
+    assert_eq!(app.machine.clusters.list().await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn projects_asked_for_together_are_all_made() {
     for project in &made {
         app.until(project, Status::ActiveHealthy).await;
     }
-    assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap().len(), 3);
+    assert_eq!(app.machine.clusters.list().await.unwrap().len(), 3);
 }
 
 /// Kills the project's server, and waits for another: far less long than until anybody would look by himself.
@@ -293,7 +293,7 @@ async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
     let alive = async {
         while !matches!(
             app.machine.clusters.observe(project).await.unwrap(),
-            Observed::Running {
+            ObservedState::Running {
                 accepting: true,
                 ..
             }
@@ -341,7 +341,7 @@ async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
     );
     assert_eq!(
         app.machine.clusters.observe(&project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
     app.advance(1);
     app.app.reconciler.wake();
@@ -374,7 +374,7 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
     timeout(PATIENCE, tried).await.unwrap();
     assert_eq!(
         app.machine.clusters.observe(&project).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     let seen = app
         .get(&format!("/v1/projects/{project}"))
@@ -470,7 +470,7 @@ async fn nodes_keep_to_their_own_projects() {
     let on_disk = async |node: &Node| -> HashSet<ProjectRef> {
         node.machine
             .clusters
-            .refs_on_disk()
+            .list()
             .await
             .unwrap()
             .into_iter()
@@ -492,7 +492,7 @@ async fn nodes_keep_to_their_own_projects() {
         .await
         .expect(200);
     second.until(&theirs, Status::Removed).await;
-    assert_eq!(second.machine.clusters.refs_on_disk().await.unwrap(), []);
+    assert_eq!(second.machine.clusters.list().await.unwrap(), []);
     assert_eq!(app.machine.pid(&ours).await, pid);
     second.stop().await;
 }

@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use gantry::{
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         projects::{Status, reconciler},
     },
 };
@@ -29,7 +29,7 @@ async fn query(node: &Node, app: &TestApp, project: &ProjectRef, sql: &str) -> A
         .await
 }
 
-async fn observed(app: &TestApp, project: &ProjectRef) -> Observed {
+async fn observed(app: &TestApp, project: &ProjectRef) -> ObservedState {
     app.machine.clusters.observe(project).await.unwrap()
 }
 
@@ -187,7 +187,7 @@ async fn a_paused_project_answers_what_the_contract_says() {
     assert_eq!(listed[0]["status"], "INACTIVE", "it is still there");
     // The stub says it was made by 17; its data can be restored by nothing else.
     let (major, sql) = (
-        app.app.clusters.engines().default_engine().major(),
+        app.app.driver.engines().default_engine().major(),
         "update projects set engine = $2 where ref = $1",
     );
     app.app
@@ -204,7 +204,7 @@ async fn a_paused_project_answers_what_the_contract_says() {
         .query(sql, &[&app.home.project.as_str(), &format!("{major}.0")])
         .await
         .unwrap();
-    let version = json!({"version": app.app.clusters.engines().default_engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
+    let version = json!({"version": app.app.driver.engines().default_engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
     assert_eq!(
         get("/restore").await.expect(200).json(),
         json!({"available_versions": [version]})
@@ -283,7 +283,7 @@ async fn a_project_sleeps_and_wakes_with_its_data() {
         .expect(201);
     ask(&app, &project, "pause").await.expect(200);
     app.until(&project, Status::Inactive).await;
-    assert_eq!(observed(&app, &project).await, Observed::Stopped);
+    assert_eq!(observed(&app, &project).await, ObservedState::Stopped);
     query(&app, &app, &project, "select 1").await.expect(544);
 
     ask(&app, &project, "restore").await.expect(200);
@@ -317,7 +317,7 @@ async fn a_project_sleeps_and_wakes_with_its_data() {
         .await
         .expect(200);
     app.until(&project, Status::Removed).await;
-    assert_eq!(observed(&app, &project).await, Observed::Absent);
+    assert_eq!(observed(&app, &project).await, ObservedState::Absent);
 }
 
 /// Whatever was asked for last is what it comes to, however far the work for the other had come.
@@ -335,7 +335,7 @@ async fn the_last_wish_stands() {
             ask(&app, &project, "pause").await.expect(200);
         }
         app.until(&project, Status::Inactive).await;
-        assert_eq!(observed(&app, &project).await, Observed::Stopped);
+        assert_eq!(observed(&app, &project).await, ObservedState::Stopped);
         ask(&app, &project, "restore").await.expect(200);
         app.until(&project, Status::ActiveHealthy).await;
     }
@@ -356,7 +356,7 @@ async fn a_pause_asked_for_while_nobody_works_is_made_at_the_next_start() {
     restarted.start();
     restarted.until(&sleeper, Status::Inactive).await;
     restarted.until(&waker, Status::ActiveHealthy).await;
-    assert_eq!(observed(&app, &sleeper).await, Observed::Stopped);
+    assert_eq!(observed(&app, &sleeper).await, ObservedState::Stopped);
     query(&restarted, &app, &waker, "select 1")
         .await
         .expect(201);
@@ -432,7 +432,7 @@ async fn another_password_is_known_when_the_call_returns() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let verifier = async || -> String {
-        let admin = app.machine.clusters.admin(&project).await.unwrap();
+        let admin = app.machine.clusters.admin_session(&project).await.unwrap();
         admin
             .query_one(
                 "select rolpassword from pg_authid where rolname = 'postgres'",
@@ -514,7 +514,7 @@ async fn an_older_project_gets_the_grants_of_this_version() {
     for project in [&runs, &sleeps] {
         app.machine
             .clusters
-            .admin(project)
+            .admin_session(project)
             .await
             .unwrap()
             .batch_execute(wide)

@@ -7,7 +7,7 @@ use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         projects::{Status, warm_pool::Wanted},
     },
     platform::http::Transport,
@@ -80,13 +80,14 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
     let (app, node) = with_pool(2, 1).await;
     let (folders, servers) = full(&node, 2, 1).await;
     let server = servers.iter().next().unwrap();
-    let Observed::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap() else {
+    let ObservedState::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap()
+    else {
         panic!("{server} does not run")
     };
     for folder in &folders {
         assert_eq!(
             node.machine.clusters.observe(folder).await.unwrap(),
-            Observed::Stopped
+            ObservedState::Stopped
         );
     }
 
@@ -106,7 +107,7 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
     let running = node.machine.clusters.observe(server).await.unwrap();
     assert_eq!(
         running,
-        Observed::Running {
+        ObservedState::Running {
             pid,
             accepting: true
         },

@@ -140,7 +140,7 @@ async fn as_stranger_nothing_is_seen() {
 #[tokio::test]
 async fn a_body_is_checked_field_by_field() {
     let app = TestApp::new().await;
-    let engine = app.app.clusters.engines().default_engine().major();
+    let engine = app.app.driver.engines().default_engine().major();
     for (field, value, message) in [
         ("name", json!(""), "name: expected 1 to 256 characters"),
         (

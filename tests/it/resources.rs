@@ -18,7 +18,9 @@ use std::{
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::{
-        clusters::{Cluster, ControlGroups, Embedded, Pace, ResourceLimits, Resources},
+        clusters::{
+            ClusterSpec, ControlGroups, CopyPriority, LocalDriver, ResourceLimits, Resources,
+        },
         projects::{Status, watchdog, watchdog::Disk},
     },
     platform::http::Transport,
@@ -65,11 +67,15 @@ fn library() -> &'static Path {
 
 /// A running project with a user id that no other test uses.
 async fn project(machine: &Machine, n: u32) -> ProjectRef {
-    let cluster = Cluster {
+    let cluster = ClusterSpec {
         uid: UIDS + std::process::id() % 100_000 * 4 + n,
         ..cluster(0)
     };
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     machine.up(&cluster.project).await;
     cluster.project
 }
@@ -90,7 +96,7 @@ async fn attack(machine: &Machine, project: &ProjectRef, what: &str, number: u64
         let owner = fs::metadata(&data).unwrap();
         chown(file, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     // The code has run by the time the server refuses the library.
     admin
         .batch_execute(&format!("load '{}'", own.display()))
@@ -367,7 +373,7 @@ async fn a_server_stays_in_its_group_when_gantry_is_another_one() {
             folder.display()
         );
     }
-    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system())
+    let later = LocalDriver::open(Arc::clone(&machine.home), host(), Entropy::system())
         .with_resources(Resources::new(limits(), groups));
     later.stop(&project).await.unwrap();
     assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
@@ -410,7 +416,7 @@ async fn a_running_server_without_a_group_is_given_one() {
         .clusters
         .clone()
         .with_resources(Resources::new(limits(), groups.clone()));
-    later.adopt(&project).await.unwrap();
+    later.apply_limits(&project).await.unwrap();
     let members =
         fs::read_to_string(groups.folders(project.as_str())[0].join("cgroup.procs")).unwrap();
     let postmaster: Pid = machine.pid(&project).await;

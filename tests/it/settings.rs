@@ -7,7 +7,7 @@ use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         database_access, projects,
         projects::{Status, idle},
     },
@@ -264,14 +264,14 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     app.advance(599);
     idle::doze(&node.app, AFTER).await.unwrap();
     assert!(
-        matches!(observed().await, Observed::Running { .. }),
+        matches!(observed().await, ObservedState::Running { .. }),
         "not yet"
     );
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     app.advance(599);
     idle::doze(&node.app, AFTER).await.unwrap();
     assert!(
-        matches!(observed().await, Observed::Running { .. }),
+        matches!(observed().await, ObservedState::Running { .. }),
         "it was used since"
     );
     let session = node.machine.connect(&project, "postgres").await.unwrap();
@@ -284,7 +284,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     drop(session);
     app.advance(601);
     // The server notices the end of the session a moment after us.
-    while !matches!(observed().await, Observed::Stopped) {
+    while !matches!(observed().await, ObservedState::Stopped) {
         idle::doze(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
@@ -311,7 +311,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
         health[0],
         json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
     );
-    assert_eq!(observed().await, Observed::Stopped);
+    assert_eq!(observed().await, ObservedState::Stopped);
 
     // Many at once, and none sees an error.
     let answers = join_all((0..8).map(|_| shown(&node, &app, &project, "work_mem"))).await;
@@ -334,7 +334,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
 
     // A sleeper can be paused and restored like any other.
     app.advance(601);
-    while !matches!(observed().await, Observed::Stopped) {
+    while !matches!(observed().await, ObservedState::Stopped) {
         idle::doze(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }

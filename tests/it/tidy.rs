@@ -329,6 +329,19 @@ fn only_listed_files_connect_to_project_servers() {
     ));
 }
 
+/// Everything else reaches clusters through the trait `ClusterDriver`.
+const LOCAL_DRIVER: &[&str] = &[
+    "src/data_plane/cluster_driver.rs",
+    "src/data_plane/clusters/",
+    "src/app/",
+    "src/cli/",
+];
+
+#[test]
+fn only_app_and_cli_name_the_local_driver() {
+    no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
+}
+
 #[test]
 fn only_listed_files_read_cookies() {
     // The second file joins the cookie fields of a request to a service.

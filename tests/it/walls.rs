@@ -63,7 +63,7 @@ async fn attack(
     let (library, data) = (library(machine, project), machine.data(project));
     fs::write(data.join("attack.in"), words.join("\n")).unwrap();
     fs::set_permissions(data.join("attack.in"), fs::Permissions::from_mode(0o644)).unwrap();
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     // PostgreSQL refuses the library after its constructor ran: it is no extension.
     let refused = admin
         .batch_execute(&format!("load '{}'", library.display()))
@@ -129,13 +129,13 @@ async fn native_code_of_a_superuser_reaches_nothing_outside_its_server() {
             outcome.len()
         );
         // The server itself is unharmed.
-        machine.clusters.admin(&project).await.unwrap();
+        machine.clusters.admin_session(&project).await.unwrap();
     }
 }
 
 /// Everything of Gantry that talks to a project's server is refused, with this reason.
 async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
-    let error = machine.clusters.admin(project).await.unwrap_err();
+    let error = machine.clusters.admin_session(project).await.unwrap_err();
     assert!(
         matches!(error, ClusterError::Unreached { .. }) && error.to_string().contains(reason),
         "{error}"
@@ -159,7 +159,7 @@ async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
 }
 
 async fn passwords_and_tables(machine: &Machine, project: &ProjectRef) -> (Option<String>, i64) {
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     let sql = "select (select rolpassword from pg_authid where rolname = 'postgres'), (select count(*) from pg_tables)";
     let row = admin.query_one(sql, &[]).await.unwrap();
     (row.get(0), row.get(1))

@@ -78,7 +78,7 @@ pub async fn check(
         _ => {}
     }
     let asleep: bool = row.get(2);
-    let target = Target::of(&context.clusters, &project.reference);
+    let target = Target::of(&context.driver, &project.reference);
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {

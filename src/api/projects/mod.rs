@@ -205,7 +205,7 @@ pub async fn create(
         &now,
         &account,
         &channel,
-        &context.clusters.grants_version(),
+        &context.driver.grants_version(),
     ];
     let row = transaction
         .query_one(sql, &params)
@@ -319,7 +319,7 @@ fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
     let slug = organizations::slug(row, 1)?;
     // What runs is what is installed now; the row remembers what it was when the project was made.
     let made_by: &str = row.get(6);
-    let installed = major(made_by).and_then(|major| context.clusters.engines().of_major(major));
+    let installed = major(made_by).and_then(|major| context.driver.engines().of_major(major));
     let version = installed.map_or(made_by, Engine::text).to_owned();
     let database = Database {
         host: format!("db.{reference}.{}", context.settings.project_domain),

@@ -84,7 +84,7 @@ async fn create(
     Json(request): Json<CreateRequest>,
     organization: Organization,
 ) -> Result<Created<Bare>, Error> {
-    let new = request.check(context.clusters.engines())?;
+    let new = request.check(context.driver.engines())?;
     Ok(Created(
         projects::create(&context, &organization, new, &audit).await?,
     ))

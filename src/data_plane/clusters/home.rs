@@ -135,6 +135,11 @@ impl Home {
         }
     }
 
+    /// Takes the lock of the process that operates the clusters of this folder, if it is free.
+    pub fn try_lock_clusters(&self) -> Result<Option<File>> {
+        self.try_lock("driver")
+    }
+
     /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
     pub fn lock_start(&self) -> Result<File> {
         let (file, path) = self.lock_file("starting")?;

@@ -2,15 +2,14 @@
 //!
 //! A project is one data directory and one postmaster. The directory is a copy of a prepared [`template`], given its
 //! own system [`identity`]; the postmaster runs under the project's own uid inside a sandbox, started by re-executing
-//! Gantry as [`launch()`]. Everything lives in one locked [`home::Home`]. [`embedded::Embedded`] ties it together in
-//! idempotent steps for a reconciler, and [`control::Control`] is the same machinery for Gantry's own tables.
+//! Gantry as [`launch()`]. Everything lives in one locked [`home::Home`]. [`LocalDriver`] implements [`ClusterDriver`](super::cluster_driver::ClusterDriver) over it, and [`control::Control`] is the same machinery for Gantry's own tables.
 //!
 //! A server is identified by what it is (its executable and working directory), never by a pid in a file; so servers
 //! survive a restart of Gantry and are adopted again.
 
 pub mod account;
 pub mod control;
-pub mod embedded;
+mod driver;
 pub mod engine;
 pub mod engines;
 mod files;
@@ -18,9 +17,9 @@ pub mod home;
 pub mod identity;
 pub mod install;
 pub mod launch;
+pub mod local_driver;
 pub mod location;
 mod process;
-pub mod provisioner;
 pub mod registry;
 pub mod resources;
 mod seccomp;
@@ -41,15 +40,14 @@ use tokio_postgres::error::SqlState;
 pub use self::{
     account::Account,
     control::Control,
-    embedded::{Cluster, Embedded, Observed, Pace, QUIET},
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
     home::Home,
     launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState, QUIET},
     location::{Likeness, Location, Moved},
-    provisioner::Provisioner,
     resources::{ControlGroups, ResourceLimits, Resources},
-    server::{Host, Running},
+    server::{Host, RunningServer},
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
@@ -177,6 +175,9 @@ pub enum ClusterError {
     /// Not a SCRAM-SHA-256 verifier. The value itself is not repeated: it may be a password.
     #[error("expected a SCRAM-SHA-256 verifier")]
     NotAVerifier,
+    /// The driver does not support this operation.
+    #[error("this cluster driver does not support {0}")]
+    Unsupported(&'static str),
     /// The process is on its way out and takes no more work.
     #[error("shutting down")]
     ShuttingDown,

@@ -86,20 +86,20 @@ impl Stop {
 }
 
 /// A server that ran when it was looked at.
-pub struct Running {
+pub struct RunningServer {
     pid: i32,
     end: BoxFuture<'static, io::Result<()>>,
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running")
+        f.debug_struct("RunningServer")
             .field("pid", &self.pid)
             .finish_non_exhaustive()
     }
 }
 
-impl Running {
+impl RunningServer {
     /// A server with this process id, and what returns at its end.
     pub fn new(pid: i32, end: impl Future<Output = io::Result<()>> + Send + 'static) -> Self {
         Self {
@@ -194,10 +194,10 @@ impl Server {
     }
 
     /// The live postmaster, to wait for its end. None if there is none.
-    pub(super) async fn running(&self) -> Result<Option<Running>> {
+    pub(super) async fn running(&self) -> Result<Option<RunningServer>> {
         let held = self.hold_postmaster().await?;
         Ok(held.map(|(pid, postmaster)| {
-            Running::new(pid.as_raw_nonzero().get(), async move {
+            RunningServer::new(pid.as_raw_nonzero().get(), async move {
                 postmaster.ended().await
             })
         }))

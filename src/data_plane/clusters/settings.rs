@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
 use super::{
-    At, ClusterError, Embedded, Result, account::RunAs, blocking, files, process::Handle,
+    At, ClusterError, LocalDriver, Result, account::RunAs, blocking, files, process::Handle,
     server::Server,
 };
 use crate::base::ids::ProjectRef;
@@ -22,7 +22,7 @@ const FILE: &str = "overrides.conf";
 /// The program only reads its configuration.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);
 
-impl Embedded {
+impl LocalDriver {
     /// Has the server's own program read these settings, without starting it. Its complaint is [`ClusterError::Setting`].
     pub async fn check_settings(
         &self,
@@ -84,7 +84,7 @@ impl Embedded {
 
     /// Has a running server read its settings again.
     pub async fn reload(&self, project: &ProjectRef) -> Result<()> {
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let reloaded = admin.batch_execute("select pg_reload_conf()").await;
         reloaded.map_err(|cause| ClusterError::Sql {
             doing: "reloading settings",
@@ -93,11 +93,11 @@ impl Embedded {
     }
 
     /// Whether somebody has a session open. A server that does not run has none.
-    pub async fn is_used(&self, project: &ProjectRef) -> Result<bool> {
+    pub async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
         if self.running(project).await?.is_none() {
             return Ok(false);
         }
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let sql = "select exists (select from pg_stat_activity where backend_type in ('client backend', 'walsender') and pid <> pg_backend_pid())";
         let row = admin
             .query_one(sql, &[])

@@ -107,8 +107,8 @@ const DROPPING: &str = "dropping login roles";
 
 async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(&project.reference)
+        .driver
+        .admin_session(&project.reference)
         .await
         .map_err(|error| match error {
             ClusterError::Missing(_)
@@ -155,7 +155,7 @@ fn expire(context: &DataPlaneContext, project: Project) {
     tokio::spawn(async move {
         sleep(TTL + Duration::from_secs(1)).await;
         // Paused, removed or elsewhere by now: then nobody can log in, and the next one that is made sweeps.
-        if let Ok(admin) = context.clusters.admin(&project.reference).await
+        if let Ok(admin) = context.driver.admin_session(&project.reference).await
             && let Err(error) = sweep(&admin, &project.reference, ROLES_MAX).await
         {
             tracing::warn!(project = %project.reference, %error, "login roles were not dropped");

@@ -7,7 +7,7 @@
 //! Bounds: the deadline holds for everything from connecting on; what the server sends is kept only as far as
 //! [`Limits`] allow, and notices and notifications not at all.
 
-use std::{error::Error as StdError, io, mem, ops::Range, time::Duration};
+use std::{error::Error as StdError, io, mem, ops::Range, sync::Arc, time::Duration};
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
@@ -35,10 +35,7 @@ use crate::{
         error::{Context as _, Error},
         ids::ProjectRef,
     },
-    data_plane::{
-        clusters,
-        clusters::{Embedded, ServerSocket},
-    },
+    data_plane::{cluster_driver::ClusterDriver, clusters, clusters::ServerSocket},
 };
 
 /// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
@@ -59,7 +56,7 @@ pub struct Target {
 /// A project whose platform roles can be repaired.
 #[derive(Debug, Clone)]
 struct Repair {
-    clusters: Embedded,
+    driver: Arc<dyn ClusterDriver>,
     project: ProjectRef,
 }
 
@@ -81,23 +78,23 @@ impl Target {
     }
 
     /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
-    pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
+    pub fn of(driver: &Arc<dyn ClusterDriver>, project: &ProjectRef) -> Self {
         let repair = Repair {
-            clusters: clusters.clone(),
+            driver: driver.clone(),
             project: project.clone(),
         };
         Self {
-            socket: clusters.socket(project),
+            socket: driver.socket(project),
             repair: Some(repair),
         }
     }
 
     /// Repairs the platform's roles. Returns whether it may have helped.
     pub(crate) async fn repair(&self) -> bool {
-        let Some(Repair { clusters, project }) = &self.repair else {
+        let Some(Repair { driver, project }) = &self.repair else {
             return false;
         };
-        match timeout(REPAIR, clusters.repair(project)).await {
+        match timeout(REPAIR, driver.repair_roles(project)).await {
             Ok(Ok(())) => {
                 tracing::warn!(%project, "the project refused the platform's roles; they were repaired");
                 true

@@ -336,7 +336,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             .projects
             .take(door.id)
             .ok_or(Refusal::ProjectFull)?;
-        let socket = context.clusters.socket(&named.project);
+        let socket = context.driver.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
     };

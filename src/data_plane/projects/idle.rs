@@ -73,7 +73,7 @@ pub async fn wake(
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => rouse(context, id).await?,
-                Status::ActiveHealthy => return Ok(Target::of(&context.clusters, project)),
+                Status::ActiveHealthy => return Ok(Target::of(&context.driver, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing
                 | Status::Inactive
@@ -181,8 +181,8 @@ async fn put_to_sleep(
         return Ok(false);
     };
     if context
-        .clusters
-        .is_used(project)
+        .driver
+        .has_sessions(project)
         .await
         .context("looking for open sessions")?
     {
@@ -204,7 +204,7 @@ async fn put_to_sleep(
         return Ok(false);
     }
     context
-        .clusters
+        .driver
         .stop(project)
         .await
         .context("stopping a cluster")?;

@@ -222,8 +222,8 @@ impl Lease {
         let lock = match had {
             Some(lock) => Some(lock),
             None => context
-                .clusters
-                .try_lock()
+                .home
+                .try_lock_clusters()
                 .context("locking the data folder")?,
         };
         let claimed = self.ask(context, lock.is_some()).await;
@@ -296,10 +296,7 @@ impl Lease {
                     .as_ref()
                     .and_then(|lease| lease.location.as_ref())
                     .unwrap_or(&self.location);
-                return Ok(Claimed::Refused(Moved::new(
-                    context.clusters.home().dir(),
-                    earlier,
-                )));
+                return Ok(Claimed::Refused(Moved::new(context.home.dir(), earlier)));
             }
             Decision::Take => {}
         }

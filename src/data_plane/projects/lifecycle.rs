@@ -94,7 +94,7 @@ pub async fn restore_versions(
         ));
     }
     let engine =
-        super::major(row.get(1)).and_then(|major| context.clusters.engines().of_major(major));
+        super::major(row.get(1)).and_then(|major| context.driver.engines().of_major(major));
     let version = |engine: &Engine| RestoreVersion {
         version: engine.text().to_owned(),
         release_channel: engine.channel().to_owned(),

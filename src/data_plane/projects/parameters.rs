@@ -164,17 +164,17 @@ pub(crate) async fn change(
     if wanted == before {
         return from_row(Value::Object(wanted));
     }
-    let budget = context.clusters.resources().map_or_else(
-        || Budget::from(&ResourceLimits::default()),
-        |resources| resources.limits().into(),
-    );
+    let budget = context
+        .driver
+        .resource_limits()
+        .map_or_else(|| Budget::from(&ResourceLimits::default()), Budget::from);
     check(&wanted, budget)?;
     let written: Vec<(String, String)> = wanted
         .iter()
         .map(|(name, value)| (name.clone(), text(value)))
         .collect();
     context
-        .clusters
+        .driver
         .check_settings(&project.reference, &written)
         .await
         .map_err(|problem| match problem {

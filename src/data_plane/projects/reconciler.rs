@@ -29,7 +29,11 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
-        clusters, clusters::Cluster, context::DataPlaneContext, database_session, metrics::Step,
+        clusters,
+        clusters::{ClusterError, ClusterSpec, CopyPriority},
+        context::DataPlaneContext,
+        database_session,
+        metrics::Step,
         temporary_access,
     },
     platform::tables::Table,
@@ -96,7 +100,7 @@ impl Default for Reconciler {
 #[derive(Debug)]
 struct Wanted {
     id: ProjectId,
-    cluster: Cluster,
+    cluster: ClusterSpec,
     status: Status,
     /// The number of the wish. What is written down for it stands only as long as nothing else was wished for.
     generation: i64,
@@ -326,7 +330,7 @@ async fn mark_fallen(
             .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        match context.provisioner.running(&project).await {
+        match context.driver.running(&project).await {
             Ok(Some(server)) => watch::begin(context, ProjectId(row.get(0)), server),
             Ok(None) => fell(context, row, &project).await?,
             // One project that cannot be looked at holds up no other.
@@ -388,7 +392,7 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<Wanted, Error> {
         .context("reading a project's version")?;
     Ok(Wanted {
         id,
-        cluster: Cluster {
+        cluster: ClusterSpec {
             project,
             uid: uid(context, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?,
             major,
@@ -427,11 +431,11 @@ async fn settle(context: &DataPlaneContext, project: &Wanted) -> Result<(), Erro
     let (reference, mut went_back) = (&project.cluster.project, None);
     match project.status.goal() {
         Status::Removed => {
-            timed(context, Step::Remove, context.provisioner.remove(reference)).await?;
+            timed(context, Step::Remove, context.driver.remove(reference)).await?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(context, Step::Stop, context.provisioner.stop(reference)).await?,
+        Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
         _ => went_back = bring_up(context, project).await?,
     }
     announce(context, project, went_back).await?;
@@ -442,37 +446,36 @@ async fn settle(context: &DataPlaneContext, project: &Wanted) -> Result<(), Erro
 
 /// Returns why the server runs with the settings it had before, if it does.
 async fn bring_up(context: &DataPlaneContext, project: &Wanted) -> Result<Option<String>, Error> {
-    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
+    let driver = &context.driver;
+    let reference = &project.cluster.project;
     // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
     let is_new = matches!(project.status, Status::ComingUp | Status::InitFailed);
     if is_new {
-        timed(context, Step::Create, clusters.create(&project.cluster)).await?;
+        let create = driver.create(&project.cluster, CopyPriority::Foreground);
+        timed(context, Step::Create, create).await?;
     }
     // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
     if project.status == Status::Restarting {
-        timed(context, Step::Stop, clusters.stop(reference)).await?;
+        timed(context, Step::Stop, driver.stop(reference)).await?;
     }
     let mut went_back = None;
     if let Err(error) = start(context, project, &project.settings).await {
         if project.started == project.settings {
             return Err(error);
         }
-        clusters
-            .stop(reference)
-            .await
-            .context("stopping a cluster")?;
+        driver.stop(reference).await.context("stopping a cluster")?;
         start(context, project, &project.started).await?;
         went_back = Some(format!(
             "the server did not start with these settings, and runs with those before: {error}"
         ));
     } else if project.changed && project.status == Status::ActiveHealthy {
-        clusters
+        driver
             .reload(reference)
             .await
             .context("reloading settings")?;
     }
     if let Some(verifier) = &project.verifier {
-        let set = clusters.set_password(reference, database_session::OWNER, verifier);
+        let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
     // A new one is as its template is, and nobody was let in.
@@ -485,23 +488,19 @@ async fn bring_up(context: &DataPlaneContext, project: &Wanted) -> Result<Option
 /// Brings a server in line with what changed while it did not run, before anybody is told that it is there.
 async fn catch_up(context: &DataPlaneContext, project: &Wanted) -> Result<(), Error> {
     let reference = &project.cluster.project;
-    let Some(admin) = context
-        .provisioner
-        .admin(reference)
-        .await
-        .context("connecting to a cluster")?
-    else {
-        return Ok(());
+    let admin = match context.driver.admin_session(reference).await {
+        Err(ClusterError::Unsupported(_)) => return Ok(()),
+        session => session.context("connecting to a cluster")?,
     };
     context
-        .clusters
-        .repair_over(&admin)
+        .driver
+        .repair_roles_over(&admin)
         .await
         .context("repairing the platform's roles")?;
     if project.outdated {
         context
-            .clusters
-            .grant(&admin)
+            .driver
+            .grant_roles(&admin)
             .await
             .context("granting what roles may do")?;
     }
@@ -514,18 +513,19 @@ async fn start(
     project: &Wanted,
     settings: &Setting,
 ) -> Result<(), Error> {
-    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
+    let driver = &context.driver;
+    let reference = &project.cluster.project;
     if !settings.is_empty() || project.changed || !project.started.is_empty() {
-        clusters
+        driver
             .configure(reference, settings)
             .await
             .context("writing settings")?;
     }
-    timed(context, Step::Start, clusters.start(reference)).await?;
+    timed(context, Step::Start, driver.start(reference)).await?;
     timed(
         context,
         Step::Ready,
-        clusters.wait_ready(reference, READY_TIMEOUT),
+        driver.wait_ready(reference, READY_TIMEOUT),
     )
     .await
 }
@@ -565,7 +565,7 @@ async fn announce(
     let (goal, now, grants) = (
         project.status.goal(),
         context.clock.now(),
-        context.clusters.grants_version(),
+        context.driver.grants_version(),
     );
     let started = goal == Status::ActiveHealthy && project.runs_with_all();
     let params: [Param<'_>; 8] = [
@@ -620,7 +620,7 @@ pub async fn empty_trash(context: DataPlaneContext) {
     loop {
         context.reconciler.trash.notified().await;
         loop {
-            match context.clusters.empty_trash().await {
+            match context.driver.empty_trash().await {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => {
@@ -647,7 +647,7 @@ async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
         .db
         .query(
             sql,
-            &[&context.settings.node, &context.clusters.grants_version()],
+            &[&context.settings.node, &context.driver.grants_version()],
         )
         .await
         .context("looking for older projects")
@@ -669,7 +669,7 @@ async fn collect_garbage(context: &DataPlaneContext) -> Result<(), Error> {
         .context("reading a ref")?;
     known.extend(warm_pool::review(context).await?);
     context
-        .clusters
+        .driver
         .collect_garbage(&known)
         .await
         .context("clearing the data folder")?;

@@ -21,7 +21,7 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{Cluster, Engine, Engines, Pace},
+        clusters::{ClusterSpec, CopyPriority, Engine, Engines},
         context::DataPlaneContext,
         metrics::Origin,
     },
@@ -115,7 +115,7 @@ fn read(row: &Row) -> Result<Taken, Error> {
 /// What a new project of this engine is copied from.
 fn template(context: &DataPlaneContext, engine: &Engine) -> Result<String, Error> {
     context
-        .clusters
+        .driver
         .template_name(engine)
         .context("naming a template")
 }
@@ -202,7 +202,7 @@ async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Lack)>, Erro
     };
     Ok(context
         .pool
-        .engines(context.clusters.engines())
+        .engines(context.driver.engines())
         .into_iter()
         .find_map(lack))
 }
@@ -269,7 +269,7 @@ async fn ready(
 ) -> Result<(), Error> {
     let made = make(context, &taken, engine, server).await;
     if made.is_err() {
-        if let Err(error) = context.clusters.remove(&taken.reference).await {
+        if let Err(error) = context.driver.remove(&taken.reference).await {
             tracing::warn!(%error, "a cluster that could not be prepared is left for the next start to remove");
         }
         context.reconciler.trash_filled();
@@ -284,24 +284,24 @@ async fn make(
     server: bool,
 ) -> Result<(), Error> {
     let uid = super::reconciler::uid(context, taken.account)?;
-    let cluster = Cluster {
+    let cluster = ClusterSpec {
         project: taken.reference.clone(),
         uid,
         major: engine.major(),
     };
     context
-        .clusters
-        .create(&cluster, Pace::Idle)
+        .driver
+        .create(&cluster, CopyPriority::Background)
         .await
         .context("preparing a cluster")?;
     if server {
         context
-            .clusters
+            .driver
             .start(&cluster.project)
             .await
             .context("starting a prepared cluster")?;
         context
-            .clusters
+            .driver
             .wait_ready(&cluster.project, READY_TIMEOUT)
             .await
             .context("starting a prepared cluster")?;
@@ -336,7 +336,7 @@ pub(crate) async fn review(context: &DataPlaneContext) -> Result<HashSet<Project
     let mut counts: BTreeMap<(String, bool), u16> = BTreeMap::new();
     for (template, cluster) in prepared(context).await? {
         let running = context
-            .clusters
+            .driver
             .running(&cluster.reference)
             .await
             .context("looking for a prepared cluster")?
@@ -347,13 +347,18 @@ pub(crate) async fn review(context: &DataPlaneContext) -> Result<HashSet<Project
             context.data_plane_settings.prepared.folders
         };
         let current = context
-            .clusters
+            .driver
             .engines()
             .offered()
             .iter()
             .any(|known| self::template(context, known).is_ok_and(|known| known == template));
         let count = counts.entry((template, running)).or_default();
-        if context.clusters.exists(&cluster.reference) && current && *count < wanted {
+        let exists = context
+            .driver
+            .exists(&cluster.reference)
+            .await
+            .context("looking for a prepared cluster")?;
+        if exists && current && *count < wanted {
             *count += 1;
             let sql = "update prepared_clusters set running = $2 where account = $1";
             context

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::{
     base::ids::ProjectId,
-    data_plane::{clusters::Running, context::DataPlaneContext},
+    data_plane::{clusters::RunningServer, context::DataPlaneContext},
 };
 
 /// Servers whose end is waited for, and projects to look at in the next pass. Both are bounded by the
@@ -46,7 +46,7 @@ impl Watch {
 }
 
 /// Wakes the reconciler when this server ends. Asked again about the same server, it does nothing.
-pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: Running) {
+pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: RunningServer) {
     let pid = server.pid();
     if !context.reconciler.watch.begin(project, pid) {
         return;

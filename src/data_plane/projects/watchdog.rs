@@ -25,11 +25,7 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{
-        clusters::resources::{Measured, disk},
-        context::DataPlaneContext,
-        metrics::Bound,
-    },
+    data_plane::{clusters::resources::Measurement, context::DataPlaneContext, metrics::Bound},
 };
 
 /// How often control groups are read: the kernel enforces them, and this only reports.
@@ -90,10 +86,10 @@ pub enum Disk {
 
 /// Looks again and again until it is dropped. Does nothing where projects have no limits.
 pub async fn run(context: DataPlaneContext) {
-    let Some(resources) = context.clusters.resources() else {
+    if context.driver.resource_limits().is_none() {
         return;
-    };
-    let mut look_again = tokio::time::interval(if resources.groups().enforced() {
+    }
+    let mut look_again = tokio::time::interval(if context.driver.enforces_limits() {
         LOOK_AT_GROUPS
     } else {
         LOOK_AT_PROCESSES
@@ -111,7 +107,7 @@ pub async fn run(context: DataPlaneContext) {
 /// other.
 pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
     let mut state = context.watchdog.0.lock().await;
-    if !context.lease.leads() || context.clusters.resources().is_none() {
+    if !context.lease.leads() || context.driver.resource_limits().is_none() {
         *state = State::default();
         return Ok(());
     }
@@ -123,7 +119,7 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
         .map(|project| project.project.clone())
         .collect();
     let mut measured = context
-        .clusters
+        .driver
         .measure_processes(refs)
         .await
         .context("measuring projects")?;
@@ -172,13 +168,13 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
 
 /// Whether disk space is measured in this look: after much of it was used, or a long time.
 fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> bool {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return false;
     };
     // A file system that does not say is measured as if nothing changed.
-    let (bytes, inodes) = disk::free(context.clusters.home().dir()).unwrap_or_default();
+    let (bytes, inodes) = context.driver.free_space().unwrap_or_default();
     let now = context.clock.ticks();
-    let slack = SLACK_BYTES.min(resources.limits().disk_hard_bytes / 16);
+    let slack = SLACK_BYTES.min(limits.disk_hard_bytes / 16);
     let due = state.measured.is_none_or(|(at, (before, inodes_before))| {
         now.saturating_sub(at) >= DISK_ROUND_MS
             || bytes.saturating_add(slack) <= before
@@ -198,14 +194,13 @@ async fn look_at_processes(
     context: &DataPlaneContext,
     project: &Watched,
     seen: &mut Seen,
-    measured: Measured,
+    measured: Measurement,
 ) -> Result<(), Error> {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return Ok(());
     };
-    let limits = resources.limits();
     match measured {
-        Measured::Group(counts) => {
+        Measurement::Group(counts) => {
             let (kills, refused) = seen
                 .counts
                 .replace((counts.oom_kills, counts.forks_refused))
@@ -228,14 +223,14 @@ async fn look_at_processes(
                 );
             }
         }
-        Measured::Processes(_) if resources.groups().enforced() => {
+        Measurement::Processes(_) if context.driver.enforces_limits() => {
             context
-                .clusters
-                .adopt(&project.project)
+                .driver
+                .apply_limits(&project.project)
                 .await
                 .context("bounding a project's server")?;
         }
-        Measured::Processes(usage) => {
+        Measurement::Processes(usage) => {
             let (remedy, strikes) = rules::remedy(&usage, limits, seen.strikes);
             seen.strikes = strikes;
             if remedy == Remedy::Nothing {
@@ -272,13 +267,13 @@ async fn bound_processes(
     match remedy {
         Remedy::Nothing => Ok(()),
         Remedy::Terminate(pid) => context
-            .clusters
-            .end_process(&project.project, pid, Signal::TERM)
+            .driver
+            .signal_process(&project.project, pid, Signal::TERM)
             .await
             .context("ending a process"),
         Remedy::Kill(pid) => context
-            .clusters
-            .end_process(&project.project, pid, Signal::KILL)
+            .driver
+            .signal_process(&project.project, pid, Signal::KILL)
             .await
             .context("ending a process"),
         Remedy::StopServer => {
@@ -287,7 +282,7 @@ async fn bound_processes(
                 return Ok(());
             };
             let stopped = context
-                .clusters
+                .driver
                 .stop_at_once(&project.project)
                 .await
                 .context("stopping a cluster");
@@ -315,12 +310,11 @@ async fn look_at_disk(
     project: &Watched,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return Ok(());
     };
-    let limits = resources.limits();
     let usage = context
-        .clusters
+        .driver
         .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
         .await
         .context("measuring disk space")?;
@@ -341,7 +335,7 @@ async fn look_at_disk(
     let read_only = level >= DiskLevel::ReadOnly;
     if read_only != project.read_only {
         context
-            .clusters
+            .driver
             .set_read_only(&project.project, read_only)
             .await
             .context("making a project read-only or writable")?;

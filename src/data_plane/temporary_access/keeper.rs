@@ -158,13 +158,13 @@ async fn end_over(
 ) -> Result<(), Error> {
     let now = context.clock.now();
     for login in logins.iter().filter(|login| login.is_over(now)) {
-        server::end(&context.clusters, project, admin, &login.name).await?;
+        server::end(&*context.driver, project, admin, &login.name).await?;
         note_end(context, login).await?;
     }
     // Left by a copy of the data from another time.
     for name in server::list(admin).await? {
         if logins.iter().all(|login| login.name != name) && !is_known(context, &name).await? {
-            server::end(&context.clusters, project, admin, &name).await?;
+            server::end(&*context.driver, project, admin, &name).await?;
         }
     }
     Ok(())

@@ -10,7 +10,8 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{Embedded, QUIET},
+        cluster_driver::ClusterDriver,
+        clusters::QUIET,
         context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
@@ -97,7 +98,7 @@ pub(crate) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
 
 /// Lets nobody in as this role any more, ends the sessions of those who are, and removes it. Can be repeated.
 pub(crate) async fn end(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
@@ -119,7 +120,7 @@ pub(crate) async fn end(
         admin.batch_execute(&shut).await.context(doing)?;
     }
     terminate(admin, name).await?;
-    if let Err(error) = remove(clusters, project, admin, name).await {
+    if let Err(error) = remove(driver, project, admin, name).await {
         // It lets nobody in. The next look at this server finds it again.
         tracing::warn!(%project, role = name, %error, "a login that is over could not be removed");
     }
@@ -156,7 +157,7 @@ async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
 
 /// What was made in the role's own name goes to the owner, and what was granted to it is taken back.
 async fn remove(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
@@ -170,8 +171,8 @@ async fn remove(
     }
     let sql = "select datname::text from pg_database where datallowconn order by 1 limit $1";
     for row in admin.query(sql, &[&LIST_MAX]).await.context(doing)? {
-        let there = clusters
-            .admin_in(project, row.get(0))
+        let there = driver
+            .admin_session_in(project, row.get(0))
             .await
             .context(doing)?;
         let empty = format!(
@@ -189,8 +190,8 @@ pub(crate) async fn connect(
     project: &ProjectRef,
 ) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(project)
+        .driver
+        .admin_session(project)
         .await
         .context("connecting to a cluster")
 }

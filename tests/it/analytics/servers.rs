@@ -86,7 +86,7 @@ async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     // A session of the superuser, whose statements carry verifiers, and one of the API as the owner.
-    let admin = app.app.clusters.admin(&project).await.unwrap();
+    let admin = app.app.driver.admin_session(&project).await.unwrap();
     admin
         .batch_execute("create role platform_only; drop role platform_only")
         .await
@@ -109,8 +109,8 @@ async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
         text.contains("database system is ready") && text.contains("create table visible"),
         "{text}"
     );
-    let home = app.app.clusters.home().dir().display().to_string();
-    let sockets = app.app.clusters.home().socket_dir(project.as_str());
+    let home = app.app.home.dir().display().to_string();
+    let sockets = app.app.home.socket_dir(project.as_str());
     let sockets = sockets.display().to_string();
     for forbidden in [
         home.as_str(),

@@ -14,7 +14,7 @@ use gantry::{
         clock::{Clock, Entropy},
         db::Db,
     },
-    data_plane::clusters::Embedded,
+    data_plane::clusters::LocalDriver,
     platform::{
         http::{Api, Response, Transport},
         rate_limits::{Memory, Options},
@@ -143,14 +143,15 @@ impl Node {
             counting: counting.clone(),
             ..settings(Transport::default(), Uuid::nil())
         };
-        let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
+        let clusters = LocalDriver::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
         let (app, background) = App::new(
             settings,
             Clock::system(),
             Entropy::system(),
             db,
-            clusters,
+            std::sync::Arc::new(clusters),
+            machine.home.clone(),
             Memory::default(),
         )
         .unwrap();

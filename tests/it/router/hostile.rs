@@ -67,7 +67,7 @@ async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
 async fn the_server_itself_asks_everybody_but_us_for_a_password() {
     let way = Way::new().await;
     // At the socket, where the router is: without it in front.
-    let socket = way.app.app.clusters.socket_path(&way.project);
+    let socket = way.app.machine.clusters.socket_path(&way.project);
     for role in [
         "postgres",
         "authenticator",
@@ -96,7 +96,7 @@ async fn the_server_itself_asks_everybody_but_us_for_a_password() {
 async fn a_server_that_trusts_anybody_is_not_believed() {
     let way = Way::new().await;
     let (machine, data) = (&way.app.machine, way.app.machine.data(&way.project));
-    let admin = machine.clusters.admin(&way.project).await.unwrap();
+    let admin = machine.clusters.admin_session(&way.project).await.unwrap();
     admin.batch_execute("create role plain login; alter role plain password 'md5aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'").await.unwrap();
     // Whoever runs the tests may be postgres, too.
     let me = fs::read_to_string(data.join("pg_ident.conf")).unwrap();
@@ -114,7 +114,7 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
         let loaded = async || {
             machine
                 .clusters
-                .admin(&way.project)
+                .admin_session(&way.project)
                 .await
                 .unwrap()
                 .query_one("select pg_conf_load_time()::text", &[])
@@ -133,14 +133,7 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
         if method == "trust" || method.starts_with("peer") {
             let mut direct = tokio_postgres::Config::new();
             direct
-                .host_path(
-                    way.app
-                        .app
-                        .clusters
-                        .socket_path(&way.project)
-                        .parent()
-                        .unwrap(),
-                )
+                .host_path(machine.clusters.socket_path(&way.project).parent().unwrap())
                 .user(role)
                 .dbname("postgres");
             drop(

@@ -382,7 +382,13 @@ async fn a_login_role_is_the_owner_for_some_minutes() {
         (2, 2),
         "the server knows when they end"
     );
-    let admin = way.app.machine.clusters.admin(&way.project).await.unwrap();
+    let admin = way
+        .app
+        .machine
+        .clusters
+        .admin_session(&way.project)
+        .await
+        .unwrap();
     admin
         .batch_execute(&format!(
             "alter role {role} valid until '2000-01-01'; create role cli_login_of_a_customer"

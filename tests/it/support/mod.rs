@@ -23,7 +23,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::Provisioner,
+        cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
             check::Seen,
@@ -96,26 +96,25 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
-        let provisioner = Arc::new(machine.clusters.clone());
-        Self::over(provisioner, config, settings, clock, machine)
+        let driver = Arc::new(machine.clusters.clone());
+        Self::with_driver(driver, config, settings, clock, machine)
     }
 
-    fn over(
-        provisioner: Arc<dyn Provisioner>,
+    fn with_driver(
+        driver: Arc<dyn ClusterDriver>,
         config: &Config,
         settings: Settings,
         clock: &Clock,
         machine: Arc<Machine>,
     ) -> Self {
-        let (clusters, entropy) = (machine.clusters.clone(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::over(
-            provisioner,
+        let (app, background) = App::new(
             settings,
             clock.clone(),
-            entropy,
+            Entropy::system(),
             db,
-            clusters,
+            driver,
+            machine.home.clone(),
             Memory::default(),
         )
         .unwrap();
@@ -333,14 +332,14 @@ impl TestApp {
     }
 
     /// The same, with its projects driven over something else.
-    pub(crate) fn another_over(
+    pub(crate) fn another_with_driver(
         &self,
-        provisioner: Arc<dyn Provisioner>,
+        driver: Arc<dyn ClusterDriver>,
         node: u128,
         machine: Arc<Machine>,
     ) -> Node {
-        Node::over(
-            provisioner,
+        Node::with_driver(
+            driver,
             &self.config,
             settings(Transport::default(), Uuid::from_u128(node)),
             &self.clock,

@@ -18,7 +18,7 @@ use rustix::process::Pid;
 pub use self::{
     cgroup::{ControlGroups, Counts},
     launch::LaunchBounds,
-    observe::Measured,
+    observe::Measurement,
 };
 use super::account::RunAs;
 

@@ -8,7 +8,7 @@ use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage
 use crate::{
     base::ids::ProjectRef,
     data_plane::clusters::{
-        At, ClusterError, Embedded, Result, blocking, idle,
+        At, ClusterError, LocalDriver, Result, blocking, idle,
         process::Handle,
         server::{Server, Stop},
     },
@@ -16,19 +16,19 @@ use crate::{
 
 /// How a server counts its memory and processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Measured {
+pub enum Measurement {
     /// In its control group, where the kernel also bounds them.
     Group(Counts),
     /// By its processes: nothing but the watchdog bounds their sum.
     Processes(ProcessUsage),
 }
 
-impl Embedded {
+impl LocalDriver {
     /// Memory and processes of these projects' servers. One that has no directory is left out.
     pub async fn measure_processes(
         &self,
         projects: Vec<ProjectRef>,
-    ) -> Result<HashMap<ProjectRef, Measured>> {
+    ) -> Result<HashMap<ProjectRef, Measurement>> {
         let Some(resources) = self.resources().cloned() else {
             return Ok(HashMap::new());
         };
@@ -47,8 +47,8 @@ impl Embedded {
                 .groups()
                 .counts(project.as_str())
             {
-                Some(counts) => Measured::Group(counts),
-                None => Measured::Processes(server.measure(&all, &resources)),
+                Some(counts) => Measurement::Group(counts),
+                None => Measurement::Processes(server.measure(&all, &resources)),
             };
             let measured = servers
                 .into_iter()
@@ -60,7 +60,7 @@ impl Embedded {
     }
 
     /// Moves a running server into a control group if it has none: one that another version of Gantry started.
-    pub async fn adopt(&self, project: &ProjectRef) -> Result<()> {
+    pub async fn apply_limits(&self, project: &ProjectRef) -> Result<()> {
         let (Some(resources), server) = (self.resources().cloned(), self.existing(project)?) else {
             return Ok(());
         };
@@ -100,7 +100,7 @@ impl Embedded {
 
     /// Makes transactions of a running server read-only or writable, unless they ask for the other.
     pub async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let change = if read_only {
             "set default_transaction_read_only = on"
         } else {
@@ -121,7 +121,12 @@ impl Embedded {
     }
 
     /// Ends one process of a project, if it is still one of them.
-    pub async fn end_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
+    pub async fn signal_process(
+        &self,
+        project: &ProjectRef,
+        pid: Pid,
+        signal: Signal,
+    ) -> Result<()> {
         let server = self.existing(project)?;
         let Some(process) = Handle::open(pid).at("watching", server.data())? else {
             return Ok(());

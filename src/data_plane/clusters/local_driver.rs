@@ -8,8 +8,7 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
-    io,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -28,7 +27,7 @@ use super::{
     identity::SystemId,
     idle,
     resources::Resources,
-    server::{Host, Running, Server, Stop},
+    server::{Host, RunningServer, Server, Stop},
     socket::ServerSocket,
     template,
 };
@@ -37,7 +36,7 @@ use crate::base::{clock::Entropy, ids::ProjectRef};
 /// More copies at once only make each slower.
 const COPIES_MAX: usize = 2;
 const STOPS_MAX: usize = 8;
-/// Directories removed per call of [`Embedded::empty_trash`], about 30 MB and a thousand files each.
+/// Directories removed per call of [`LocalDriver::empty_trash`], about 30 MB and a thousand files each.
 const TRASH_BATCH: usize = 16;
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// For a cluster whose data is thrown away in any case.
@@ -45,7 +44,7 @@ const DISCARD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A project's cluster as it is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
+pub struct ClusterSpec {
     /// Whose cluster.
     pub project: ProjectRef,
     /// User and group id of its files and processes, used by no other project. Only root can give one; otherwise
@@ -55,18 +54,18 @@ pub struct Cluster {
     pub major: u16,
 }
 
-/// How urgent it is.
+/// The scheduling priority of the copy that creates a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// Somebody waits.
-    Now,
-    /// Nobody does.
-    Idle,
+pub enum CopyPriority {
+    /// Normal priority: a client waits for the cluster.
+    Foreground,
+    /// The lowest priority: no client waits for the cluster.
+    Background,
 }
 
 /// A project's cluster as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Observed {
+pub enum ObservedState {
     /// No data directory.
     Absent,
     /// A data directory and no server.
@@ -82,7 +81,7 @@ pub enum Observed {
 
 /// The clusters of this machine's projects.
 #[derive(Debug, Clone)]
-pub struct Embedded {
+pub struct LocalDriver {
     home: Arc<Home>,
     launcher: Launcher,
     engines: Engines,
@@ -92,7 +91,7 @@ pub struct Embedded {
     resources: Option<Resources>,
 }
 
-impl Embedded {
+impl LocalDriver {
     /// Manages the projects in `home`. Does nothing yet.
     pub fn open(home: Arc<Home>, host: Host, entropy: Entropy) -> Self {
         let engines = Engines::only(host.engine);
@@ -145,13 +144,8 @@ impl Embedded {
         template::prepare(&self.home, &host, &self.entropy).await
     }
 
-    /// Takes the lock of whoever acts on these clusters, if it is free.
-    pub fn try_lock(&self) -> Result<Option<File>> {
-        self.home.try_lock("driver")
-    }
-
     /// Makes the data directory, with a system identifier of its own, on disk. An existing one is left as it is.
-    pub async fn create(&self, cluster: &Cluster, pace: Pace) -> Result<()> {
+    pub async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
         let place = self.home.project(&cluster.project);
         if place.join("data").exists() {
             return Ok(());
@@ -182,9 +176,9 @@ impl Embedded {
             }
             made
         };
-        match pace {
-            Pace::Now => blocking(work).await,
-            Pace::Idle => idle(work).await,
+        match priority {
+            CopyPriority::Foreground => blocking(work).await,
+            CopyPriority::Background => idle(work).await,
         }
     }
 
@@ -196,7 +190,7 @@ impl Embedded {
 
     /// Whether there is a data directory.
     pub fn exists(&self, project: &ProjectRef) -> bool {
-        self.data(project).exists()
+        self.data_directory(project).exists()
     }
 
     /// Starts the server unless it runs. It runs under the uid its data belongs to. Follow with [`Self::wait_ready`].
@@ -222,7 +216,7 @@ impl Embedded {
     }
 
     /// The server's process, if it is there. Cheap, and leaves an idle server idle.
-    pub async fn running(&self, project: &ProjectRef) -> Result<Option<Running>> {
+    pub async fn running(&self, project: &ProjectRef) -> Result<Option<RunningServer>> {
         match self.server(project)? {
             Some(server) => server.running().await,
             None => Ok(None),
@@ -230,15 +224,15 @@ impl Embedded {
     }
 
     /// What is there now. An attempt to connect is part of it, so a hung server takes a few seconds to observe.
-    pub async fn observe(&self, project: &ProjectRef) -> Result<Observed> {
+    pub async fn observe(&self, project: &ProjectRef) -> Result<ObservedState> {
         let Some(server) = self.server(project)? else {
-            return Ok(Observed::Absent);
+            return Ok(ObservedState::Absent);
         };
         let Some(pid) = server.postmaster().await? else {
-            return Ok(Observed::Stopped);
+            return Ok(ObservedState::Stopped);
         };
         let accepting = server.admin().await.is_ok();
-        Ok(Observed::Running {
+        Ok(ObservedState::Running {
             pid: pid.as_raw_nonzero().get(),
             accepting,
         })
@@ -255,7 +249,7 @@ impl Embedded {
     /// Stops all servers of this home, several at a time, also those of projects nobody knows. Tries all, and returns
     /// the first failure.
     pub async fn stop_all(&self) -> Result<()> {
-        let refs = self.refs_on_disk().await?;
+        let refs = self.list().await?;
         let stops = refs
             .into_iter()
             .map(|project| async move { self.stop(&project).await });
@@ -295,7 +289,7 @@ impl Embedded {
     }
 
     /// Every project that has a directory, known or not.
-    pub async fn refs_on_disk(&self) -> Result<Vec<ProjectRef>> {
+    pub async fn list(&self) -> Result<Vec<ProjectRef>> {
         let projects = self.home.projects();
         blocking(move || {
             Ok(entries(&projects)?
@@ -366,7 +360,7 @@ impl Embedded {
         if !is_scram_verifier(verifier) {
             return Err(ClusterError::NotAVerifier);
         }
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let sql_error = |cause| ClusterError::Sql {
             doing: "setting a password",
             cause,
@@ -382,7 +376,7 @@ impl Embedded {
     }
 
     /// Gives roles the grants of this version, whatever template the cluster is from. Can be repeated.
-    pub async fn grant(&self, admin: &Client) -> Result<()> {
+    pub async fn grant_roles(&self, admin: &Client) -> Result<()> {
         admin
             .batch_execute(template::GRANTS)
             .await
@@ -410,12 +404,12 @@ impl Embedded {
     /// A superuser session in database `postgres`, guarded against what the tenant may have attached to it. The
     /// connection ends when the client is dropped.
     /// If the tenant closed that database, it is opened again first.
-    pub async fn admin(&self, project: &ProjectRef) -> Result<Client> {
+    pub async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
         let server = self.existing(project)?;
         match server.admin().await {
             Err(error) if error.is_closed_database() => {
                 tracing::warn!(%project, %error, "the project's database is closed to the platform; it is opened again");
-                self.repair(project).await?;
+                self.repair_roles(project).await?;
                 server.admin().await
             }
             answer => answer,
@@ -423,7 +417,7 @@ impl Embedded {
     }
 
     /// Makes the platform's own roles, and the database that every project has, what they must be. Within seconds; can be repeated.
-    pub async fn repair(&self, project: &ProjectRef) -> Result<()> {
+    pub async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
         let admin = self.existing(project)?.repairer().await?;
         let sql_error = |cause| ClusterError::Sql {
             doing: "repairing the platform's roles",
@@ -436,7 +430,7 @@ impl Embedded {
     }
 
     /// Repairs the platform's roles over an open session of the superuser.
-    pub async fn repair_over(&self, admin: &Client) -> Result<()> {
+    pub async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
         let sql_error = |cause| ClusterError::Sql {
             doing: "repairing the platform's roles",
             cause,
@@ -448,7 +442,7 @@ impl Embedded {
     }
 
     /// The same in another of its databases.
-    pub async fn admin_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
+    pub async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
         self.existing(project)?
             .connect(template::SUPERUSER, database)
             .await
@@ -466,7 +460,7 @@ impl Embedded {
     }
 
     /// A project's data directory, which need not exist.
-    pub fn data(&self, project: &ProjectRef) -> PathBuf {
+    pub fn data_directory(&self, project: &ProjectRef) -> PathBuf {
         self.home.project(project).join("data")
     }
 
@@ -475,7 +469,7 @@ impl Embedded {
         ServerSocket::of_server(
             self.socket_path(project),
             project.as_str(),
-            self.data(project),
+            self.data_directory(project),
         )
     }
 
