@@ -20,7 +20,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         accounts::operations::ENDPOINTS,
         organizations::operations::ENDPOINTS,
         organizations::v2::ENDPOINTS,
-        organizations::invited::ENDPOINTS,
+        organizations::invitation_operations::ENDPOINTS,
         projects::operations::ENDPOINTS,
         keys::ENDPOINTS,
         temporary_access::ENDPOINTS,

@@ -73,14 +73,14 @@ pub enum Error {
     /// A published operation that this server does not have yet.
     NotBuilt(&'static str),
     /// What the OAuth protocol has a name for.
-    Oauth(OauthFault),
+    OAuth(OAuthError),
     /// A fault of ours. The cause is logged once and never sent.
     Internal(Report),
 }
 
 /// An error that the protocol has a name for: its name, and what a person should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OauthFault {
+pub struct OAuthError {
     /// As the specifications spell it.
     pub error: &'static str,
     /// One sentence. It never repeats what was sent.
@@ -90,8 +90,8 @@ pub struct OauthFault {
 }
 
 /// An error of the protocol.
-pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
-    Error::Oauth(OauthFault {
+pub fn oauth_error(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::OAuth(OAuthError {
         error,
         description: description.into(),
         unprocessable: false,
@@ -100,7 +100,7 @@ pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>
 
 /// The error of a request that names no application that is known.
 pub fn unknown_client(description: &'static str) -> Error {
-    Error::Oauth(OauthFault {
+    Error::OAuth(OAuthError {
         error: "invalid_request",
         description: description.into(),
         unprocessable: true,
@@ -275,7 +275,7 @@ impl Error {
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
-            Self::Oauth(fault) => match fault.error {
+            Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
                 _ => OAUTH_REFUSED,
@@ -328,7 +328,7 @@ impl Error {
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
-            Self::Oauth(fault) => fault.description.clone(),
+            Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }
     }

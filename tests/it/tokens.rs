@@ -6,7 +6,7 @@ use gantry::{
         organizations, tokens,
         tokens::{
             scoped,
-            scoped::{Draft, Resources},
+            scoped::{TokenDraft, TokenResources},
         },
     },
     base::ids::{ProjectRef, TokenId},
@@ -22,8 +22,8 @@ use tokio::time::timeout;
 use crate::support::{Actor, TestApp, client::Call, dawn, machine::PATIENCE, postgres::connect};
 
 /// A draft that reaches this, with these permissions.
-fn draft(resources: Resources, permissions: &[&str]) -> Draft {
-    Draft {
+fn draft(resources: Resources, permissions: &[&str]) -> TokenDraft {
+    TokenDraft {
         resources,
         permissions: permissions.iter().map(ToString::to_string).collect(),
         networks: Vec::new(),
@@ -32,7 +32,7 @@ fn draft(resources: Resources, permissions: &[&str]) -> Draft {
 }
 
 fn projects(references: &[&ProjectRef]) -> Resources {
-    Resources::Projects(
+    TokenResources::Projects(
         references
             .iter()
             .map(|reference| (*reference).clone())
@@ -130,7 +130,7 @@ async fn a_token_may_do_what_it_names_and_is_told_what_it_lacks() {
 async fn a_token_can_do_no_more_than_its_owner() {
     let app = TestApp::new().await;
     let all = draft(
-        Resources::Account,
+        TokenResources::Account,
         &Permission::ALL
             .iter()
             .map(|permission| permission.name())
@@ -284,7 +284,7 @@ async fn a_project_that_moves_is_out_of_reach() {
 async fn an_organizations_token_reaches_what_is_made_later() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
-    let home = Resources::Organizations([app.home.slug.clone()].into());
+    let home = TokenResources::Organizations([app.home.slug.clone()].into());
     let (token, _) = scoped(
         &app,
         &app.owner,
@@ -346,7 +346,7 @@ async fn lists_show_what_the_token_reaches_whoever_asked_before() {
             vec![home_slug.clone(), second_slug.clone()],
         ),
         (
-            scoped(&app, &app.owner, draft(Resources::Account, &lists))
+            scoped(&app, &app.owner, draft(TokenResources::Account, &lists))
                 .await
                 .0,
             everything,
@@ -357,7 +357,7 @@ async fn lists_show_what_the_token_reaches_whoever_asked_before() {
                 &app,
                 &app.owner,
                 draft(
-                    Resources::Organizations([second.slug.clone()].into()),
+                    TokenResources::Organizations([second.slug.clone()].into()),
                     &lists,
                 ),
             )
@@ -418,7 +418,7 @@ async fn the_account_is_for_tokens_that_reach_it() {
     let (whole, _) = scoped(
         &app,
         &app.owner,
-        draft(Resources::Account, &["database_read"]),
+        draft(TokenResources::Account, &["database_read"]),
     )
     .await;
     app.get("/v1/profile")
@@ -427,7 +427,7 @@ async fn the_account_is_for_tokens_that_reach_it() {
         .await
         .expect(200);
     for resources in [
-        Resources::Organizations([app.home.slug.clone()].into()),
+        TokenResources::Organizations([app.home.slug.clone()].into()),
         projects(&[&app.home.project]),
     ] {
         let (bound, _) = scoped(
@@ -611,7 +611,7 @@ async fn revealed_keys_and_branches_with_data_need_more() {
 async fn a_token_holds_in_its_time_and_from_its_networks() {
     let app = TestApp::new().await;
     let resources = projects(&[&app.home.project]);
-    let later = Draft {
+    let later = TokenDraft {
         not_before: Some(dawn() + TimeDelta::seconds(10)),
         ..draft(resources.clone(), &["project_admin_read"])
     };
@@ -630,9 +630,9 @@ async fn a_token_holds_in_its_time_and_from_its_networks() {
         "192.0.2.0/24".parse().unwrap(),
         "127.0.0.9/32".parse().unwrap(),
     ];
-    let local = Draft {
+    let local = TokenDraft {
         networks,
-        ..draft(Resources::Account, &["project_admin_read"])
+        ..draft(TokenResources::Account, &["project_admin_read"])
     };
     let (token, _) = scoped(&app, &app.owner, local).await;
     app.get("/v1/profile")
@@ -745,14 +745,14 @@ async fn a_draft_names_only_what_is_its_owners() {
         (draft(projects(&[&unknown]), read), format!("project_refs: there is no project {unknown}")),
         (draft(projects(&[&app.home.project, &second.project]), read), "project_refs: expected projects of one organization".to_owned()),
         (
-            draft(Resources::Organizations([app.foreign.slug.clone()].into()), read),
+            draft(TokenResources::Organizations([app.foreign.slug.clone()].into()), read),
             format!("organization_slugs: there is no organization {}", app.foreign.slug),
         ),
         (
             draft(projects(&[&app.home.project]), &["members_read"]),
             "permissions: members_read is about organizations, which a token for projects does not reach".to_owned(),
         ),
-        (draft(Resources::Account, &[]), "permissions: expected at least one".to_owned()),
+        (draft(TokenResources::Account, &[]), "permissions: expected at least one".to_owned()),
     ];
     for (draft, problem) in cases {
         assert_eq!(
@@ -764,7 +764,10 @@ async fn a_draft_names_only_what_is_its_owners() {
             problem
         );
     }
-    assert!(Resources::named(vec![app.home.slug.clone()], vec![app.home.project.clone()]).is_err());
+    assert!(
+        TokenResources::from_names(vec![app.home.slug.clone()], vec![app.home.project.clone()])
+            .is_err()
+    );
 }
 
 #[test]
@@ -1138,7 +1141,7 @@ async fn the_smallest_token_that_would_have_done_is_proposed() {
 #[tokio::test]
 async fn a_user_has_so_many_live_tokens_and_no_more() {
     let app = TestApp::new().await;
-    let grant = draft(Resources::Account, &["database_read"])
+    let grant = draft(TokenResources::Account, &["database_read"])
         .resolve(&app.app.db, app.owner.user)
         .await
         .unwrap();

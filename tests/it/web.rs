@@ -11,7 +11,7 @@ mod signing_in;
 mod tokens;
 
 use gantry::{
-    api::accounts::links,
+    api::accounts::sign_in_links,
     platform::{access::sessions::Secret, tables::Table},
 };
 
@@ -86,10 +86,10 @@ async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
     let app = TestApp::new().await;
     let make = async || {
         let link = Secret::generate(&app.app.entropy);
-        links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+        sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
             .await
             .unwrap();
-        links::path(&link)
+        sign_in_links::path(&link)
     };
     let (mut browser, path) = (Browser::new(&app.node), make().await);
     for _ in 0..2 {
@@ -115,12 +115,12 @@ async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
 async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
     let app = TestApp::new().await;
     let link = Secret::generate(&app.app.entropy);
-    links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+    sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
         .await
         .unwrap();
     let mut browser = Browser::new(&app.node);
     browser
-        .post(&links::path(&link), &[])
+        .post(&sign_in_links::path(&link), &[])
         .await
         .leads_to("/projects");
     let set = async |browser: &mut Browser, current: &str, password: &str, again: &str| {

@@ -4,12 +4,12 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-pub mod links;
+pub mod oidc;
 pub mod operations;
 pub mod passkeys;
 pub mod passwords;
-pub mod provider;
 pub mod sign_in;
+pub mod sign_in_links;
 
 use crate::{
     base::{

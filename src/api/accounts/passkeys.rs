@@ -22,7 +22,7 @@ use crate::base::{
 };
 
 /// How long a challenge can be answered.
-const CHALLENGE_LIFE: TimeDelta = TimeDelta::minutes(5);
+const CHALLENGE_LIFETIME: TimeDelta = TimeDelta::minutes(5);
 /// Passkeys of one user.
 const PASSKEYS_MAX: usize = 20;
 /// Characters of a passkey's name.
@@ -30,7 +30,7 @@ const NAME_CHARS_MAX: usize = 64;
 
 /// What a browser is asked.
 #[derive(Debug, Serialize)]
-pub struct Challenge {
+pub struct PasskeyChallenge {
     /// Names it when it is answered.
     pub id: Uuid,
     /// For `navigator.credentials`.
@@ -39,7 +39,7 @@ pub struct Challenge {
 
 /// A passkey, as its owner sees it.
 #[derive(Debug)]
-pub struct Known {
+pub struct PasskeySummary {
     /// Row of `passkeys`.
     pub id: i64,
     /// What the owner called it.
@@ -70,13 +70,13 @@ impl Passkeys {
     }
 
     /// Begins to add one for `account`.
-    pub async fn ask_new(
+    pub async fn begin_registration(
         &self,
         db: &Db,
         entropy: &Entropy,
         account: &Account,
         now: DateTime<Utc>,
-    ) -> Result<Challenge, Error> {
+    ) -> Result<PasskeyChallenge, Error> {
         let sql = "select credential_id from passkeys where user_id = $1 and host = $2";
         let rows = db
             .query(sql, &[&account.id.0, &self.host])
@@ -101,13 +101,13 @@ impl Passkeys {
         // Found by the browser itself, so that nobody has to say who they are first.
         options["authenticatorSelection"]["residentKey"] = "required".into();
         options["authenticatorSelection"]["requireResidentKey"] = true.into();
-        keep(db, entropy, Some(account.id), &state, now)
+        store_challenge(db, entropy, Some(account.id), &state, now)
             .await
-            .map(|id| Challenge { id, options })
+            .map(|id| PasskeyChallenge { id, options })
     }
 
     /// Adds it, if the browser answered well.
-    pub async fn add(
+    pub async fn finish_registration(
         &self,
         db: &Db,
         owner: UserId,
@@ -121,13 +121,13 @@ impl Passkeys {
             .filter(|c| !c.is_control())
             .take(NAME_CHARS_MAX)
             .collect();
-        let state: PasskeyRegistration = take(db, Some(owner), challenge, now).await?;
+        let state: PasskeyRegistration = take_challenge(db, Some(owner), challenge, now).await?;
         let answer: RegisterPublicKeyCredential =
-            serde_json::from_str(answer).map_err(|_| unanswered())?;
+            serde_json::from_str(answer).map_err(|_| registration_failed())?;
         let passkey = self
             .webauthn
             .finish_passkey_registration(&answer, &state)
-            .map_err(|_| unanswered())?;
+            .map_err(|_| registration_failed())?;
         let text = serde_json::to_string(&passkey).context("adding a passkey")?;
         let sql = "insert into passkeys (user_id, credential_id, host, name, passkey, created_at) values ($1, $2, $3, $4, $5, $6)";
         let id: &[u8] = passkey.cred_id();
@@ -146,30 +146,31 @@ impl Passkeys {
     }
 
     /// Begins to sign in whoever it is.
-    pub async fn ask(
+    pub async fn begin_authentication(
         &self,
         db: &Db,
         entropy: &Entropy,
         now: DateTime<Utc>,
-    ) -> Result<Challenge, Error> {
+    ) -> Result<PasskeyChallenge, Error> {
         let (options, state) = self
             .webauthn
             .start_discoverable_authentication()
             .context("asking for a passkey")?;
         let options = serde_json::to_value(&options.public_key).context("asking for a passkey")?;
-        keep(db, entropy, None, &state, now)
+        store_challenge(db, entropy, None, &state, now)
             .await
-            .map(|id| Challenge { id, options })
+            .map(|id| PasskeyChallenge { id, options })
     }
 
     /// Whose passkey answered. `None` if none of ours did, or it did not answer what was asked.
-    pub async fn recognise(
+    pub async fn authenticate(
         &self,
         db: &Db,
         (challenge, answer): (Uuid, &str),
         now: DateTime<Utc>,
     ) -> Result<Option<UserId>, Error> {
-        let state: DiscoverableAuthentication = match take(db, None, challenge, now).await {
+        let state: DiscoverableAuthentication = match take_challenge(db, None, challenge, now).await
+        {
             Err(Error::Rejected(_)) => return Ok(None),
             state => state?,
         };
@@ -210,11 +211,11 @@ impl Passkeys {
     }
 }
 
-fn unanswered() -> Error {
+fn registration_failed() -> Error {
     Error::Rejected("The passkey could not be added. Try again".into())
 }
 
-async fn keep(
+async fn store_challenge(
     db: &Db,
     entropy: &Entropy,
     user: Option<UserId>,
@@ -226,14 +227,17 @@ async fn keep(
     let sql = "with old as (delete from passkey_challenges where created_at <= $5) \
                insert into passkey_challenges (id, user_id, state, created_at) values ($1, $2, $3, $4)";
     let user = user.map(|user| user.0);
-    db.query(sql, &[&id, &user, &state, &now, &(now - CHALLENGE_LIFE)])
-        .await
-        .context("keeping a challenge")?;
+    db.query(
+        sql,
+        &[&id, &user, &state, &now, &(now - CHALLENGE_LIFETIME)],
+    )
+    .await
+    .context("keeping a challenge")?;
     Ok(id)
 }
 
 /// What was asked, which is then gone: one answer counts once.
-async fn take<T: DeserializeOwned>(
+async fn take_challenge<T: DeserializeOwned>(
     db: &Db,
     user: Option<UserId>,
     id: Uuid,
@@ -242,21 +246,21 @@ async fn take<T: DeserializeOwned>(
     let sql = "delete from passkey_challenges where id = $1 and user_id is not distinct from $2 and created_at > $3 returning state";
     let user = user.map(|user| user.0);
     let rows = db
-        .query(sql, &[&id, &user, &(now - CHALLENGE_LIFE)])
+        .query(sql, &[&id, &user, &(now - CHALLENGE_LIFETIME)])
         .await
         .context("taking a challenge")?;
-    let row = rows.first().ok_or_else(unanswered)?;
+    let row = rows.first().ok_or_else(registration_failed)?;
     serde_json::from_str(row.get(0)).context("reading a challenge")
 }
 
 /// The passkeys of a user, newest first.
-pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Known>, Error> {
+pub async fn list(db: &Db, owner: UserId) -> Result<Vec<PasskeySummary>, Error> {
     let sql = "select id, name, host, created_at, last_used_at from passkeys where user_id = $1 order by created_at desc, id desc";
     let rows = db
         .query(sql, &[&owner.0])
         .await
         .context("listing passkeys")?;
-    let known = |row: &tokio_postgres::Row| Known {
+    let known = |row: &tokio_postgres::Row| PasskeySummary {
         id: row.get(0),
         name: row.get(1),
         host: row.get(2),

@@ -17,21 +17,23 @@ use crate::base::{
 };
 
 /// Hashes made at once. Each takes a core for some hundredths of a second, and 19 MiB.
-static TURNS: Semaphore = Semaphore::const_new(2);
+static HASH_PERMITS: Semaphore = Semaphore::const_new(2);
 /// How long a hash waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HASH_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Bounds of a password, in characters: below, no password is good; above, nobody types it.
-const LENGTH: std::ops::RangeInclusive<usize> = 8..=256;
+const PASSWORD_CHARS: std::ops::RangeInclusive<usize> = 8..=256;
 /// Stands where nobody has a password: takes as long to check as a real one, and no password fits.
-const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+const DUMMY_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// Runs slow work off the event loop when it is its turn.
-async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+async fn with_hash_permit<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
     let busy = |_| Error::Unavailable {
         what: "Many people are signing in".into(),
         retry: Duration::from_secs(2),
     };
-    let _turn = timeout(PATIENCE, TURNS.acquire())
+    let _turn = timeout(HASH_WAIT_MAX, HASH_PERMITS.acquire())
         .await
         .map_err(busy)?
         .context("waiting to hash a password")?;
@@ -52,8 +54,8 @@ pub async fn check(db: &Db, email: &str, password: SecretString) -> Result<Optio
         .map(|row| (UserId(row.get(0)), row.get::<_, String>(1)));
     let hash = found
         .as_ref()
-        .map_or_else(|| NOBODYS.to_owned(), |(_, hash)| hash.clone());
-    let fits = in_turn(move || {
+        .map_or_else(|| DUMMY_HASH.to_owned(), |(_, hash)| hash.clone());
+    let fits = with_hash_permit(move || {
         Argon2::default()
             .verify_password(password.expose_secret().as_bytes(), hash.as_str())
             .is_ok()
@@ -78,9 +80,9 @@ pub async fn set(
         ],
         entropy.bytes::<16>(),
     );
-    let hash = in_turn(move || {
+    let hash = with_hash_permit(move || {
         let password = password.expose_secret();
-        strong(password, &known)?;
+        check_strength(password, &known)?;
         let hash = Argon2::default()
             .hash_password_with_salt(password.as_bytes(), &salt)
             .context("hashing a password")?;
@@ -108,12 +110,16 @@ pub async fn changed_at(db: &Db, owner: UserId) -> Result<Option<DateTime<Utc>>,
 }
 
 /// Refuses what is guessed soon: by its length, or by what it is made of.
-fn strong(password: &str, known: &[String]) -> Result<(), Error> {
+fn check_strength(password: &str, known: &[String]) -> Result<(), Error> {
     let length = password.chars().count();
-    if !LENGTH.contains(&length) {
+    if !PASSWORD_CHARS.contains(&length) {
         return Err(Error::invalid(
             "password",
-            format!("Use {} to {} characters.", LENGTH.start(), LENGTH.end()),
+            format!(
+                "Use {} to {} characters.",
+                PASSWORD_CHARS.start(),
+                PASSWORD_CHARS.end()
+            ),
         ));
     }
     let known: Vec<&str> = known
@@ -160,7 +166,7 @@ mod tests {
             "ada.lovelace@example.com",
             &"x".repeat(257),
         ] {
-            let refused = strong(weak, &known).unwrap_err();
+            let refused = check_strength(weak, &known).unwrap_err();
             assert_eq!(refused.code().status, 400, "{weak}");
             assert!(
                 weak.is_empty() || !refused.to_string().contains(weak),
@@ -172,7 +178,7 @@ mod tests {
             "tr0ub4dor&3-violin-fjord",
             "ünïcödé lämp öven 9",
         ] {
-            strong(good, &known).unwrap();
+            check_strength(good, &known).unwrap();
         }
     }
 
@@ -183,15 +189,15 @@ mod tests {
             .unwrap()
             .to_string();
         let parameters = |hash: &str| hash.rsplitn(3, '$').last().map(str::to_owned);
-        assert_eq!(parameters(&real), parameters(NOBODYS));
-        assert_eq!(real.len(), NOBODYS.len());
+        assert_eq!(parameters(&real), parameters(DUMMY_HASH));
+        assert_eq!(real.len(), DUMMY_HASH.len());
         assert!(
             Argon2::default()
                 .verify_password(b"x", real.as_str())
                 .is_ok()
         );
         assert_eq!(
-            Argon2::default().verify_password(b"x", NOBODYS),
+            Argon2::default().verify_password(b"x", DUMMY_HASH),
             Err(argon2::password_hash::Error::PasswordInvalid)
         );
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     grants,
-    grants::{Authorization, By, MemberAuthorization},
+    grants::{Authorization, MemberAuthorization, Revoker},
 };
 use crate::{
     api::context::ApiContext,
@@ -41,7 +41,7 @@ const fn endpoint(
 }
 
 /// Who may show members the door may end what they let in.
-const MANAGES: Access = pat_only(&[&[P::MembersWrite]]);
+const MANAGE: Access = pat_only(&[&[P::MembersWrite]]);
 
 pub(super) static LIST: Endpoint = Endpoint {
     handler: || mount(list),
@@ -58,8 +58,8 @@ async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Authorization>
     Ok(Json(grants::list(&context.db, user.id).await?))
 }
 
-pub(super) static TAKE_BACK: Endpoint = Endpoint {
-    handler: || mount(take_back),
+pub(super) static REVOKE: Endpoint = Endpoint {
+    handler: || mount(revoke),
     ..endpoint(
         "gantry-revoke-oauth-authorization",
         "Take back what one let an application do: its next request is refused, on every node",
@@ -70,9 +70,9 @@ pub(super) static TAKE_BACK: Endpoint = Endpoint {
 };
 
 /// The authorization the path names. Whose it is, is looked up with it.
-struct Which(ApprovalId);
+struct AuthorizationId(ApprovalId);
 
-impl Input for Which {
+impl Input for AuthorizationId {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -83,88 +83,87 @@ impl Input for Which {
     }
 }
 
-async fn take_back(
-    Which(id): Which,
+async fn revoke(
+    AuthorizationId(id): AuthorizationId,
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    grants::take_back(&context, By::Member(user.id), id, &audit)
+    grants::revoke(&context, Revoker::Member(user.id), id, &audit)
         .await
         .map(|()| Done)
 }
 
-pub(super) static LIST_ALL: Endpoint = Endpoint {
-    handler: || mount(list_all),
+pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
+    handler: || mount(list_for_organization),
     ..endpoint(
         "gantry-list-organization-oauth-authorizations",
         "List what members let applications do in an organization",
         Verb::Get,
         "/v1/organizations/{slug}/oauth/authorizations",
-        MANAGES,
+        MANAGE,
     )
 };
 
-async fn list_all(
+async fn list_for_organization(
     organization: Organization,
     context: ApiContext,
 ) -> Result<Json<Vec<MemberAuthorization>>, Error> {
     Ok(Json(
-        grants::of_organization(&context.db, organization.id).await?,
+        grants::list_for_organization(&context.db, organization.id).await?,
     ))
 }
 
-pub(super) static END: Endpoint = Endpoint {
-    handler: || mount(end),
+pub(super) static REVOKE_IN_ORGANIZATION: Endpoint = Endpoint {
+    handler: || mount(revoke_in_organization),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorization",
         "Take back what a member let an application do in an organization: its next request is refused, on every node",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/authorizations/{id}",
-        MANAGES,
+        MANAGE,
     )
 };
 
-async fn end(
+async fn revoke_in_organization(
     organization: Organization,
-    Which(id): Which,
+    AuthorizationId(id): AuthorizationId,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
-    grants::take_back(&context, By::Organization(organization.id), id, &audit)
+    grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
         .await
         .map(|()| Done)
 }
 
-pub(super) static END_ALL: Endpoint = Endpoint {
-    handler: || mount(end_all),
+pub(super) static REVOKE_ALL: Endpoint = Endpoint {
+    handler: || mount(revoke_all),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorizations",
         "Take back everything that members let an application do in an organization, whoever registered it",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}/authorizations",
-        MANAGES,
+        MANAGE,
     )
 };
 
 /// What ended with it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "EndedOauthAuthorizations")]
-pub struct Ended {
+pub struct RevokedAuthorizations {
     /// Approvals of members.
     pub authorizations_revoked: u64,
 }
 
 /// The application is not looked for among the organization's own: most that its members use are of others.
-async fn end_all(
+async fn revoke_all(
     organization: Organization,
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Json<Ended>, Error> {
-    let authorizations_revoked =
-        grants::take_back_all(&context, organization.id, id, &audit).await?;
-    Ok(Json(Ended {
+) -> Result<Json<RevokedAuthorizations>, Error> {
+    let authorizations_revoked = grants::revoke_all(&context, organization.id, id, &audit).await?;
+    Ok(Json(RevokedAuthorizations {
         authorizations_revoked,
     }))
 }

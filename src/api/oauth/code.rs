@@ -2,18 +2,18 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{CODE_LIFE, pkce::Challenge};
+use super::{CODE_LIFETIME, pkce::PkceChallenge};
 use crate::base::ids::ApplicationId;
 
 /// A code, as its row has it under the lock of its grant.
 #[derive(Debug, Clone)]
-pub struct Code {
+pub struct AuthorizationCode {
     /// Whose it is.
     pub application: ApplicationId,
     /// Where it was sent.
     pub redirect_uri: String,
     /// What the verifier has to hash to.
-    pub challenge: Option<Challenge>,
+    pub challenge: Option<PkceChallenge>,
     /// When it was issued.
     pub created_at: DateTime<Utc>,
     /// Whether somebody tried it before.
@@ -24,7 +24,7 @@ pub struct Code {
 
 /// An attempt to exchange it.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
+pub struct CodeExchange<'a> {
     /// Who asks.
     pub application: ApplicationId,
     /// Where it says that the code was sent.
@@ -35,43 +35,47 @@ pub struct Attempt<'a> {
 
 /// What becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CodeVerdict {
     /// Another application's: refused, and as good as before.
-    Foreign,
+    OtherClient,
     /// It was tried before, so somebody else has it: refused, and what was approved ends.
     Replayed,
     /// Refused, and used up. Says why.
-    Burnt(&'static str),
+    Invalid(&'static str),
     /// Tokens are issued, and it is used up.
     Issue,
 }
 
 /// What becomes of a code at an attempt to exchange it.
-pub fn judge(code: &Code, attempt: Attempt<'_>, now: DateTime<Utc>) -> Verdict {
+pub fn judge(
+    code: &AuthorizationCode,
+    attempt: CodeExchange<'_>,
+    now: DateTime<Utc>,
+) -> CodeVerdict {
     if code.application != attempt.application {
-        return Verdict::Foreign;
+        return CodeVerdict::OtherClient;
     }
     if code.used {
-        return Verdict::Replayed;
+        return CodeVerdict::Replayed;
     }
     if !code.live {
-        return Verdict::Burnt("What was approved is revoked.");
+        return CodeVerdict::Invalid("What was approved is revoked.");
     }
     // A clock that was set back makes no code older, and none newer than it can be.
-    if now >= code.created_at + CODE_LIFE {
-        return Verdict::Burnt("The code is expired.");
+    if now >= code.created_at + CODE_LIFETIME {
+        return CodeVerdict::Invalid("The code is expired.");
     }
     if attempt.redirect_uri != Some(&code.redirect_uri) {
-        return Verdict::Burnt("redirect_uri is not where the code was sent.");
+        return CodeVerdict::Invalid("redirect_uri is not where the code was sent.");
     }
     match (&code.challenge, attempt.verifier) {
-        (Some(challenge), Some(verifier)) if challenge.is_met_by(verifier) => Verdict::Issue,
-        (None, None) => Verdict::Issue,
-        (Some(_), None) => Verdict::Burnt("code_verifier is missing."),
-        (Some(_), Some(_)) => Verdict::Burnt("code_verifier does not fit."),
+        (Some(challenge), Some(verifier)) if challenge.matches(verifier) => CodeVerdict::Issue,
+        (None, None) => CodeVerdict::Issue,
+        (Some(_), None) => CodeVerdict::Invalid("code_verifier is missing."),
+        (Some(_), Some(_)) => CodeVerdict::Invalid("code_verifier does not fit."),
         // Who proves something that nobody asked for has a code that was made for somebody else.
         (None, Some(_)) => {
-            Verdict::Burnt("There is a code_verifier, and there was no code_challenge.")
+            CodeVerdict::Invalid("There is a code_verifier, and there was no code_challenge.")
         }
     }
 }
@@ -88,12 +92,12 @@ mod tests {
     #[test]
     fn every_attempt_has_one_outcome() {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
-        let challenge = Challenge::parse(
+        let challenge = PkceChallenge::parse(
             Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
             Some("S256"),
         )
         .unwrap();
-        let code = Code {
+        let code = AuthorizationCode {
             application: ApplicationId(1),
             redirect_uri: CALLBACK.to_owned(),
             challenge,
@@ -101,33 +105,37 @@ mod tests {
             used: false,
             live: true,
         };
-        let right = Attempt {
+        let right = CodeExchange {
             application: ApplicationId(1),
             redirect_uri: Some(CALLBACK),
             verifier: Some(VERIFIER),
         };
         let (plain, unproven) = (
-            Code {
+            AuthorizationCode {
                 challenge: None,
                 ..code.clone()
             },
-            Attempt {
+            CodeExchange {
                 verifier: None,
                 ..right
             },
         );
         let at = |secs| now + TimeDelta::seconds(secs);
-        let (foreign, replayed, issue) = (Verdict::Foreign, Verdict::Replayed, Verdict::Issue);
-        let other = Attempt {
+        let (foreign, replayed, issue) = (
+            CodeVerdict::OtherClient,
+            CodeVerdict::Replayed,
+            CodeVerdict::Issue,
+        );
+        let other = CodeExchange {
             application: ApplicationId(2),
             ..right
         };
         let (used, dead) = (
-            Code {
+            AuthorizationCode {
                 used: true,
                 ..code.clone()
             },
-            Code {
+            AuthorizationCode {
                 live: false,
                 ..code.clone()
             },
@@ -146,7 +154,7 @@ mod tests {
             (
                 "another address",
                 &code,
-                Attempt {
+                CodeExchange {
                     redirect_uri: Some("https://app.example/cb/"),
                     ..right
                 },
@@ -156,7 +164,7 @@ mod tests {
             (
                 "no address",
                 &code,
-                Attempt {
+                CodeExchange {
                     redirect_uri: None,
                     ..right
                 },
@@ -167,7 +175,7 @@ mod tests {
             (
                 "the challenge itself",
                 &code,
-                Attempt {
+                CodeExchange {
                     verifier: Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
                     ..right
                 },
@@ -179,7 +187,10 @@ mod tests {
             let outcome = judge(code, attempt, at(when));
             match verdict {
                 Some(expected) => assert_eq!(outcome, expected, "{case}"),
-                None => assert!(matches!(outcome, Verdict::Burnt(_)), "{case}: {outcome:?}"),
+                None => assert!(
+                    matches!(outcome, CodeVerdict::Invalid(_)),
+                    "{case}: {outcome:?}"
+                ),
             }
         }
     }

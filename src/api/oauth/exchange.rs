@@ -12,21 +12,21 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    Minted,
+    GeneratedSecret,
     applications::Application,
     code,
-    code::{Attempt, Code},
-    fields::Fields,
+    code::{AuthorizationCode, CodeExchange, CodeVerdict},
     grants,
-    grants::{Locked, Reason},
-    pkce::Challenge,
+    grants::{LockedGrant, RevocationReason},
+    parameters::OAuthParameters,
+    pkce::PkceChallenge,
     refresh,
-    refresh::Refresh,
+    refresh::{RefreshToken, RefreshVerdict},
 };
 use crate::{
     api::context::ApiContext,
     base::{
-        error::{Context, Error, oauth_fault},
+        error::{Context, Error, oauth_error},
         ids::ApprovalId,
     },
     platform::{
@@ -37,7 +37,7 @@ use crate::{
 
 /// Where a request of the protocol comes from, for the audit log.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub struct RequestOrigin {
     /// The client's address.
     pub address: IpAddr,
     /// Ties it to the log.
@@ -46,9 +46,9 @@ pub struct Origin {
     pub operation: &'static str,
 }
 
-impl Origin {
+impl RequestOrigin {
     /// Writes the log of what a member approved.
-    pub fn recorder(&self, grant: &Locked) -> Recorder {
+    pub fn recorder(&self, grant: &LockedGrant) -> Recorder {
         Recorder::of_approval(
             (grant.id, grant.actor),
             grant.organization,
@@ -65,7 +65,7 @@ impl Origin {
 /// A pair of tokens.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponse")]
-pub struct Pair {
+pub struct TokenPair {
     /// For requests.
     pub access_token: String,
     /// For the next pair.
@@ -79,10 +79,10 @@ pub struct Pair {
 /// The same with everything there is to know.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponseInFull")]
-pub struct Full {
+pub struct TokenResponse {
     /// The tokens.
     #[serde(flatten)]
-    pub pair: Pair,
+    pub pair: TokenPair,
     /// What the access token may do: names between spaces.
     pub scope: String,
     /// Refs of the projects it is for; all of the organization's, if null.
@@ -93,10 +93,10 @@ pub struct Full {
 pub async fn exchange(
     context: &ApiContext,
     application: &Application,
-    fields: &Fields,
-    origin: &Origin,
-) -> Result<Full, Error> {
-    let exchange = Exchange {
+    fields: &OAuthParameters,
+    origin: &RequestOrigin,
+) -> Result<TokenResponse, Error> {
+    let exchange = TokenExchange {
         context,
         application,
         fields,
@@ -106,7 +106,7 @@ pub async fn exchange(
     match fields.required("grant_type")? {
         "authorization_code" => exchange.code().await,
         "refresh_token" => exchange.refresh().await,
-        _ => Err(oauth_fault(
+        _ => Err(oauth_error(
             "unsupported_grant_type",
             "The grant_type must be authorization_code or refresh_token.",
         )),
@@ -114,28 +114,28 @@ pub async fn exchange(
 }
 
 /// One request to the token endpoint.
-struct Exchange<'a> {
+struct TokenExchange<'a> {
     context: &'a ApiContext,
     application: &'a Application,
-    fields: &'a Fields,
-    origin: &'a Origin,
+    fields: &'a OAuthParameters,
+    origin: &'a RequestOrigin,
     now: DateTime<Utc>,
 }
 
 /// What was found to be wrong, under the lock.
-enum Refused {
+enum ExchangeError {
     /// What was approved is as it was.
-    Kept(Error),
+    Rejected(Error),
     /// Somebody else has a part of it, so it ended.
-    Ended,
+    GrantRevoked,
 }
 
 const NO_CODE: &str = "The code is not one of this application's, was used, or is expired.";
 const NO_REFRESH: &str =
     "The refresh token is not one of this application's, was used, or is expired.";
 
-impl Exchange<'_> {
-    async fn code(&self) -> Result<Full, Error> {
+impl TokenExchange<'_> {
+    async fn code(&self) -> Result<TokenResponse, Error> {
         let digest = SecretDigest::of(self.fields.required("code")?);
         let doing = "exchanging a code";
         let mut client = self.context.db.client().await?;
@@ -145,20 +145,24 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(oauth_fault("invalid_grant", NO_CODE));
+        let Some(grant) = self.lock_grant(&transaction, found).await? else {
+            return Err(oauth_error("invalid_grant", NO_CODE));
         };
         let sql = "select redirect_uri, challenge, created_at, used_at is not null from oauth_codes where digest = $1";
         let row = transaction
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_CODE))?;
+        let row = row.ok_or_else(|| oauth_error("invalid_grant", NO_CODE))?;
         let challenge = row
             .get::<_, Option<&[u8]>>(1)
-            .map(|bytes| Challenge::read(bytes).ok_or("not a SHA-256").context(doing))
+            .map(|bytes| {
+                PkceChallenge::from_bytes(bytes)
+                    .ok_or("not a SHA-256")
+                    .context(doing)
+            })
             .transpose()?;
-        let code = Code {
+        let code = AuthorizationCode {
             application: grant.application,
             redirect_uri: row.get(0),
             challenge,
@@ -166,13 +170,13 @@ impl Exchange<'_> {
             used: row.get(3),
             live: grant.live,
         };
-        let attempt = Attempt {
+        let attempt = CodeExchange {
             application: self.application.id,
             redirect_uri: self.fields.get("redirect_uri"),
             verifier: self.fields.get("code_verifier"),
         };
         let verdict = code::judge(&code, attempt, self.now);
-        if verdict != code::Verdict::Foreign {
+        if verdict != CodeVerdict::OtherClient {
             let sql = "update oauth_codes set used_at = coalesce(used_at, $2) where digest = $1";
             transaction
                 .execute(sql, &[&digest.as_bytes(), &self.now])
@@ -180,20 +184,25 @@ impl Exchange<'_> {
                 .context(doing)?;
         }
         let outcome = match verdict {
-            code::Verdict::Foreign => Err(Refused::Kept(oauth_fault("invalid_grant", NO_CODE))),
-            code::Verdict::Replayed => Err(Refused::Ended),
-            code::Verdict::Burnt(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
-            code::Verdict::Issue => match self.check(&grant) {
+            CodeVerdict::OtherClient => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                NO_CODE,
+            ))),
+            CodeVerdict::Replayed => Err(ExchangeError::GrantRevoked),
+            CodeVerdict::Invalid(why) => {
+                Err(ExchangeError::Rejected(oauth_error("invalid_grant", why)))
+            }
+            CodeVerdict::Issue => match self.issued_scopes(&grant) {
                 Ok(scopes) => Ok(self.issue(&transaction, &grant, scopes).await?.0),
-                Err(error) => Err(Refused::Kept(error)),
+                Err(error) => Err(ExchangeError::Rejected(error)),
             },
         };
-        self.write_down(&transaction, &grant, &outcome).await?;
+        self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.told(outcome).await
+        self.into_response(outcome).await
     }
 
-    async fn refresh(&self) -> Result<Full, Error> {
+    async fn refresh(&self) -> Result<TokenResponse, Error> {
         let digest = SecretDigest::of(self.fields.required("refresh_token")?);
         let doing = "exchanging a refresh token";
         let mut client = self.context.db.client().await?;
@@ -203,8 +212,8 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(oauth_fault("invalid_grant", NO_REFRESH));
+        let Some(grant) = self.lock_grant(&transaction, found).await? else {
+            return Err(oauth_error("invalid_grant", NO_REFRESH));
         };
         let sql = "select r.id, r.expires_at, r.consumed_at, r.revoked_at is not null, r.next_access, r.next_refresh, \
                    coalesce(a.first_used_at is null and a.revoked_at is null and n.consumed_at is null and n.revoked_at is null, false) \
@@ -214,8 +223,8 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_REFRESH))?;
-        let refresh = Refresh {
+        let row = row.ok_or_else(|| oauth_error("invalid_grant", NO_REFRESH))?;
+        let refresh = RefreshToken {
             application: grant.application,
             expires_at: row.get(1),
             consumed_at: row.get(2),
@@ -224,20 +233,23 @@ impl Exchange<'_> {
             live: grant.live,
         };
         let outcome = match refresh::judge(&refresh, self.application.id, self.now) {
-            refresh::Verdict::Foreign => {
-                Err(Refused::Kept(oauth_fault("invalid_grant", NO_REFRESH)))
+            RefreshVerdict::OtherClient => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                NO_REFRESH,
+            ))),
+            RefreshVerdict::Invalid(why) => {
+                Err(ExchangeError::Rejected(oauth_error("invalid_grant", why)))
             }
-            refresh::Verdict::Dead(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
-            refresh::Verdict::Reused => Err(Refused::Ended),
-            verdict @ (refresh::Verdict::Rotate | refresh::Verdict::Reissue) => match self
-                .check(&grant)
+            RefreshVerdict::Reused => Err(ExchangeError::GrantRevoked),
+            verdict @ (RefreshVerdict::Rotate | RefreshVerdict::Reissue) => match self
+                .issued_scopes(&grant)
             {
                 // Nothing was given for it, so it is as good as before.
-                Err(error) => Err(Refused::Kept(error)),
+                Err(error) => Err(ExchangeError::Rejected(error)),
                 Ok(scopes) => {
                     let lost = (row.get(4), row.get(5));
-                    if verdict == refresh::Verdict::Rotate
-                        || self.replace(&transaction, lost).await?
+                    if verdict == RefreshVerdict::Rotate
+                        || self.revoke_lost_pair(&transaction, lost).await?
                     {
                         let (pair, access, next) = self.issue(&transaction, &grant, scopes).await?;
                         let sql = "update oauth_refresh_tokens set consumed_at = coalesce(consumed_at, $2), next_access = $3, \
@@ -248,21 +260,21 @@ impl Exchange<'_> {
                             .context(doing)?;
                         Ok(pair)
                     } else {
-                        Err(Refused::Ended)
+                        Err(ExchangeError::GrantRevoked)
                     }
                 }
             },
         };
-        self.write_down(&transaction, &grant, &outcome).await?;
+        self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.told(outcome).await
+        self.into_response(outcome).await
     }
 
-    async fn locked(
+    async fn lock_grant(
         &self,
         transaction: &Transaction<'_>,
         row: Option<tokio_postgres::Row>,
-    ) -> Result<Option<Locked>, Error> {
+    ) -> Result<Option<LockedGrant>, Error> {
         match row {
             Some(row) => grants::lock(transaction, ApprovalId(row.get(0))).await,
             None => Ok(None),
@@ -270,7 +282,7 @@ impl Exchange<'_> {
     }
 
     /// Ends a pair that got lost on its way. Not if its access token is used at this very moment: then it did not get lost.
-    async fn replace(
+    async fn revoke_lost_pair(
         &self,
         transaction: &Transaction<'_>,
         (access, next): (Option<i64>, Option<i64>),
@@ -294,17 +306,17 @@ impl Exchange<'_> {
     }
 
     /// What the access token is to do: less than was approved if the application says so, never more.
-    fn check(&self, grant: &Locked) -> Result<Scopes, Error> {
+    fn issued_scopes(&self, grant: &LockedGrant) -> Result<Scopes, Error> {
         if let Some(resource) = self.fields.get("resource")
             && grant.resource.as_deref() != Some(resource)
         {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_target",
                 "This resource was not asked for when the user approved.",
             ));
         }
         if grant.scopes.is_empty() {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_scope",
                 "The application has none of the approved scopes any more; ask the user again.",
             ));
@@ -315,7 +327,7 @@ impl Exchange<'_> {
         let wanted = Scopes::named(text.split(' '));
         let all_known = text.split(' ').count() == wanted.iter().count();
         if !all_known || !wanted.within(grant.scopes) || wanted.is_empty() {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_scope",
                 "The user did not approve all of these scopes.",
             ));
@@ -327,18 +339,18 @@ impl Exchange<'_> {
     async fn issue(
         &self,
         transaction: &Transaction<'_>,
-        grant: &Locked,
+        grant: &LockedGrant,
         scopes: Scopes,
-    ) -> Result<(Full, i64, i64), Error> {
+    ) -> Result<(TokenResponse, i64, i64), Error> {
         let doing = "issuing tokens";
         let (access, next) = (
-            Minted::access(&self.context.entropy),
-            Minted::refresh(&self.context.entropy),
+            GeneratedSecret::access(&self.context.entropy),
+            GeneratedSecret::refresh(&self.context.entropy),
         );
         let (access_digest, next_digest, life) = (
             access.digest(),
             next.digest(),
-            self.context.api_settings.oauth.access_life,
+            self.context.api_settings.oauth.access_lifetime,
         );
         let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
         let (names, access_expiry) = (scopes.names(), self.now + life);
@@ -363,14 +375,14 @@ impl Exchange<'_> {
             .await
             .context(doing)?
             .get(0);
-        let pair = Pair {
+        let pair = TokenPair {
             access_token: access.expose().to_owned(),
             refresh_token: next.expose().to_owned(),
             expires_in: life.num_seconds(),
             token_type: "Bearer".to_owned(),
         };
         Ok((
-            Full {
+            TokenResponse {
                 pair,
                 scope: scopes.to_string(),
                 project_refs: grant.project_refs.clone(),
@@ -381,11 +393,11 @@ impl Exchange<'_> {
     }
 
     /// Writes the outcome down, whatever it is: a replay ends what was approved.
-    async fn write_down(
+    async fn record(
         &self,
         transaction: &Transaction<'_>,
-        grant: &Locked,
-        outcome: &Result<Full, Refused>,
+        grant: &LockedGrant,
+        outcome: &Result<TokenResponse, ExchangeError>,
     ) -> Result<(), Error> {
         let (audit, about) = (
             self.origin.recorder(grant),
@@ -397,8 +409,14 @@ impl Exchange<'_> {
                     .write_in(transaction, 201, (None, Some(about)), self.now)
                     .await
             }
-            Err(Refused::Ended)
-                if grants::end(transaction, grant.id, Reason::Replay, self.now).await? =>
+            Err(ExchangeError::GrantRevoked)
+                if grants::mark_revoked(
+                    transaction,
+                    grant.id,
+                    RevocationReason::Replay,
+                    self.now,
+                )
+                .await? =>
             {
                 audit
                     .write_in(
@@ -409,18 +427,21 @@ impl Exchange<'_> {
                     )
                     .await
             }
-            Err(Refused::Kept(_) | Refused::Ended) => Ok(()),
+            Err(ExchangeError::Rejected(_) | ExchangeError::GrantRevoked) => Ok(()),
         }
     }
 
-    /// What the application is told, once it is true on every node.
-    async fn told(&self, outcome: Result<Full, Refused>) -> Result<Full, Error> {
+    /// What the application is into_response, once it is true on every node.
+    async fn into_response(
+        &self,
+        outcome: Result<TokenResponse, ExchangeError>,
+    ) -> Result<TokenResponse, Error> {
         match outcome {
             Ok(issued) => Ok(issued),
-            Err(Refused::Kept(error)) => Err(error),
-            Err(Refused::Ended) => {
-                grants::settle(self.context).await?;
-                Err(oauth_fault(
+            Err(ExchangeError::Rejected(error)) => Err(error),
+            Err(ExchangeError::GrantRevoked) => {
+                grants::publish_revocation(self.context).await?;
+                Err(oauth_error(
                     "invalid_grant",
                     "This was used before, so somebody else may have it: everything it led to is revoked.",
                 ))

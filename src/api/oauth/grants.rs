@@ -23,13 +23,13 @@ use crate::{
 };
 
 /// What one member has approved for one application at a time: one for each of their computers, say. The least used end.
-const EACH_MAX: i64 = 20;
+const GRANTS_PER_MEMBER_MAX: i64 = 20;
 /// Approvals a list shows at most.
 pub const LIST_MAX: i64 = 1_000;
 
 /// Why something that was approved ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum RevocationReason {
     /// The member took it back.
     User,
     /// The application gave it back.
@@ -42,7 +42,7 @@ pub enum Reason {
     Organization,
 }
 
-impl Reason {
+impl RevocationReason {
     const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -56,10 +56,10 @@ impl Reason {
 
 /// What is approved just now.
 #[derive(Debug)]
-pub struct New {
+pub struct NewGrant {
     /// For whom.
     pub application: ApplicationId,
-    /// By whom.
+    /// Revoker whom.
     pub user: UserId,
     /// Where.
     pub organization: OrganizationId,
@@ -76,7 +76,7 @@ pub struct New {
 /// Writes it down.
 pub async fn insert(
     transaction: &Transaction<'_>,
-    new: &New,
+    new: &NewGrant,
     now: DateTime<Utc>,
 ) -> Result<ApprovalId, Error> {
     let doing = "keeping what was approved";
@@ -101,7 +101,15 @@ pub async fn insert(
                and id not in (select id from oauth_grants where application_id = $1 and user_id = $2 and revoked_at is null \
                               order by coalesce(last_used_at, created_at) desc, id desc limit $4)";
     transaction
-        .execute(sql, &[&new.application.0, &new.user.0, &now, &EACH_MAX])
+        .execute(
+            sql,
+            &[
+                &new.application.0,
+                &new.user.0,
+                &now,
+                &GRANTS_PER_MEMBER_MAX,
+            ],
+        )
         .await
         .context(doing)?;
     Ok(ApprovalId(id))
@@ -109,14 +117,14 @@ pub async fn insert(
 
 /// Something that was approved, under the lock of its row.
 #[derive(Debug)]
-pub struct Locked {
+pub struct LockedGrant {
     /// Its row.
     pub id: ApprovalId,
     /// For whom.
     pub application: ApplicationId,
     /// Where.
     pub organization: OrganizationId,
-    /// By whom, as other services know them.
+    /// Revoker whom, as other services know them.
     pub actor: Uuid,
     /// What.
     pub scopes: Scopes,
@@ -131,7 +139,10 @@ pub struct Locked {
 }
 
 /// Locks it: of all that happens to one approval and what was issued for it, one thing happens at a time.
-pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Option<Locked>, Error> {
+pub async fn lock(
+    transaction: &Transaction<'_>,
+    id: ApprovalId,
+) -> Result<Option<LockedGrant>, Error> {
     let sql = "select g.application_id, g.organization_id, u.gotrue_id, g.scopes, \
                case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
                g.resource, g.created_at, g.revoked_at is null, a.scopes \
@@ -141,7 +152,7 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
         .query_opt(sql, &[&id.0])
         .await
         .context("locking what was approved")?;
-    Ok(row.map(|row| Locked {
+    Ok(row.map(|row| LockedGrant {
         id,
         application: ApplicationId(row.get(0)),
         organization: OrganizationId(row.get(1)),
@@ -156,10 +167,10 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
 }
 
 /// Ends it, in the transaction of what ends it. Whether it held until now.
-pub async fn end(
+pub async fn mark_revoked(
     transaction: &Transaction<'_>,
     id: ApprovalId,
-    reason: Reason,
+    reason: RevocationReason,
     now: DateTime<Utc>,
 ) -> Result<bool, Error> {
     let sql =
@@ -172,20 +183,23 @@ pub async fn end(
 }
 
 /// Ends everything that was approved for an application. How many that were.
-pub async fn end_all_of(
+pub async fn mark_all_revoked(
     transaction: &Transaction<'_>,
     application: ApplicationId,
     now: DateTime<Utc>,
 ) -> Result<u64, Error> {
     let sql = "update oauth_grants set revoked_at = $2, reason = $3 where application_id = $1 and revoked_at is null";
     transaction
-        .execute(sql, &[&application.0, &now, &Reason::Deleted.name()])
+        .execute(
+            sql,
+            &[&application.0, &now, &RevocationReason::Deleted.name()],
+        )
         .await
         .context("ending what was approved")
 }
 
 /// After something ended: from now on no node believes otherwise.
-pub async fn settle(context: &ApiContext) -> Result<(), Error> {
+pub async fn publish_revocation(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::OauthGrants);
     notifications::settle(&context.db).await
 }
@@ -279,7 +293,7 @@ pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
 }
 
 /// What members of an organization approved there and can still be used, newest first.
-pub async fn of_organization(
+pub async fn list_for_organization(
     db: &Db,
     organization: OrganizationId,
 ) -> Result<Vec<MemberAuthorization>, Error> {
@@ -316,7 +330,7 @@ pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
 
 /// Who takes something back.
 #[derive(Debug, Clone, Copy)]
-pub enum By {
+pub enum Revoker {
     /// Who approved it.
     Member(UserId),
     /// Who manages the organization it is for.
@@ -324,9 +338,9 @@ pub enum By {
 }
 
 /// Takes back what was approved: the next request with any token of it is refused, on every node.
-pub async fn take_back(
+pub async fn revoke(
     context: &ApiContext,
-    by: By,
+    by: Revoker,
     id: ApprovalId,
     audit: &Recorder,
 ) -> Result<(), Error> {
@@ -335,8 +349,10 @@ pub async fn take_back(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let (user, organization, reason) = match by {
-        By::Member(user) => (Some(user.0), None, Reason::User),
-        By::Organization(organization) => (None, Some(organization.0), Reason::Organization),
+        Revoker::Member(user) => (Some(user.0), None, RevocationReason::User),
+        Revoker::Organization(organization) => {
+            (None, Some(organization.0), RevocationReason::Organization)
+        }
     };
     let sql = "select a.client_id, a.name, u.gotrue_id from oauth_grants g join oauth_applications a on a.id = g.application_id \
                join users u on u.id = g.user_id where g.id = $1 and g.user_id = coalesce($2, g.user_id) \
@@ -349,16 +365,16 @@ pub async fn take_back(
     let before = json!({
         "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
     });
-    end(&transaction, id, reason, now).await?;
+    mark_revoked(&transaction, id, reason, now).await?;
     audit
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(context).await
+    publish_revocation(context).await
 }
 
 /// Takes back everything that members of an organization approved there for an application. How many that were.
-pub async fn take_back_all(
+pub async fn revoke_all(
     context: &ApiContext,
     organization: OrganizationId,
     client_id: Uuid,
@@ -380,7 +396,7 @@ pub async fn take_back_all(
         &row.get::<_, i64>(0),
         &organization.0,
         &now,
-        &Reason::Organization.name(),
+        &RevocationReason::Organization.name(),
     ];
     let ended = transaction.execute(sql, &values).await.context(doing)?;
     if ended == 0 {
@@ -391,6 +407,6 @@ pub async fn take_back_all(
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(context).await?;
+    publish_revocation(context).await?;
     Ok(ended)
 }

@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::operations::{AUTHORIZE, EXCHANGE_IN_FULL, INTROSPECT, REGISTER, REVOKE_FORM};
+use super::operations::{AUTHORIZE, EXCHANGE_STANDARD, INTROSPECT, REGISTER, REVOKE_FORM};
 use crate::platform::{access::Scopes, http::Endpoint};
 
 /// The server that issues tokens.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthServerMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 8414")]
-pub struct Server {
+pub struct ServerMetadata {
     pub issuer: String,
     pub authorization_endpoint: String,
     pub token_endpoint: String,
@@ -29,13 +29,13 @@ pub struct Server {
 }
 
 /// The server under this name.
-pub fn server(issuer: &str) -> Server {
+pub fn server_metadata(issuer: &str) -> ServerMetadata {
     const METHODS: [&str; 3] = ["client_secret_basic", "client_secret_post", "none"];
     let at = |endpoint: &Endpoint| format!("{issuer}{}", endpoint.path);
-    Server {
+    ServerMetadata {
         issuer: issuer.to_owned(),
         authorization_endpoint: at(&AUTHORIZE),
-        token_endpoint: at(&EXCHANGE_IN_FULL),
+        token_endpoint: at(&EXCHANGE_STANDARD),
         revocation_endpoint: at(&REVOKE_FORM),
         introspection_endpoint: at(&INTROSPECT),
         registration_endpoint: at(&REGISTER),
@@ -58,7 +58,7 @@ pub fn server(issuer: &str) -> Server {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthResourceMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 9728")]
-pub struct Resource {
+pub struct ResourceMetadata {
     pub resource: String,
     pub authorization_servers: [String; 1],
     pub scopes_supported: Vec<&'static str>,
@@ -66,8 +66,8 @@ pub struct Resource {
 }
 
 /// The part of this server that is found at `path`.
-pub fn resource(issuer: &str, path: &str) -> Resource {
-    Resource {
+pub fn resource_metadata(issuer: &str, path: &str) -> ResourceMetadata {
+    ResourceMetadata {
         resource: format!("{issuer}{path}"),
         authorization_servers: [issuer.to_owned()],
         scopes_supported: Scopes::all().names(),

@@ -7,20 +7,21 @@ use uuid::Uuid;
 
 use super::{
     CONSENT_PAGE, PROBLEM_PAGE, client, exchange,
-    exchange::{Full, Origin, Pair},
-    fields::Fields,
+    exchange::{RequestOrigin, TokenPair, TokenResponse},
     introspect,
     introspect::Introspection,
-    metadata, register,
-    register::{Registered, Registration},
+    metadata,
+    parameters::OAuthParameters,
+    registration,
+    registration::{ClientRegistration, RegisteredClient},
     requests,
-    requests::Begun,
+    requests::AuthorizationOutcome,
     revoke,
 };
 use crate::{
     api::context::ApiContext,
     base::{
-        error::{Denial, Error, oauth_fault},
+        error::{Denial, Error, oauth_error},
         ids::ProjectRef,
     },
     platform::{
@@ -38,25 +39,25 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &AUTHORIZE,
     &AUTHORIZE_PROJECT_CLAIM,
     &EXCHANGE,
-    &EXCHANGE_IN_FULL,
+    &EXCHANGE_STANDARD,
     &REVOKE,
     &REVOKE_FORM,
     &INTROSPECT,
-    &SERVER,
-    &RESOURCE,
+    &SERVER_METADATA,
+    &RESOURCE_METADATA_DOCUMENT,
     &REGISTER,
-    &super::requests::operations::LOOK,
+    &super::requests::operations::GET,
     &super::requests::operations::APPROVE,
     &super::requests::operations::DENY,
     &super::authorizations::LIST,
-    &super::authorizations::TAKE_BACK,
-    &super::authorizations::LIST_ALL,
-    &super::authorizations::END,
-    &super::authorizations::END_ALL,
+    &super::authorizations::REVOKE,
+    &super::authorizations::LIST_FOR_ORGANIZATION,
+    &super::authorizations::REVOKE_IN_ORGANIZATION,
+    &super::authorizations::REVOKE_ALL,
     &super::applications::operations::LIST,
     &super::applications::operations::CREATE,
     &super::applications::operations::GET,
-    &super::applications::operations::CHANGE,
+    &super::applications::operations::UPDATE,
     &super::applications::operations::DELETE,
     &super::applications::operations::ADD_SECRET,
     &super::applications::operations::REVOKE_SECRET,
@@ -81,11 +82,11 @@ const fn public(
         aliases: &[],
         access: Access::Public,
         limit: &STANDARD,
-        handler: || mount(nothing),
+        handler: || mount(unmounted),
     }
 }
 
-async fn nothing() -> Result<Done, Error> {
+async fn unmounted() -> Result<Done, Error> {
     Ok(Done)
 }
 
@@ -105,10 +106,10 @@ impl Input for Issuer {
 }
 
 /// The query of a request for a user's consent.
-struct Asked {
-    fields: Result<Fields, Error>,
+struct AuthorizeParameters {
+    fields: Result<OAuthParameters, Error>,
     /// Whether a person is looking: a page tells them more than JSON does.
-    navigates: bool,
+    is_navigation: bool,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -129,16 +130,16 @@ struct AuthorizeQuery {
     resource: Option<String>,
 }
 
-impl Input for Asked {
+impl Input for AuthorizeParameters {
     fn describe(described: &mut Described) {
         described.query_schema::<AuthorizeQuery>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let fields = Fields::parse(call.uri().query().unwrap_or_default().as_bytes());
+        let fields = OAuthParameters::parse(call.uri().query().unwrap_or_default().as_bytes());
         Ok(Self {
             fields,
-            navigates: call
+            is_navigation: call
                 .headers()
                 .get(FETCH_MODE)
                 .is_some_and(|mode| mode == "navigate"),
@@ -163,20 +164,23 @@ pub(super) static AUTHORIZE: Endpoint = Endpoint {
 async fn authorize(
     context: ApiContext,
     Issuer(issuer): Issuer,
-    asked: Asked,
+    asked: AuthorizeParameters,
 ) -> Result<Onward, Error> {
-    lead(
+    redirect_for(
         requests::begin(&context, asked.fields, &issuer, None).await,
-        asked.navigates,
+        asked.is_navigation,
     )
 }
 
 /// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
-fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<Onward, Error> {
+fn redirect_for(
+    begun: Result<AuthorizationOutcome, Error>,
+    is_navigation: bool,
+) -> Result<Onward, Error> {
     match begun {
-        Ok(Begun::Waits(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(Begun::Refused(address)) => Ok(Onward(address)),
-        Err(Error::Oauth(fault)) if navigates => {
+        Ok(AuthorizationOutcome::Pending(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
+        Ok(AuthorizationOutcome::Rejected(address)) => Ok(Onward(address)),
+        Err(Error::OAuth(fault)) if is_navigation => {
             let why = if fault.unprocessable {
                 "client"
             } else {
@@ -205,7 +209,7 @@ static AUTHORIZE_PROJECT_CLAIM: Endpoint = Endpoint {
 };
 
 /// The same, with the project it is about.
-struct AskedForProject(Asked, ProjectRef);
+struct ProjectAuthorizeParameters(AuthorizeParameters, ProjectRef);
 
 #[derive(Deserialize, JsonSchema)]
 #[expect(
@@ -223,15 +227,15 @@ struct ProjectQuery {
     code_challenge_method: Option<String>,
 }
 
-impl Input for AskedForProject {
+impl Input for ProjectAuthorizeParameters {
     fn describe(described: &mut Described) {
         described.query_schema::<ProjectQuery>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let asked = Asked::take(call).await?;
+        let asked = AuthorizeParameters::take(call).await?;
         let Ok(fields) = &asked.fields else {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
                 "A field is there more than once.",
             ));
@@ -248,9 +252,9 @@ async fn authorize_project_claim(
     context: ApiContext,
     user: User,
     Issuer(issuer): Issuer,
-    asked: AskedForProject,
+    asked: ProjectAuthorizeParameters,
 ) -> Result<Onward, Error> {
-    let AskedForProject(asked, project) = asked;
+    let ProjectAuthorizeParameters(asked, project) = asked;
     let (_, held) = context
         .directory
         .own(&user, &Reference::Project(project.clone()))
@@ -263,17 +267,17 @@ async fn authorize_project_claim(
     {
         return Err(Error::Forbidden(Denial::Role));
     }
-    lead(
+    redirect_for(
         requests::begin(&context, asked.fields, &issuer, Some(&project)).await,
-        asked.navigates,
+        asked.is_navigation,
     )
 }
 
 /// A form of the protocol, with who sent it.
-struct Form {
-    fields: Fields,
+struct OAuthForm {
+    fields: OAuthParameters,
     basic: Basic,
-    origin: Origin,
+    origin: RequestOrigin,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -282,7 +286,7 @@ struct Form {
     dead_code,
     reason = "only described: what is read is read field by field"
 )]
-struct TokenForm {
+struct TokenBody {
     /// `authorization_code` or `refresh_token`.
     grant_type: Option<String>,
     client_id: Option<Uuid>,
@@ -297,22 +301,22 @@ struct TokenForm {
     scope: Option<String>,
 }
 
-impl Form {
+impl OAuthForm {
     /// The fields of the body alone: what is in an address ends up in logs.
-    async fn read(call: &mut Call<'_>, origin: Origin) -> Result<Self, Error> {
+    async fn read(call: &mut Call<'_>, origin: RequestOrigin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
-                "Fields belong into the body, not into the query.",
+                "Send the parameters in the body, not in the query.",
             ));
         }
-        if !is(call, FORM) {
-            return Err(oauth_fault(
+        if !has_content_type(call, FORM) {
+            return Err(oauth_error(
                 "invalid_request",
                 "The body must be application/x-www-form-urlencoded.",
             ));
         }
-        let fields = Fields::parse(&call.body().await?)?;
+        let fields = OAuthParameters::parse(&call.body().await?)?;
         Ok(Self {
             fields,
             basic: call.client_credentials(),
@@ -322,7 +326,7 @@ impl Form {
 }
 
 /// Whether the body is of this kind.
-fn is(call: &Call<'_>, kind: &str) -> bool {
+fn has_content_type(call: &Call<'_>, kind: &str) -> bool {
     let given = call
         .headers()
         .get(header::CONTENT_TYPE)
@@ -336,7 +340,7 @@ fn is(call: &Call<'_>, kind: &str) -> bool {
         .eq_ignore_ascii_case(kind)
 }
 
-impl Input for Origin {
+impl Input for RequestOrigin {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -348,13 +352,13 @@ impl Input for Origin {
     }
 }
 
-impl Input for Form {
+impl Input for OAuthForm {
     fn describe(described: &mut Described) {
-        described.form_schema::<TokenForm>();
+        described.form_schema::<TokenBody>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let origin = Origin::take(call).await?;
+        let origin = RequestOrigin::take(call).await?;
         Self::read(call, origin).await
     }
 }
@@ -370,12 +374,15 @@ static EXCHANGE: Endpoint = Endpoint {
     )
 };
 
-async fn exchange(context: ApiContext, form: Form) -> Result<Unkept<Created<Pair>>, Error> {
-    Ok(Unkept(Created(exchanged(&context, form).await?.pair)))
+async fn exchange(
+    context: ApiContext,
+    form: OAuthForm,
+) -> Result<Unkept<Created<TokenPair>>, Error> {
+    Ok(Unkept(Created(exchange_tokens(&context, form).await?.pair)))
 }
 
-pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
-    handler: || mount(exchange_in_full),
+pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
+    handler: || mount(exchange_standard),
     ..public(
         "gantry-exchange-oauth-token",
         "The same, as RFC 6749 has it",
@@ -385,18 +392,21 @@ pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
     )
 };
 
-async fn exchange_in_full(context: ApiContext, form: Form) -> Result<Unkept<Json<Full>>, Error> {
-    Ok(Unkept(Json(exchanged(&context, form).await?)))
+async fn exchange_standard(
+    context: ApiContext,
+    form: OAuthForm,
+) -> Result<Unkept<Json<TokenResponse>>, Error> {
+    Ok(Unkept(Json(exchange_tokens(&context, form).await?)))
 }
 
-async fn exchanged(
+async fn exchange_tokens(
     context: &ApiContext,
-    Form {
+    OAuthForm {
         fields,
         basic,
         origin,
-    }: Form,
-) -> Result<Full, Error> {
+    }: OAuthForm,
+) -> Result<TokenResponse, Error> {
     let application =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
     exchange::exchange(context, &application, &fields, &origin).await
@@ -418,8 +428,8 @@ static REVOKE: Endpoint = Endpoint {
 };
 
 /// The contract's body, in JSON; some of its clients send the form of RFC 7009 instead.
-struct Given {
-    form: Form,
+struct RevocationForm {
+    form: OAuthForm,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -430,16 +440,16 @@ struct RevokeBody {
     refresh_token: String,
 }
 
-impl Input for Given {
+impl Input for RevocationForm {
     fn describe(described: &mut Described) {
         described.body_schema::<RevokeBody>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let origin = Origin::take(call).await?;
-        if is(call, FORM) {
+        let origin = RequestOrigin::take(call).await?;
+        if has_content_type(call, FORM) {
             return Ok(Self {
-                form: Form::read(call, origin).await?,
+                form: OAuthForm::read(call, origin).await?,
             });
         }
         let Json(body) = Json::<RevokeBody>::take(call).await?;
@@ -452,8 +462,8 @@ impl Input for Given {
             .extend_pairs(pairs)
             .finish();
         Ok(Self {
-            form: Form {
-                fields: Fields::parse(text.as_bytes())?,
+            form: OAuthForm {
+                fields: OAuthParameters::parse(text.as_bytes())?,
                 basic: call.client_credentials(),
                 origin,
             },
@@ -461,8 +471,8 @@ impl Input for Given {
     }
 }
 
-async fn revoke_json(context: ApiContext, given: Given) -> Result<Nothing, Error> {
-    give_back(&context, given.form).await.map(|()| Nothing)
+async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<Nothing, Error> {
+    revoke_token(&context, given.form).await.map(|()| Nothing)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
@@ -479,19 +489,21 @@ pub(super) static REVOKE_FORM: Endpoint = Endpoint {
 /// Nothing to tell. Some clients read JSON from every answer.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OauthTokenRevoked")]
-struct Returned {}
+struct EmptyResponse {}
 
-async fn revoke_form(context: ApiContext, form: Form) -> Result<Json<Returned>, Error> {
-    give_back(&context, form).await.map(|()| Json(Returned {}))
+async fn revoke_form(context: ApiContext, form: OAuthForm) -> Result<Json<EmptyResponse>, Error> {
+    revoke_token(&context, form)
+        .await
+        .map(|()| Json(EmptyResponse {}))
 }
 
-async fn give_back(
+async fn revoke_token(
     context: &ApiContext,
-    Form {
+    OAuthForm {
         fields,
         basic,
         origin,
-    }: Form,
+    }: OAuthForm,
 ) -> Result<(), Error> {
     let application =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
@@ -514,21 +526,21 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 
 async fn introspect(
     context: ApiContext,
-    Form { fields, basic, .. }: Form,
+    OAuthForm { fields, basic, .. }: OAuthForm,
 ) -> Result<Unkept<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
     let authenticated =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await;
     let application = authenticated.map_err(|error| {
         if error.code().status == 422 {
-            client::unknown()
+            client::invalid_client()
         } else {
             error
         }
     })?;
     // Who proves nothing learns nothing.
     if application.public {
-        return Err(client::unknown());
+        return Err(client::invalid_client());
     }
     let token = fields.required("token")?;
     Ok(Unkept(Json(
@@ -536,7 +548,7 @@ async fn introspect(
     )))
 }
 
-static SERVER: Endpoint = Endpoint {
+static SERVER_METADATA: Endpoint = Endpoint {
     handler: || mount(server),
     ..public(
         "gantry-oauth-server-metadata",
@@ -547,11 +559,11 @@ static SERVER: Endpoint = Endpoint {
     )
 };
 
-async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::Server>, Error> {
-    Ok(Json(metadata::server(&issuer)))
+async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::ServerMetadata>, Error> {
+    Ok(Json(metadata::server_metadata(&issuer)))
 }
 
-static RESOURCE: Endpoint = Endpoint {
+static RESOURCE_METADATA_DOCUMENT: Endpoint = Endpoint {
     aliases: &["/.well-known/oauth-protected-resource/mcp"],
     handler: || mount(resource),
     ..public(
@@ -566,8 +578,8 @@ static RESOURCE: Endpoint = Endpoint {
 async fn resource(
     Issuer(issuer): Issuer,
     line: RequestLine,
-) -> Result<Json<metadata::Resource>, Error> {
-    Ok(Json(metadata::resource(
+) -> Result<Json<metadata::ResourceMetadata>, Error> {
+    Ok(Json(metadata::resource_metadata(
         &issuer,
         line.path
             .strip_prefix(RESOURCE_METADATA)
@@ -594,11 +606,11 @@ pub(super) static REGISTER: Endpoint = Endpoint {
 /// Without an issuer an application could register and never ask for anything, so it is told at once.
 async fn register(
     context: ApiContext,
-    origin: Origin,
+    origin: RequestOrigin,
     Issuer(_): Issuer,
-    Json(registration): Json<Registration>,
-) -> Result<Unkept<Created<Registered>>, Error> {
+    Json(registration): Json<ClientRegistration>,
+) -> Result<Unkept<Created<RegisteredClient>>, Error> {
     Ok(Unkept(Created(
-        register::register(&context, registration, &origin).await?,
+        registration::register(&context, registration, &origin).await?,
     )))
 }

@@ -4,18 +4,18 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
 /// What a verifier has to hash to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Challenge([u8; 32]);
+pub struct PkceChallenge([u8; 32]);
 
-impl Challenge {
+impl PkceChallenge {
     /// The challenge of a request, if it has one.
     pub fn parse(challenge: Option<&str>, method: Option<&str>) -> Result<Option<Self>, Error> {
         match (challenge, method) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(oauth_fault(
+            (None, Some(_)) => Err(oauth_error(
                 "invalid_request",
                 "There is a code_challenge_method and no code_challenge.",
             )),
@@ -24,18 +24,18 @@ impl Challenge {
                 let mut bytes = [0; 32];
                 match BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) {
                     Ok(32) if text.len() == 43 => Ok(Some(Self(bytes))),
-                    _ => Err(oauth_fault(
+                    _ => Err(oauth_error(
                         "invalid_request",
                         "code_challenge is not the base64url of a SHA-256.",
                     )),
                 }
             }
             // Without a method it would be plain.
-            (Some(_), None | Some("plain")) => Err(oauth_fault(
+            (Some(_), None | Some("plain")) => Err(oauth_error(
                 "invalid_request",
                 "The code_challenge_method must be S256.",
             )),
-            (Some(_), Some(_)) => Err(oauth_fault(
+            (Some(_), Some(_)) => Err(oauth_error(
                 "invalid_request",
                 "The code_challenge_method is unknown; it must be S256.",
             )),
@@ -43,7 +43,7 @@ impl Challenge {
     }
 
     /// As it was kept.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
@@ -53,7 +53,7 @@ impl Challenge {
     }
 
     /// Whether `verifier` is what it was made of.
-    pub fn is_met_by(&self, verifier: &str) -> bool {
+    pub fn matches(&self, verifier: &str) -> bool {
         let digest: [u8; 32] = Sha256::digest(verifier.as_bytes()).into();
         well_formed(verifier) && verify_slices_are_equal(&digest, &self.0).is_ok()
     }
@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn only_the_verifier_meets_the_challenge() {
         for method in ["S256", "sha256"] {
-            let challenge = Challenge::parse(Some(CHALLENGE), Some(method))
+            let challenge = PkceChallenge::parse(Some(CHALLENGE), Some(method))
                 .unwrap()
                 .unwrap();
-            assert!(challenge.is_met_by(VERIFIER));
+            assert!(challenge.matches(VERIFIER));
             for wrong in [
                 "",
                 CHALLENGE,
@@ -89,21 +89,21 @@ mod tests {
                 &format!("{VERIFIER}="),
                 &format!("{VERIFIER} "),
             ] {
-                assert!(!challenge.is_met_by(wrong), "{wrong}");
+                assert!(!challenge.matches(wrong), "{wrong}");
             }
         }
         // A verifier that is too short proves nothing, even if it is the right one.
         let short = "a".repeat(42);
-        assert!(!Challenge(Sha256::digest(short.as_bytes()).into()).is_met_by(&short));
+        assert!(!PkceChallenge(Sha256::digest(short.as_bytes()).into()).matches(&short));
         let long = "a".repeat(128);
-        assert!(Challenge(Sha256::digest(long.as_bytes()).into()).is_met_by(&long));
+        assert!(PkceChallenge(Sha256::digest(long.as_bytes()).into()).matches(&long));
         let longer = "a".repeat(129);
-        assert!(!Challenge(Sha256::digest(longer.as_bytes()).into()).is_met_by(&longer));
+        assert!(!PkceChallenge(Sha256::digest(longer.as_bytes()).into()).matches(&longer));
     }
 
     #[test]
     fn only_s256_is_taken() {
-        assert_eq!(Challenge::parse(None, None).unwrap(), None);
+        assert_eq!(PkceChallenge::parse(None, None).unwrap(), None);
         let padded = format!("{CHALLENGE}=");
         for (challenge, method) in [
             (Some(CHALLENGE), None),
@@ -121,7 +121,7 @@ mod tests {
             ),
         ] {
             assert!(
-                Challenge::parse(challenge, method).is_err(),
+                PkceChallenge::parse(challenge, method).is_err(),
                 "{challenge:?} {method:?}"
             );
         }

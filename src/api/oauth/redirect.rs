@@ -8,7 +8,7 @@ use url::{Host, Url};
 pub const LENGTH_MAX: usize = 2_048;
 
 /// Why an address cannot be registered.
-pub fn problem(text: &str) -> Option<&'static str> {
+pub fn validation_error(text: &str) -> Option<&'static str> {
     if text.len() > LENGTH_MAX {
         return Some("is too long");
     }
@@ -35,7 +35,7 @@ pub fn problem(text: &str) -> Option<&'static str> {
     let Ok(url) = Url::parse(text) else {
         return Some("is not an address");
     };
-    if url.has_host() && !names_host(text, &url) {
+    if url.has_host() && !has_canonical_host(text, &url) {
         return Some(
             "must spell its host as DNS does: lower-case letters, digits, hyphens and dots, or an IP address",
         );
@@ -45,19 +45,19 @@ pub fn problem(text: &str) -> Option<&'static str> {
     }
     match url.scheme() {
         "https" if url.host().is_some() => None,
-        "http" if is_local(&url) => None,
+        "http" if is_loopback(&url) => None,
         "http" => Some("must be https, except on this computer itself"),
         // A program's own scheme is a name it holds, turned around (RFC 8252), so that it is nobody else's.
         scheme if scheme.contains('.') && !url.has_host() => None,
         _ => Some(
-            "must be https, http on this computer itself, or a program's own scheme such as com.example.context:/callback",
+            "must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback",
         ),
     }
 }
 
 /// Whether `sent` is one of the registered addresses, letter by letter. A native application, which is a public one, may
 /// listen on any port of the loopback interface (RFC 8252, 7.3), if it registered the interface's address rather than a name.
-pub fn registered(list: &[String], sent: &str, native: bool) -> bool {
+pub fn is_registered(list: &[String], sent: &str, native: bool) -> bool {
     let on_another_port = |known: &str| {
         native && without_port(known).is_some_and(|known| Some(known) == without_port(sent))
     };
@@ -86,7 +86,7 @@ fn without_port(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Whether the answer goes to a program on the user's own computer: anything there could be listening.
-pub fn is_local(url: &Url) -> bool {
+pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
         Some(Host::Ipv6(address)) => IpAddr::V6(address).is_loopback(),
@@ -96,7 +96,7 @@ pub fn is_local(url: &Url) -> bool {
 }
 
 /// The address with these parameters added.
-pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
+pub fn with_query(address: &str, parameters: &[(&str, &str)]) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .extend_pairs(parameters)
         .finish();
@@ -111,10 +111,10 @@ pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
 /// The source that a page's `form-action` has to name, so that a form there may lead to the address. It is written anew from
 /// the parsed address. None for a host that is no name of DNS: the characters of one registered before hosts were checked
 /// (`a;sandbox`, `a,b`, `*.a.test`) would be read as part of the policy.
-pub fn origin(address: &str) -> Option<String> {
+pub fn form_action_source(address: &str) -> Option<String> {
     let url = Url::parse(address).ok()?;
     match url.scheme() {
-        "http" | "https" if url.host().as_ref().is_some_and(is_plain) => {
+        "http" | "https" if url.host().as_ref().is_some_and(is_plain_host) => {
             Some(url.origin().ascii_serialization())
         }
         "http" | "https" => None,
@@ -124,7 +124,7 @@ pub fn origin(address: &str) -> Option<String> {
 
 /// Whether the host is an IP address, or a name of letters, digits, hyphens and dots (RFC 1123, 2.1). The URL standard permits
 /// more characters than that.
-fn is_plain(host: &Host<&str>) -> bool {
+fn is_plain_host(host: &Host<&str>) -> bool {
     match host {
         Host::Ipv4(_) | Host::Ipv6(_) => true,
         Host::Domain(name) => {
@@ -142,7 +142,7 @@ fn is_plain(host: &Host<&str>) -> bool {
 }
 
 /// Whether the text spells the host as it is serialised, so that what is compared, shown and allowed is one and the same.
-fn names_host(text: &str, url: &Url) -> bool {
+fn has_canonical_host(text: &str, url: &Url) -> bool {
     let Some(host) = url.host() else { return false };
     let authority = text.split_once("://").map_or("", |(_, rest)| rest);
     let authority = &authority[..authority.find(['/', '?', '#']).unwrap_or(authority.len())];
@@ -150,22 +150,22 @@ fn names_host(text: &str, url: &Url) -> bool {
         .rsplit_once('@')
         .map_or(authority, |(_, host)| host);
     let host_text = host.to_string();
-    is_plain(&host)
+    is_plain_host(&host)
         && spelled
             .strip_prefix(host_text.as_str())
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
 /// Where an answer goes that stays on the user's own computer.
-pub const THIS_COMPUTER: &str = "a program on your computer";
+pub const LOCAL_PROGRAM: &str = "a program on your computer";
 
 /// Whom a person would say that the answer goes to.
-pub fn shown(address: &str) -> String {
+pub fn display_name(address: &str) -> String {
     let Ok(url) = Url::parse(address) else {
         return String::new();
     };
-    if is_local(&url) {
-        return THIS_COMPUTER.to_owned();
+    if is_loopback(&url) {
+        return LOCAL_PROGRAM.to_owned();
     }
     url.host_str().map_or_else(
         || format!("a program that answers to {}:", url.scheme()),
@@ -187,9 +187,9 @@ mod tests {
             "http://127.0.0.1:4711/callback",
             "http://[::1]:4711/",
             "http://localhost:3000/cb",
-            "com.example.context:/callback",
+            "com.example.app:/callback",
         ] {
-            assert_eq!(problem(fine), None, "{fine}");
+            assert_eq!(validation_error(fine), None, "{fine}");
         }
         for wrong in [
             "",
@@ -213,7 +213,7 @@ mod tests {
             "file:///etc/passwd",
             "ftp://app.example/",
             "myapp:/callback",
-            "com.example.context://host/callback",
+            "com.example.app://host/callback",
             "vbscript:x",
             "https://é.example/",
             "https://a;sandbox/cb",
@@ -230,9 +230,11 @@ mod tests {
             "https://[::0001]/cb",
             "http://LOCALHOST/cb",
         ] {
-            assert!(problem(wrong).is_some(), "{wrong}");
+            assert!(validation_error(wrong).is_some(), "{wrong}");
         }
-        assert!(problem(&format!("https://app.example/{}", "x".repeat(LENGTH_MAX))).is_some());
+        assert!(
+            validation_error(&format!("https://app.example/{}", "x".repeat(LENGTH_MAX))).is_some()
+        );
     }
 
     #[test]
@@ -254,7 +256,7 @@ mod tests {
             "http://[::1]:8080/cb?a=b",
             "http://localhost:3000/cb",
         ] {
-            assert!(registered(&list, same, true), "{same}");
+            assert!(is_registered(&list, same, true), "{same}");
         }
         for other in [
             "",
@@ -284,7 +286,7 @@ mod tests {
             "http://[::1]:8080/cb",
             "https://127.0.0.1/cb",
         ] {
-            assert!(!registered(&list, other, true), "{other}");
+            assert!(!is_registered(&list, other, true), "{other}");
         }
     }
 
@@ -296,7 +298,7 @@ mod tests {
         ];
         for exact in &list {
             assert!(
-                registered(&list, exact, false) && registered(&list, exact, true),
+                is_registered(&list, exact, false) && is_registered(&list, exact, true),
                 "{exact}"
             );
         }
@@ -306,7 +308,7 @@ mod tests {
             "http://[::1]:3000/cb",
         ] {
             assert!(
-                registered(&list, other, true) && !registered(&list, other, false),
+                is_registered(&list, other, true) && !is_registered(&list, other, false),
                 "{other}"
             );
         }
@@ -315,42 +317,48 @@ mod tests {
     #[test]
     fn an_answer_keeps_what_the_address_had() {
         assert_eq!(
-            with("https://a.example/cb", &[("code", "x y")]),
+            with_query("https://a.example/cb", &[("code", "x y")]),
             "https://a.example/cb?code=x+y"
         );
         assert_eq!(
-            with(
+            with_query(
                 "https://a.example/cb?a=b",
                 &[("code", "x"), ("state", "&=")]
             ),
             "https://a.example/cb?a=b&code=x&state=%26%3D"
         );
         assert_eq!(
-            with("https://a.example/cb?", &[("code", "x")]),
+            with_query("https://a.example/cb?", &[("code", "x")]),
             "https://a.example/cb?code=x"
         );
         assert_eq!(
-            origin("https://a.example:444/cb").unwrap(),
+            form_action_source("https://a.example:444/cb").unwrap(),
             "https://a.example:444"
         );
         assert_eq!(
-            origin("com.example.context:/cb").unwrap(),
-            "com.example.context:"
+            form_action_source("com.example.app:/cb").unwrap(),
+            "com.example.app:"
         );
         assert_eq!(
-            origin("https://A.example:443/cb").unwrap(),
+            form_action_source("https://A.example:443/cb").unwrap(),
             "https://a.example"
         );
-        assert_eq!(origin("http://[::1]:80/cb").unwrap(), "http://[::1]");
+        assert_eq!(
+            form_action_source("http://[::1]:80/cb").unwrap(),
+            "http://[::1]"
+        );
         for unsafe_before in [
             "https://a;sandbox/cb",
             "https://a,b/cb",
             "https://%2A.a.test/cb",
             "https://a'b/cb",
         ] {
-            assert_eq!(origin(unsafe_before), None, "{unsafe_before}");
+            assert_eq!(form_action_source(unsafe_before), None, "{unsafe_before}");
         }
-        assert_eq!(shown("http://localhost:1/cb"), "a program on your computer");
-        assert_eq!(shown("https://a.example/cb"), "a.example");
+        assert_eq!(
+            display_name("http://localhost:1/cb"),
+            "a program on your computer"
+        );
+        assert_eq!(display_name("https://a.example/cb"), "a.example");
     }
 }

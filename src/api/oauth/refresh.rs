@@ -5,15 +5,15 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{GRANT_LIFE, REFRESH_LIFE};
+use super::{GRANT_LIFETIME, REFRESH_LIFETIME};
 use crate::base::ids::ApplicationId;
 
 /// How long an answer may have been lost.
-const LOST: TimeDelta = TimeDelta::seconds(10);
+const RETRY_WINDOW: TimeDelta = TimeDelta::seconds(10);
 
 /// A refresh token, as its row has it under the lock of its grant.
 #[derive(Debug, Clone)]
-pub struct Refresh {
+pub struct RefreshToken {
     /// Whose it is.
     pub application: ApplicationId,
     /// When it is over by itself.
@@ -30,11 +30,11 @@ pub struct Refresh {
 
 /// What becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RefreshVerdict {
     /// Another application's: refused, and as good as before.
-    Foreign,
+    OtherClient,
     /// Refused. Says why.
-    Dead(&'static str),
+    Invalid(&'static str),
     /// Two have it: refused, and what was approved ends.
     Reused,
     /// The pair that was issued for it got lost: it ends, and another is issued.
@@ -44,29 +44,37 @@ pub enum Verdict {
 }
 
 /// What becomes of a refresh token when `application` sends it.
-pub fn judge(refresh: &Refresh, application: ApplicationId, now: DateTime<Utc>) -> Verdict {
+pub fn judge(
+    refresh: &RefreshToken,
+    application: ApplicationId,
+    now: DateTime<Utc>,
+) -> RefreshVerdict {
     if refresh.application != application {
-        return Verdict::Foreign;
+        return RefreshVerdict::OtherClient;
     }
     if !refresh.live {
-        return Verdict::Dead("What was approved is revoked.");
+        return RefreshVerdict::Invalid("What was approved is revoked.");
     }
     if refresh.replaced {
-        return Verdict::Reused;
+        return RefreshVerdict::Reused;
     }
     match refresh.consumed_at {
-        Some(consumed) if refresh.next_unused && now >= consumed && now - consumed < LOST => {
-            Verdict::Reissue
+        Some(consumed)
+            if refresh.next_unused && now >= consumed && now - consumed < RETRY_WINDOW =>
+        {
+            RefreshVerdict::Reissue
         }
-        Some(_) => Verdict::Reused,
-        None if now >= refresh.expires_at => Verdict::Dead("The refresh token is expired."),
-        None => Verdict::Rotate,
+        Some(_) => RefreshVerdict::Reused,
+        None if now >= refresh.expires_at => {
+            RefreshVerdict::Invalid("The refresh token is expired.")
+        }
+        None => RefreshVerdict::Rotate,
     }
 }
 
 /// Until when a refresh token lives that is issued now for what was approved then.
 pub fn expiry(approved_at: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
-    (now + REFRESH_LIFE).min(approved_at + GRANT_LIFE)
+    (now + REFRESH_LIFETIME).min(approved_at + GRANT_LIFETIME)
 }
 
 #[cfg(test)]
@@ -79,10 +87,10 @@ mod tests {
         "2026-11-21T09:15:03Z".parse().unwrap()
     }
 
-    fn fresh() -> Refresh {
-        Refresh {
+    fn fresh() -> RefreshToken {
+        RefreshToken {
             application: ApplicationId(1),
-            expires_at: dawn() + REFRESH_LIFE,
+            expires_at: dawn() + REFRESH_LIFETIME,
             consumed_at: None,
             next_unused: false,
             replaced: false,
@@ -92,24 +100,24 @@ mod tests {
 
     #[test]
     fn every_use_has_one_outcome() {
-        let consumed = Refresh {
+        let consumed = RefreshToken {
             consumed_at: Some(dawn()),
             next_unused: true,
             ..fresh()
         };
-        let dead = Verdict::Dead("");
+        let dead = RefreshVerdict::Invalid("");
         for (case, refresh, secs, expected) in [
-            ("first", fresh(), 0, Verdict::Rotate),
+            ("first", fresh(), 0, RefreshVerdict::Rotate),
             (
                 "at the last moment",
                 fresh(),
                 60 * 86_400 - 1,
-                Verdict::Rotate,
+                RefreshVerdict::Rotate,
             ),
             ("too late", fresh(), 60 * 86_400, dead),
             (
                 "revoked",
-                Refresh {
+                RefreshToken {
                     live: false,
                     ..fresh()
                 },
@@ -118,45 +126,50 @@ mod tests {
             ),
             (
                 "revoked and consumed",
-                Refresh {
+                RefreshToken {
                     live: false,
                     ..consumed.clone()
                 },
                 0,
                 dead,
             ),
-            ("the answer was lost", consumed.clone(), 0, Verdict::Reissue),
-            ("just in time", consumed.clone(), 9, Verdict::Reissue),
-            ("too long ago", consumed.clone(), 10, Verdict::Reused),
+            (
+                "the answer was lost",
+                consumed.clone(),
+                0,
+                RefreshVerdict::Reissue,
+            ),
+            ("just in time", consumed.clone(), 9, RefreshVerdict::Reissue),
+            ("too long ago", consumed.clone(), 10, RefreshVerdict::Reused),
             (
                 "the clock was set back",
                 consumed.clone(),
                 -1,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "the answer arrived",
-                Refresh {
+                RefreshToken {
                     next_unused: false,
                     ..consumed.clone()
                 },
                 0,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "the lost one turns up",
-                Refresh {
+                RefreshToken {
                     replaced: true,
                     ..fresh()
                 },
                 0,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "expired and consumed",
                 consumed,
                 61 * 86_400,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
         ] {
             let verdict = judge(
@@ -164,12 +177,14 @@ mod tests {
                 ApplicationId(1),
                 dawn() + TimeDelta::seconds(secs),
             );
-            let same = matches!((verdict, expected), (Verdict::Dead(_), Verdict::Dead(_)))
-                || verdict == expected;
+            let same = matches!(
+                (verdict, expected),
+                (RefreshVerdict::Invalid(_), RefreshVerdict::Invalid(_))
+            ) || verdict == expected;
             assert!(same, "{case}: {verdict:?}");
             assert_eq!(
                 judge(&refresh, ApplicationId(2), dawn()),
-                Verdict::Foreign,
+                RefreshVerdict::OtherClient,
                 "{case}"
             );
         }
@@ -191,9 +206,9 @@ mod tests {
             consumed in proptest::option::of(-100_i64..100), next_unused: bool, replaced: bool, live: bool, own: bool, at in -100_i64..100
         ) {
             let moment = |secs| dawn() + TimeDelta::seconds(secs);
-            let refresh = Refresh { consumed_at: consumed.map(moment), next_unused, replaced, live, ..fresh() };
+            let refresh = RefreshToken { consumed_at: consumed.map(moment), next_unused, replaced, live, ..fresh() };
             let verdict = judge(&refresh, ApplicationId(if own { 1 } else { 2 }), moment(at));
-            if matches!(verdict, Verdict::Rotate | Verdict::Reissue) {
+            if matches!(verdict, RefreshVerdict::Rotate | RefreshVerdict::Reissue) {
                 prop_assert!(own && live && !replaced);
                 prop_assert!(consumed.is_none_or(|consumed| next_unused && (0..10).contains(&(at - consumed))));
             }

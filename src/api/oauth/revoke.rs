@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use super::{applications::Application, exchange::Origin, grants, grants::Reason};
+use super::{applications::Application, exchange::RequestOrigin, grants, grants::RevocationReason};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -19,7 +19,7 @@ pub async fn revoke(
     context: &ApiContext,
     application: &Application,
     token: &str,
-    origin: &Origin,
+    origin: &RequestOrigin,
 ) -> Result<(), Error> {
     let (doing, now, digest) = (
         "giving a token back",
@@ -44,7 +44,7 @@ pub async fn revoke(
     };
     let all_of_it = row.get(1);
     let ended = if all_of_it {
-        grants::end(&transaction, grant.id, Reason::Application, now).await?
+        grants::mark_revoked(&transaction, grant.id, RevocationReason::Application, now).await?
     } else {
         let sql = "update oauth_access_tokens set revoked_at = $2 where digest = $1 and revoked_at is null";
         transaction
@@ -62,7 +62,7 @@ pub async fn revoke(
     }
     transaction.commit().await.context(doing)?;
     if ended {
-        grants::settle(context).await
+        grants::publish_revocation(context).await
     } else {
         Ok(())
     }

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::{members, members::NamedProject};
+use super::{members, members::ProjectName};
 use crate::{
     base::{
         clock::Entropy,
@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// How long an invitation can be accepted.
-const LIFE: TimeDelta = TimeDelta::hours(24);
+const LIFETIME: TimeDelta = TimeDelta::hours(24);
 /// Invitations an organization can have open.
-const OPEN_MAX: i64 = 1_000;
+const INVITATIONS_OPEN_MAX: i64 = 1_000;
 
 /// Whom to invite, and as what.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Invite {
 
 /// An invitation that was made just now.
 #[derive(Debug)]
-pub struct Invited {
+pub struct CreatedInvitation {
     /// Whom it is for.
     pub email: String,
     /// What the person shows. It is kept nowhere.
@@ -50,13 +50,13 @@ pub struct Invited {
 
 /// An invitation that can be accepted.
 #[derive(Debug)]
-pub struct Open {
+pub struct Invitation {
     /// Whom it is for.
     pub email: String,
     /// The role, in the organization or on the projects.
     pub role: Role,
     /// Projects on which the role is given; in the whole organization, if empty.
-    pub projects: Vec<NamedProject>,
+    pub projects: Vec<ProjectName>,
     /// Address of the member who invited.
     pub invited_by: String,
     /// When that was.
@@ -69,7 +69,7 @@ pub struct Open {
     pub organization: String,
 }
 
-macro_rules! open {
+macro_rules! invitations {
     ($rest:literal) => {
         concat!(
             "select i.email, i.role, \
@@ -83,29 +83,29 @@ macro_rules! open {
 }
 
 /// The open invitations of an organization, the newest first.
-pub async fn open(
+pub async fn list_open(
     db: &Db,
     organization: OrganizationId,
     now: DateTime<Utc>,
-) -> Result<Vec<Open>, Error> {
-    let sql = open!(
+) -> Result<Vec<Invitation>, Error> {
+    let sql = invitations!(
         "where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3"
     );
     let rows = db
-        .query(sql, &[&organization.0, &now, &OPEN_MAX])
+        .query(sql, &[&organization.0, &now, &INVITATIONS_OPEN_MAX])
         .await
         .context("listing invitations")?;
     rows.iter().map(read).collect()
 }
 
 /// What an invitation offers to the one person it is for. To anybody else it does not exist.
-pub async fn look(
+pub async fn find(
     db: &Db,
     user: UserId,
     secret: &SecretString,
     now: DateTime<Utc>,
-) -> Result<Open, Error> {
-    let sql = open!(
+) -> Result<Invitation, Error> {
+    let sql = invitations!(
         "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
     );
     let digest = SecretDigest::of(secret.expose_secret());
@@ -116,13 +116,13 @@ pub async fn look(
     read(rows.first().ok_or(Error::NotFound)?)
 }
 
-fn read(row: &Row) -> Result<Open, Error> {
+fn read(row: &Row) -> Result<Invitation, Error> {
     let (references, names): (Vec<String>, Vec<String>) = (row.get(2), row.get(3));
     let projects = references
         .into_iter()
         .zip(names)
-        .map(|(reference, name)| NamedProject { reference, name });
-    Ok(Open {
+        .map(|(reference, name)| ProjectName { reference, name });
+    Ok(Invitation {
         email: row.get(0),
         role: row
             .get::<_, &str>(1)
@@ -145,7 +145,7 @@ pub async fn invite(
     by: UserId,
     invites: Vec<Invite>,
     (now, audit): (DateTime<Utc>, &Recorder),
-) -> Result<Vec<Invited>, Error> {
+) -> Result<Vec<CreatedInvitation>, Error> {
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("inviting")?;
     members::lock(&transaction, organization).await?;
@@ -156,7 +156,7 @@ pub async fn invite(
         )
         .await
         .context("inviting")?;
-    let expires_at = now + LIFE;
+    let expires_at = now + LIFETIME;
     let (mut made, mut told) = (Vec::new(), Vec::new());
     for Invite {
         email,
@@ -201,7 +201,7 @@ pub async fn invite(
             )
             .await
             .context("inviting")?;
-        made.push(Invited {
+        made.push(CreatedInvitation {
             email,
             secret: SecretString::from(secret),
             expires_at,
@@ -213,9 +213,9 @@ pub async fn invite(
             &[&organization.0],
         )
         .await;
-    if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
+    if open.context("inviting")?.get::<_, i64>(0) > INVITATIONS_OPEN_MAX {
         return Err(Error::Rejected(
-            format!("An organization can have {OPEN_MAX} open invitations").into(),
+            format!("An organization can have {INVITATIONS_OPEN_MAX} open invitations").into(),
         ));
     }
     audit
@@ -325,7 +325,7 @@ pub async fn accept(
     if !projects.is_empty() {
         members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
     }
-    let joined = members::described(&transaction, organization, user)
+    let joined = members::audit_value(&transaction, organization, user)
         .await?
         .unwrap_or_default();
     audit

@@ -28,12 +28,12 @@ pub struct Membership {
     /// The role in the whole organization.
     pub role: Role,
     /// Roles on single projects, by role.
-    pub on_projects: Vec<(Role, Vec<NamedProject>)>,
+    pub on_projects: Vec<(Role, Vec<ProjectName>)>,
 }
 
 /// A project, as somebody's role names it.
 #[derive(Debug, Clone)]
-pub struct NamedProject {
+pub struct ProjectName {
     /// Its reference.
     pub reference: String,
     /// What people call it.
@@ -42,7 +42,7 @@ pub struct NamedProject {
 
 /// Which members to list. Members are listed by their ids.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MemberQuery {
     /// At most so many.
     pub size: i64,
     /// After this one.
@@ -56,10 +56,10 @@ pub struct Page {
 }
 
 /// A page of members, and whether there are more on either side.
-pub async fn page(
+pub async fn list_page(
     db: &Db,
     organization: OrganizationId,
-    page: &Page,
+    page: &MemberQuery,
 ) -> Result<(Vec<Membership>, bool, bool), Error> {
     // One more than asked for says whether there is more. Backwards is read backwards.
     macro_rules! members {
@@ -117,11 +117,11 @@ fn read(row: &Row) -> Result<Membership, Error> {
     let role = |name: &str| name.parse::<Role>().context("reading a member's role");
     let (roles, references, names): (Vec<&str>, Vec<String>, Vec<String>) =
         (row.get(4), row.get(5), row.get(6));
-    let mut on_projects: Vec<(Role, Vec<NamedProject>)> = Vec::new();
+    let mut on_projects: Vec<(Role, Vec<ProjectName>)> = Vec::new();
     for (name, project) in roles.into_iter().zip(references.into_iter().zip(names)) {
         let (given, project) = (
             role(name)?,
-            NamedProject {
+            ProjectName {
                 reference: project.0,
                 name: project.1,
             },
@@ -167,14 +167,14 @@ pub async fn set(
         .await
         .context("setting a member's role")?;
     lock(&transaction, organization).await?;
-    let before = described(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
     if let Some(audit) = audit {
         audit
             .write_in(
                 &transaction,
                 200,
-                (before, described(&transaction, organization, user).await?),
+                (before, audit_value(&transaction, organization, user).await?),
                 now,
             )
             .await?;
@@ -194,7 +194,7 @@ pub(super) async fn set_in(
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     if role != Role::Owner {
-        keep_an_owner(transaction, organization, user).await?;
+        check_not_last_owner(transaction, organization, user).await?;
     }
     let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
                on conflict (organization_id, user_id) do update set role = excluded.role";
@@ -213,14 +213,14 @@ pub async fn set_on_projects(
     role: Role,
     references: &BTreeSet<ProjectRef>,
     (now, audit): (DateTime<Utc>, Option<&Recorder>),
-) -> Result<Vec<NamedProject>, Error> {
+) -> Result<Vec<ProjectName>, Error> {
     let mut client = db.client().await?;
     let transaction = client
         .transaction()
         .await
         .context("setting roles on projects")?;
     lock(&transaction, organization).await?;
-    let before = described(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
@@ -228,7 +228,7 @@ pub async fn set_on_projects(
             .write_in(
                 &transaction,
                 200,
-                (before, described(&transaction, organization, user).await?),
+                (before, audit_value(&transaction, organization, user).await?),
                 now,
             )
             .await?;
@@ -276,7 +276,7 @@ pub(super) async fn projects_in(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     references: &BTreeSet<ProjectRef>,
-) -> Result<(Vec<i64>, Vec<NamedProject>), Error> {
+) -> Result<(Vec<i64>, Vec<ProjectName>), Error> {
     let texts: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
     let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired <> 'removed' order by ref";
     let rows = transaction
@@ -285,7 +285,7 @@ pub(super) async fn projects_in(
         .context("looking up projects")?;
     let projects: Vec<_> = rows
         .iter()
-        .map(|row| NamedProject {
+        .map(|row| ProjectName {
             reference: row.get(1),
             name: row.get(2),
         })
@@ -313,8 +313,8 @@ pub async fn remove(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
-    keep_an_owner(&transaction, organization, user).await?;
-    let before = described(&transaction, organization, user)
+    check_not_last_owner(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user)
         .await?
         .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
@@ -331,7 +331,7 @@ pub async fn remove(
 }
 
 /// A member with all roles, for the audit log. `None` if the user is no member.
-pub(super) async fn described(
+pub(super) async fn audit_value(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     user: UserId,
@@ -344,8 +344,8 @@ pub(super) async fn described(
         .query_opt(sql, &[&organization.0, &user.0])
         .await
         .context("describing a member")?;
-    let described = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
-    Ok(row.map(described))
+    let audit_value = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
+    Ok(row.map(audit_value))
 }
 
 /// Who holds this lock changes the organization's members alone, so that two cannot each be sure of the other.
@@ -366,7 +366,7 @@ pub(super) async fn lock(
 }
 
 /// Refuses to go on if `user` is the only owner.
-async fn keep_an_owner(
+async fn check_not_last_owner(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     user: UserId,

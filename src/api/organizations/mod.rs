@@ -1,7 +1,7 @@
 //! Organizations and their members.
 
+pub mod invitation_operations;
 pub mod invitations;
-pub mod invited;
 pub mod members;
 pub mod operations;
 pub mod v2;
@@ -32,7 +32,7 @@ use crate::{
 /// An organization, as lists show it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OrganizationResponseV1")]
-pub struct Summary {
+pub struct OrganizationSummary {
     /// Older spelling of `slug`.
     #[schemars(extend("deprecated" = true))]
     id: OrgSlug,
@@ -45,7 +45,7 @@ pub struct Summary {
 /// A member, as others see them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1OrganizationMemberResponse")]
-pub struct Member {
+pub struct OrganizationMember {
     user_id: String,
     user_name: String,
     email: String,
@@ -58,7 +58,11 @@ pub struct Member {
 const LIST_MAX: i64 = 10_000;
 
 /// The organizations a user belongs to, by name; of these, what the token reaches.
-pub async fn list(db: &Db, user: UserId, reach: Option<&Reach>) -> Result<Vec<Summary>, Error> {
+pub async fn list(
+    db: &Db,
+    user: UserId,
+    reach: Option<&Reach>,
+) -> Result<Vec<OrganizationSummary>, Error> {
     let only = reach.and_then(Reach::listed_organizations);
     let rows = db
         .query(
@@ -101,7 +105,7 @@ pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
 }
 
 /// Its members, by name.
-pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> {
+pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<OrganizationMember>, Error> {
     let rows = db
         .query(
             "select u.gotrue_id::text, u.username, u.email, m.role from members m join users u on u.id = m.user_id \
@@ -115,7 +119,7 @@ pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> 
             .get::<_, &str>(3)
             .parse()
             .context("reading a member's role")?;
-        Ok(Member {
+        Ok(OrganizationMember {
             user_id: row.get(0),
             user_name: row.get(1),
             email: row.get(2),
@@ -136,7 +140,7 @@ pub async fn create(
     owner: UserId,
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
-) -> Result<Summary, Error> {
+) -> Result<OrganizationSummary, Error> {
     names::check("name", name, 256)?;
     let slug = slug.unwrap_or_else(|| OrgSlug::generate(entropy));
     let mut client = db.client().await?;
@@ -160,7 +164,7 @@ pub async fn create(
         .await
         .context("making the creator an owner")?;
     if let Some(audit) = audit {
-        let member = members::described(&transaction, OrganizationId(row.get(0)), owner).await?;
+        let member = members::audit_value(&transaction, OrganizationId(row.get(0)), owner).await?;
         let created = json!({"slug": slug, "name": name, "owner": member});
         let chain = Chain::Organization(OrganizationId(row.get(0)));
         audit
@@ -177,8 +181,8 @@ pub async fn create(
     Ok(summary(slug, name.to_owned()))
 }
 
-fn summary(slug: OrgSlug, name: String) -> Summary {
-    Summary {
+fn summary(slug: OrgSlug, name: String) -> OrganizationSummary {
+    OrganizationSummary {
         id: slug.clone(),
         slug,
         name,
@@ -190,7 +194,7 @@ pub(crate) fn slug(row: &Row, column: usize) -> Result<OrgSlug, Error> {
     row.get::<_, &str>(column).parse().context("reading a slug")
 }
 
-impl Summary {
+impl OrganizationSummary {
     /// Its identifier in paths.
     pub fn slug(&self) -> &OrgSlug {
         &self.slug

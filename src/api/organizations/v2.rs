@@ -11,7 +11,7 @@ use super::{
     invitations,
     invitations::Invite,
     members,
-    members::{Membership, NamedProject, Page},
+    members::{MemberQuery, Membership, ProjectName},
 };
 use crate::{
     api::{accounts, context::ApiContext},
@@ -47,7 +47,7 @@ static MEMBERS: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct PageQuery {
     /// Members to return, 1 to 100.
-    #[serde(rename = "page[size]", default = "whole_page")]
+    #[serde(rename = "page[size]", default = "page_size_default")]
     #[schemars(range(min = 1, max = 100))]
     size: i64,
     #[serde(rename = "page[after]")]
@@ -60,7 +60,7 @@ struct PageQuery {
     email: Option<String>,
 }
 
-fn whole_page() -> i64 {
+fn page_size_default() -> i64 {
     100
 }
 
@@ -74,11 +74,12 @@ struct Data<T> {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Paged<T> {
     data: Vec<T>,
-    links: Links,
+    links: PageLinks,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Links {
+#[schemars(rename = "Links")]
+struct PageLinks {
     prev: Option<String>,
     next: Option<String>,
 }
@@ -125,7 +126,7 @@ impl RoleAttributes {
         }
     }
 
-    fn on_projects(role: Role, projects: Vec<NamedProject>) -> Self {
+    fn on_projects(role: Role, projects: Vec<ProjectName>) -> Self {
         let projects = projects.into_iter().map(|project| ProjectAttributes {
             r#ref: project.reference,
             name: project.name,
@@ -184,10 +185,10 @@ async fn list(
         username,
         email,
     } = query;
-    let (found, earlier, later) = members::page(
+    let (found, earlier, later) = members::list_page(
         &context.db,
         organization.id,
-        &Page {
+        &MemberQuery {
             size,
             after,
             before,
@@ -204,7 +205,7 @@ async fn list(
             )
         })
     };
-    let links = Links {
+    let links = PageLinks {
         prev: link("before", found.first().filter(|_| earlier)),
         next: link("after", found.last().filter(|_| later)),
     };
@@ -295,16 +296,17 @@ enum AssignType {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct AssignAttributes {
-    role: GivenRole,
+    role: RoleParameter,
     /// Projects on which the role is given; in the whole organization, if absent.
     #[schemars(length(min = 1, max = 100))]
-    projects: Option<Vec<GivenProject>>,
+    projects: Option<Vec<ProjectParameter>>,
 }
 
 /// `no-access` takes a role away, and leaves a member without one.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-enum GivenRole {
+#[schemars(rename = "GivenRole")]
+enum RoleParameter {
     Owner,
     Administrator,
     Developer,
@@ -312,28 +314,29 @@ enum GivenRole {
     NoAccess,
 }
 
-impl From<GivenRole> for Role {
-    fn from(role: GivenRole) -> Self {
+impl From<RoleParameter> for Role {
+    fn from(role: RoleParameter) -> Self {
         match role {
-            GivenRole::Owner => Self::Owner,
-            GivenRole::Administrator => Self::Administrator,
-            GivenRole::Developer => Self::Developer,
-            GivenRole::ReadOnly => Self::ReadOnly,
-            GivenRole::NoAccess => Self::Member,
+            RoleParameter::Owner => Self::Owner,
+            RoleParameter::Administrator => Self::Administrator,
+            RoleParameter::Developer => Self::Developer,
+            RoleParameter::ReadOnly => Self::ReadOnly,
+            RoleParameter::NoAccess => Self::Member,
         }
     }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct GivenProject {
+#[schemars(rename = "GivenProject")]
+struct ProjectParameter {
     r#ref: ProjectRef,
 }
 
 /// Projects named in one request.
 const PROJECTS_MAX: usize = 100;
 
-fn named(
-    projects: Option<Vec<GivenProject>>,
+fn project_refs(
+    projects: Option<Vec<ProjectParameter>>,
 ) -> Result<Option<std::collections::BTreeSet<ProjectRef>>, Error> {
     let Some(projects) = projects else {
         return Ok(None);
@@ -364,7 +367,7 @@ async fn assign(
 ) -> Result<Json<Data<AssignedResource>>, Error> {
     let AssignAttributes { role, projects } = request.data.attributes;
     let (role, now) = (Role::from(role), context.clock.now());
-    let projects = named(projects)?;
+    let projects = project_refs(projects)?;
     let user = members::by_id(&context.db, organization.id, member).await?;
     let attributes = if let Some(projects) = projects {
         RoleAttributes::on_projects(
@@ -383,7 +386,7 @@ async fn assign(
         members::set(&context.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
-    settle(&context).await?;
+    publish_members(&context).await?;
     Ok(Json(Data {
         data: AssignedResource {
             r#type: "organization_member_role",
@@ -393,7 +396,7 @@ async fn assign(
 }
 
 /// The next request on every node is decided by what was changed.
-async fn settle(context: &ApiContext) -> Result<(), Error> {
+async fn publish_members(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::Members);
     notifications::settle(&context.db).await
 }
@@ -425,7 +428,7 @@ async fn remove(
         Some(&audit),
     )
     .await?;
-    settle(&context).await?;
+    publish_members(&context).await?;
     Ok(Done)
 }
 
@@ -466,10 +469,10 @@ enum InvitationType {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct InviteAttributes {
     email: String,
-    role: GivenRole,
+    role: RoleParameter,
     /// Projects on which the role is given; in the whole organization, if absent.
     #[schemars(length(min = 1, max = 100))]
-    projects: Option<Vec<GivenProject>>,
+    projects: Option<Vec<ProjectParameter>>,
     /// Not supported: nobody signs in through an organization's own provider here.
     #[serde(default)]
     require_sso: bool,
@@ -525,7 +528,7 @@ async fn invite(
         (context.clock.now(), &audit),
     )
     .await?;
-    let resource = |made: invitations::Invited| InvitationResource {
+    let resource = |made: invitations::CreatedInvitation| InvitationResource {
         r#type: "organization_invitation",
         attributes: InvitationAttributes {
             email: made.email,
@@ -551,7 +554,7 @@ fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite
     Ok(Invite {
         email: attributes.email,
         role,
-        projects: named(attributes.projects)?.unwrap_or_default(),
+        projects: project_refs(attributes.projects)?.unwrap_or_default(),
     })
 }
 

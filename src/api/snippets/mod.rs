@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-pub use page::{Direction, Order, Page, Sort, list};
+pub use page::{ListOrder, Page, SortDirection, SortKey, list};
 
 use crate::{
     api::context::ApiContext,
@@ -33,7 +33,7 @@ const DESCRIPTION_MAX: usize = 1024;
 /// Bytes of SQL at most.
 pub const SQL_BYTES_MAX: usize = 256 * 1024;
 /// Snippets that somebody can keep on one project.
-const KEPT_MAX: i64 = 1_000;
+const SNIPPETS_MAX: i64 = 1_000;
 /// Version of what is in `content`.
 const SCHEMA_VERSION: &str = "1.0";
 
@@ -70,14 +70,14 @@ enum Kind {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct OfProject {
+struct SnippetProject {
     id: i64,
     name: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Person {
+struct SnippetUser {
     id: i64,
     username: String,
 }
@@ -95,9 +95,9 @@ pub struct Snippet {
     name: String,
     #[schemars(schema_with = "text_or_null")]
     description: Option<String>,
-    project: OfProject,
-    owner: Person,
-    updated_by: Person,
+    project: SnippetProject,
+    owner: SnippetUser,
+    updated_by: SnippetUser,
     /// Nothing here marks favourites.
     favorite: bool,
 }
@@ -109,7 +109,7 @@ fn text_or_null(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Content {
+struct SnippetContent {
     schema_version: &'static str,
     sql: String,
 }
@@ -117,10 +117,10 @@ struct Content {
 /// A snippet with its SQL.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SnippetResponse")]
-pub struct Whole {
+pub struct SnippetDetail {
     #[serde(flatten)]
     snippet: Snippet,
-    content: Content,
+    content: SnippetContent,
 }
 
 /// What is to be kept.
@@ -188,7 +188,7 @@ macro_rules! visible {
 use visible;
 
 /// A snippet that the user sees.
-pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<Whole, Error> {
+pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<SnippetDetail, Error> {
     let (organizations, projects) = reach(user);
     let rows = context
         .db
@@ -199,9 +199,9 @@ pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<Whole, E
         .await;
     let rows = rows.context("reading a snippet")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    Ok(Whole {
+    Ok(SnippetDetail {
         snippet: read(row),
-        content: Content {
+        content: SnippetContent {
             schema_version: SCHEMA_VERSION,
             sql: row.get(0),
         },
@@ -241,7 +241,7 @@ pub async fn add(
         description,
         text,
         &now,
-        &KEPT_MAX,
+        &SNIPPETS_MAX,
     ];
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("keeping a snippet")?;
@@ -250,7 +250,7 @@ pub async fn add(
         .await
         .context("keeping a snippet")?;
     let full =
-        || Error::Rejected(format!("A user can keep {KEPT_MAX} snippets on a project").into());
+        || Error::Rejected(format!("A user can keep {SNIPPETS_MAX} snippets on a project").into());
     let id = row.ok_or_else(full)?.get(0);
     if let Some(audit) = audit {
         let after = json!({"id": id, "name": name, "visibility": visibility.name()});
@@ -330,15 +330,15 @@ fn read(row: &Row) -> Snippet {
         },
         name: row.get(5),
         description: row.get(6),
-        project: OfProject {
+        project: SnippetProject {
             id: row.get(7),
             name: row.get(8),
         },
-        owner: Person {
+        owner: SnippetUser {
             id: row.get(9),
             username: row.get(10),
         },
-        updated_by: Person {
+        updated_by: SnippetUser {
             id: row.get(11),
             username: row.get(12),
         },

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Sort {
+pub enum SortKey {
     /// What they are called.
     Name,
     /// When they were added.
@@ -31,7 +31,7 @@ pub enum Sort {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-pub enum Direction {
+pub enum SortDirection {
     /// First the least.
     Asc,
     /// First the greatest.
@@ -39,13 +39,13 @@ pub enum Direction {
     Desc,
 }
 
-/// Order of a list.
+/// ListOrder of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct ListOrder {
     /// By what.
-    pub by: Sort,
+    pub by: SortKey,
     /// In which direction.
-    pub direction: Direction,
+    pub direction: SortDirection,
 }
 
 /// A part of a list.
@@ -61,18 +61,18 @@ pub struct Page {
 /// Where a page ended: the order, and what its last snippet is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Cursor {
-    order: Order,
+struct SnippetCursor {
+    order: ListOrder,
     key: String,
     id: Uuid,
 }
 
-impl Cursor {
+impl SnippetCursor {
     fn write(&self) -> Result<String, Error> {
         Ok(URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).context("writing a cursor")?))
     }
 
-    fn read(text: &str, order: Order) -> Result<Self, Error> {
+    fn read(text: &str, order: ListOrder) -> Result<Self, Error> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let cursor: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         match cursor {
@@ -110,18 +110,20 @@ pub async fn list(
     context: &ApiContext,
     user: &User,
     project: Option<&ProjectRef>,
-    order: Order,
+    order: ListOrder,
     (cursor, limit): (Option<&str>, u32),
 ) -> Result<Page, Error> {
-    let after = cursor.map(|text| Cursor::read(text, order)).transpose()?;
+    let after = cursor
+        .map(|text| SnippetCursor::read(text, order))
+        .transpose()?;
     let (key, id) = after.map(|cursor| (cursor.key, cursor.id)).unzip();
     let sql = match order.direction {
-        Direction::Asc => page!(">", "asc"),
-        Direction::Desc => page!("<", "desc"),
+        SortDirection::Asc => page!(">", "asc"),
+        SortDirection::Desc => page!("<", "desc"),
     };
     let by = match order.by {
-        Sort::Name => "name",
-        Sort::InsertedAt => "inserted_at",
+        SortKey::Name => "name",
+        SortKey::InsertedAt => "inserted_at",
     };
     let (organizations, projects) = reach(user);
     let project = project.map(ProjectRef::as_str);
@@ -148,7 +150,7 @@ pub async fn list(
     let last = rows[..shown].last().filter(|_| more);
     let cursor = last
         .map(|row| {
-            Cursor {
+            SnippetCursor {
                 order,
                 key: row.get(0),
                 id: row.get(1),
@@ -168,19 +170,19 @@ mod tests {
 
     #[test]
     fn a_cursor_is_read_as_it_was_written_and_in_its_order_only() {
-        let order = Order {
-            by: Sort::Name,
-            direction: Direction::Asc,
+        let order = ListOrder {
+            by: SortKey::Name,
+            direction: SortDirection::Asc,
         };
-        let cursor = Cursor {
+        let cursor = SnippetCursor {
             order,
             key: "a 'quoted' größe".to_owned(),
             id: Uuid::from_u128(7),
         };
         let text = cursor.write().unwrap();
-        assert_eq!(Cursor::read(&text, order).unwrap(), cursor);
-        assert!(Cursor::read(&text, Order::default()).is_err());
-        let zero = Cursor {
+        assert_eq!(SnippetCursor::read(&text, order).unwrap(), cursor);
+        assert!(SnippetCursor::read(&text, ListOrder::default()).is_err());
+        let zero = SnippetCursor {
             key: "\0".to_owned(),
             ..cursor
         };
@@ -192,7 +194,7 @@ mod tests {
             &format!("{text}="),
             &zero.write().unwrap(),
         ] {
-            assert!(Cursor::read(bad, order).is_err(), "{bad}");
+            assert!(SnippetCursor::read(bad, order).is_err(), "{bad}");
         }
     }
 }

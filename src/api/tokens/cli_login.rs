@@ -23,27 +23,27 @@ use crate::{
 };
 
 /// How long the token waits to be fetched.
-pub const LIFE: TimeDelta = TimeDelta::minutes(10);
+pub const LIFETIME: TimeDelta = TimeDelta::minutes(10);
 /// Codes that may be tried for one session.
-const TRIES: i16 = 5;
+const CODE_TRIES_MAX: i16 = 5;
 /// How long a session id is known again.
-const MEMORY: TimeDelta = TimeDelta::days(1);
+const SESSION_RETENTION: TimeDelta = TimeDelta::days(1);
 /// Logins of one user that wait at the same time.
 const PENDING_MAX: i64 = 10;
 /// Logins of one user that are remembered.
-const KEPT_MAX: i64 = 100;
+const LOGINS_MAX: i64 = 100;
 /// Hex digits of a code.
 const CODE_BYTES: usize = 4;
 /// Length of an uncompressed point of P-256.
 const POINT_BYTES: usize = 65;
 
 /// A key that only the tool and this server can derive, for one message.
-pub struct Channel {
+pub struct LoginChannel {
     key: LessSafeKey,
     public_key: String,
 }
 
-impl Channel {
+impl LoginChannel {
     /// With the tool that sent this public key: an uncompressed point of P-256, in hex.
     pub fn to(public_key: &str, entropy: &Entropy) -> Result<Self, Error> {
         let unusable = || {
@@ -71,7 +71,7 @@ impl Channel {
     }
 
     /// Encrypts the one message.
-    fn seal(self, text: &str, entropy: &Entropy) -> Result<Sealed, Error> {
+    fn seal(self, text: &str, entropy: &Entropy) -> Result<SealedMessage, Error> {
         let nonce = entropy.bytes::<NONCE_LEN>();
         let mut bytes = text.as_bytes().to_vec();
         let sealed = self.key.seal_in_place_append_tag(
@@ -80,7 +80,7 @@ impl Channel {
             &mut bytes,
         );
         sealed.context("encrypting a token")?;
-        Ok(Sealed {
+        Ok(SealedMessage {
             text: hex::encode(bytes),
             public_key: self.public_key,
             nonce: hex::encode(nonce),
@@ -98,7 +98,7 @@ fn private_key(entropy: &Entropy) -> PrivateKey {
 }
 
 /// A token as only the tool can read it.
-struct Sealed {
+struct SealedMessage {
     text: String,
     public_key: String,
     nonce: String,
@@ -107,7 +107,7 @@ struct Sealed {
 /// What the tool fetches.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CliLogin")]
-pub struct Fetched {
+pub struct EncryptedToken {
     /// The session's id.
     id: Uuid,
     /// When the token was made.
@@ -125,12 +125,15 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
     let doing = "beginning a login of a tool";
     let sql = "delete from cli_logins where created_at <= $2 or (user_id = $1 and session_id not in \
                (select session_id from cli_logins where user_id = $1 order by created_at desc limit $3))";
-    db.query(sql, &[&owner.0, &(now - MEMORY), &(KEPT_MAX - 1)])
-        .await
-        .context(doing)?;
+    db.query(
+        sql,
+        &[&owner.0, &(now - SESSION_RETENTION), &(LOGINS_MAX - 1)],
+    )
+    .await
+    .context(doing)?;
     let sql = "select count(*) from cli_logins where user_id = $1 and created_at > $2 and taken_at is null and tries_left > 0";
     let rows = db
-        .query(sql, &[&owner.0, &(now - LIFE)])
+        .query(sql, &[&owner.0, &(now - LIFETIME)])
         .await
         .context(doing)?;
     if rows
@@ -144,7 +147,7 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
     let sql = "insert into cli_logins (session_id, user_id, created_at, tries_left) values ($1, $2, $3, $4) \
                on conflict do nothing returning 1";
     let rows = db
-        .query(sql, &[&session, &owner.0, &now, &TRIES])
+        .query(sql, &[&session, &owner.0, &now, &CODE_TRIES_MAX])
         .await
         .context(doing)?;
     if rows.is_empty() {
@@ -157,11 +160,11 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
 }
 
 /// Lets the tool fetch the token, with the code that this answers.
-pub async fn hand_over(
+pub async fn store_token(
     db: &Db,
     entropy: &Entropy,
     session: Uuid,
-    channel: Channel,
+    channel: LoginChannel,
     token: &str,
 ) -> Result<String, Error> {
     let (sealed, code) = (
@@ -186,26 +189,29 @@ pub async fn hand_over(
 }
 
 /// What waits for the tool, once. Every reason against it looks the same.
-pub async fn fetch(
+pub async fn take_token(
     db: &Db,
     session: Uuid,
     code: &str,
     now: DateTime<Utc>,
-) -> Result<Fetched, Error> {
+) -> Result<EncryptedToken, Error> {
     // One statement, so that tries at the same time are all counted and only one of them fetches.
     let sql = "update cli_logins set tries_left = tries_left - 1, taken_at = case when code_digest = $2 then $3::timestamptz end \
                where session_id = $1 and sealed is not null and taken_at is null and tries_left > 0 and created_at > $4 \
                returning taken_at is not null, created_at, sealed, public_key, nonce";
     let digest = digest(session, code);
     let rows = db
-        .query(sql, &[&session, &digest.as_bytes(), &now, &(now - LIFE)])
+        .query(
+            sql,
+            &[&session, &digest.as_bytes(), &now, &(now - LIFETIME)],
+        )
         .await
         .context("fetching a tool's token")?;
     let row = rows
         .first()
         .filter(|row| row.get(0))
         .ok_or(Error::NotFound)?;
-    Ok(Fetched {
+    Ok(EncryptedToken {
         id: session,
         created_at: row.get(1),
         access_token: row.get(2),
@@ -230,7 +236,7 @@ mod tests {
         let entropy = Entropy::seeded(1);
         let (tool, other) = (private_key(&entropy), private_key(&entropy));
         let point = hex::encode(tool.compute_public_key().unwrap());
-        let sealed = Channel::to(&point, &entropy)
+        let sealed = LoginChannel::to(&point, &entropy)
             .unwrap()
             .seal("sbp_x", &entropy)
             .unwrap();
@@ -269,7 +275,7 @@ mod tests {
             &infinity,
             &off,
         ] {
-            assert!(Channel::to(wrong, &entropy).is_err(), "{wrong}");
+            assert!(LoginChannel::to(wrong, &entropy).is_err(), "{wrong}");
         }
     }
 }

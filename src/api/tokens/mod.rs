@@ -28,7 +28,7 @@ use crate::{
 pub const LIFE_DAYS_MAX: i64 = 366;
 
 /// A new token: shown once, never stored.
-pub struct Minted {
+pub struct GeneratedToken {
     /// The token.
     pub token: SecretString,
     digest: SecretDigest,
@@ -36,11 +36,11 @@ pub struct Minted {
 }
 
 /// Mints a classic token. It never begins `fc`, which marks scoped ones.
-pub fn mint_classic(entropy: &Entropy) -> Minted {
+pub fn mint_classic(entropy: &Entropy) -> GeneratedToken {
     loop {
         let bytes = entropy.bytes::<20>();
         if bytes[0] != 0xfc {
-            return Minted::of(format!("sbp_{}", hex::encode(bytes)));
+            return GeneratedToken::of(format!("sbp_{}", hex::encode(bytes)));
         }
     }
 }
@@ -68,13 +68,13 @@ pub struct Token {
     pub last_used_from: Option<String>,
     /// What it is limited to. Without it: a classic token, which may do whatever its owner may.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<TokenScope>,
 }
 
 /// What a scoped token is limited to, by the names people use.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessTokenScope")]
-pub struct Scope {
+pub struct TokenScope {
     /// `account`, `organizations` or `projects`.
     pub reach: String,
     /// Slugs of the organizations it reaches, or of the one its projects belong to.
@@ -95,7 +95,7 @@ pub async fn create(
     db: &Db,
     owner: UserId,
     name: &str,
-    minted: &Minted,
+    minted: &GeneratedToken,
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     audit: Option<&Recorder>,
@@ -176,7 +176,7 @@ pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error>
 }
 
 fn read(row: &Row) -> Token {
-    let scope = row.get::<_, Option<String>>(6).map(|reach| Scope {
+    let scope = row.get::<_, Option<String>>(6).map(|reach| TokenScope {
         reach,
         permissions: row.get(7),
         networks: row.get(8),
@@ -239,7 +239,7 @@ pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
         .ok_or(Error::NotFound)
 }
 
-impl Minted {
+impl GeneratedToken {
     fn of(token: String) -> Self {
         let alias = format!("{}…{}", &token[..8], &token[40..]);
         Self {

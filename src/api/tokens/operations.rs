@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    LIFE_DAYS_MAX, Minted, Token, cli_login,
-    cli_login::Fetched,
+    GeneratedToken, LIFE_DAYS_MAX, Token, cli_login,
+    cli_login::EncryptedToken,
     scoped,
-    scoped::{Draft, LIFE_DAYS_DEFAULT, Resources},
+    scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
     simulate,
     simulate::Simulation,
     usage,
-    usage::Usage,
+    usage::TokenUsage,
 };
 use crate::{
     api::{context::ApiContext, tokens},
@@ -40,9 +40,9 @@ pub static ENDPOINTS: &[&Endpoint] =
     &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
 /// The token the path names. That it is the caller's is looked up with it.
-struct Named(TokenId);
+struct PathToken(TokenId);
 
-impl Input for Named {
+impl Input for PathToken {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -81,7 +81,11 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(Named(token): Named, user: User, context: ApiContext) -> Result<Json<Token>, Error> {
+async fn get(
+    PathToken(token): PathToken,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<Token>, Error> {
     Ok(Json(tokens::get(&context.db, user.id, token).await?))
 }
 
@@ -103,7 +107,7 @@ static CREATE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateAccessToken")]
 #[serde(deny_unknown_fields)]
-struct CreateRequest {
+struct CreateTokenRequest {
     #[schemars(length(min = 1, max = 256))]
     name: String,
     /// When it stops working: within a year.
@@ -135,7 +139,7 @@ struct DraftRequest {
 }
 
 impl DraftRequest {
-    fn draft(self) -> Result<Draft, Error> {
+    fn draft(self) -> Result<TokenDraft, Error> {
         let network = |text: &String| {
             text.parse::<IpNet>().map_err(|_| {
                 Error::invalid(
@@ -144,13 +148,13 @@ impl DraftRequest {
                 )
             })
         };
-        Ok(Draft {
+        Ok(TokenDraft {
             networks: self
                 .networks
                 .iter()
                 .map(network)
                 .collect::<Result<_, _>>()?,
-            resources: Resources::named(self.organization_slugs, self.project_refs)?,
+            resources: TokenResources::from_names(self.organization_slugs, self.project_refs)?,
             permissions: self.permissions,
             not_before: self.not_before,
         })
@@ -168,7 +172,7 @@ struct CreatedToken {
 }
 
 impl CreatedToken {
-    fn new(about: Token, minted: &Minted) -> Self {
+    fn new(about: Token, minted: &GeneratedToken) -> Self {
         Self {
             about,
             token: minted.expose().to_owned(),
@@ -180,7 +184,7 @@ async fn create(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<CreateRequest>,
+    Json(request): Json<CreateTokenRequest>,
 ) -> Result<Created<CreatedToken>, Error> {
     let now = context.clock.now();
     let expires_at = match (request.expires_at, request.expires_in_days) {
@@ -229,7 +233,7 @@ static REVOKE: Endpoint = Endpoint {
 };
 
 async fn revoke(
-    Named(token): Named,
+    PathToken(token): PathToken,
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
@@ -280,8 +284,8 @@ async fn simulate(
     Json(request): Json<SimulateRequest>,
 ) -> Result<Json<Simulation>, Error> {
     let token = match request.token_id {
-        Some(id) => simulate::Token::Made(TokenId(id)),
-        None => simulate::Token::Draft(request.draft.draft()?),
+        Some(id) => simulate::SimulatedToken::Existing(TokenId(id)),
+        None => simulate::SimulatedToken::Draft(request.draft.draft()?),
     };
     let body = request
         .body
@@ -301,34 +305,34 @@ async fn simulate(
 
 static USAGE: Endpoint = Endpoint {
     id: "gantry-token-usage",
-    summary: "Tell what a token was used for, and the fewest permissions that would have done",
+    summary: "Tell what a token was used for, and the fewest permissions that would have sufficed",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens/{id}/usage",
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(used_for),
+    handler: || mount(usage_of),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct UsageQuery {
     /// Days to look back, today included: 1 to 90.
-    #[serde(default = "month")]
+    #[serde(default = "days_default")]
     #[schemars(range(min = 1, max = 90))]
     days: u32,
 }
 
-fn month() -> u32 {
+fn days_default() -> u32 {
     30
 }
 
-async fn used_for(
-    Named(token): Named,
+async fn usage_of(
+    PathToken(token): PathToken,
     user: User,
     context: ApiContext,
     Query(query): Query<UsageQuery>,
-) -> Result<Json<Usage>, Error> {
+) -> Result<Json<TokenUsage>, Error> {
     if !(1..=usage::DAYS_MAX).contains(&query.days) {
         return Err(Error::invalid(
             "days",
@@ -361,9 +365,9 @@ static CLI_LOGIN: Endpoint = Endpoint {
 };
 
 /// The session the path names. One that cannot be is as good as none.
-struct Session(Uuid);
+struct LoginSessionId(Uuid);
 
-impl Input for Session {
+impl Input for LoginSessionId {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -382,12 +386,12 @@ struct DeviceQuery {
 }
 
 async fn fetch_login(
-    Session(session): Session,
+    LoginSessionId(session): LoginSessionId,
     context: ApiContext,
     Query(query): Query<DeviceQuery>,
-) -> Result<Json<Fetched>, Error> {
+) -> Result<Json<EncryptedToken>, Error> {
     Ok(Json(
-        cli_login::fetch(
+        cli_login::take_token(
             &context.db,
             session,
             &query.device_code,

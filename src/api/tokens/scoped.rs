@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::{LIFE_DAYS_MAX, Minted, Token};
+use super::{GeneratedToken, LIFE_DAYS_MAX, Token};
 use crate::{
     api::{organizations, projects},
     base::{
@@ -32,9 +32,9 @@ const NETWORKS_MAX: usize = 32;
 
 /// What somebody wants a token to be.
 #[derive(Debug, Clone)]
-pub struct Draft {
+pub struct TokenDraft {
     /// What it is to reach.
-    pub resources: Resources,
+    pub resources: TokenResources,
     /// Names of what it is to be allowed.
     pub permissions: Vec<String>,
     /// Where it may be sent from; anywhere, if empty.
@@ -45,7 +45,7 @@ pub struct Draft {
 
 /// What a token is to reach, by the names people use.
 #[derive(Debug, Clone)]
-pub enum Resources {
+pub enum TokenResources {
     /// The whole account.
     Account,
     /// Organizations, with the projects they have and will have.
@@ -54,9 +54,12 @@ pub enum Resources {
     Projects(BTreeSet<ProjectRef>),
 }
 
-impl Resources {
+impl TokenResources {
     /// The account, unless something is named; not both kinds.
-    pub fn named(organizations: Vec<OrgSlug>, projects: Vec<ProjectRef>) -> Result<Self, Error> {
+    pub fn from_names(
+        organizations: Vec<OrgSlug>,
+        projects: Vec<ProjectRef>,
+    ) -> Result<Self, Error> {
         match (organizations.is_empty(), projects.is_empty()) {
             (true, true) => Ok(Self::Account),
             (false, true) => Ok(Self::Organizations(organizations.into_iter().collect())),
@@ -69,7 +72,7 @@ impl Resources {
     }
 }
 
-impl Draft {
+impl TokenDraft {
     /// What a token of `owner` would be. Refuses what the owner does not belong to as if it did not exist.
     pub async fn resolve(self, db: &Db, owner: UserId) -> Result<Grant, Error> {
         if self.networks.len() > NETWORKS_MAX {
@@ -79,11 +82,11 @@ impl Draft {
             ));
         }
         let reach = match self.resources {
-            Resources::Account => Reach::Account,
-            Resources::Organizations(slugs) => {
+            TokenResources::Account => Reach::Account,
+            TokenResources::Organizations(slugs) => {
                 Reach::Organizations(reached_organizations(db, owner, slugs).await?)
             }
-            Resources::Projects(references) => reached_projects(db, owner, references).await?,
+            TokenResources::Projects(references) => reached_projects(db, owner, references).await?,
         };
         let permissions = permitted(&self.permissions, &reach)?;
         Ok(Grant {
@@ -207,8 +210,8 @@ pub fn check_life(
 }
 
 /// Mints a scoped token: `fc` marks it.
-pub fn mint(entropy: &Entropy) -> Minted {
-    Minted::of(format!("sbp_fc{}", hex::encode(entropy.bytes::<19>())))
+pub fn mint(entropy: &Entropy) -> GeneratedToken {
+    GeneratedToken::of(format!("sbp_fc{}", hex::encode(entropy.bytes::<19>())))
 }
 
 /// Stores a minted scoped token and returns its row.
@@ -216,7 +219,7 @@ pub async fn create(
     db: &Db,
     owner: UserId,
     name: &str,
-    minted: &Minted,
+    minted: &GeneratedToken,
     (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
     grant: &Grant,
     audit: Option<&Recorder>,

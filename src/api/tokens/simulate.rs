@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::scoped::Draft;
+use super::scoped::TokenDraft;
 use crate::{
     api::{context::ApiContext, endpoints},
     base::{
@@ -20,17 +20,18 @@ use crate::{
 
 /// Which token to imagine.
 #[derive(Debug)]
-pub enum Token {
+pub enum SimulatedToken {
     /// One that was made.
-    Made(TokenId),
+    Existing(TokenId),
     /// One that could be made.
-    Draft(Draft),
+    Draft(TokenDraft),
 }
 
 /// The rule that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Rule {
+#[schemars(rename = "Rule")]
+pub enum DecisionRule {
     /// Let in: the operation is public.
     Public,
     /// Let in: any live token will do.
@@ -62,7 +63,7 @@ pub struct Simulation {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     /// What decides.
-    rule: Rule,
+    rule: DecisionRule,
     /// What the caller would be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
@@ -85,17 +86,17 @@ pub struct Simulation {
 pub async fn simulate(
     context: &ApiContext,
     owner: &User,
-    token: Token,
+    token: SimulatedToken,
     request: Imagined<'_>,
     address: Option<IpAddr>,
 ) -> Result<Simulation, Error> {
     let holder = match token {
-        Token::Made(id) => context
+        SimulatedToken::Existing(id) => context
             .directory
             .holder(owner.id, id, address)
             .await?
             .ok_or(Error::NotFound)?,
-        Token::Draft(draft) => {
+        SimulatedToken::Draft(draft) => {
             let grant = draft.resolve(&context.db, owner.id).await?;
             let holds = grant.has_begun(context.clock.now())
                 && address.is_none_or(|address| grant.admits(address));
@@ -110,7 +111,7 @@ pub async fn simulate(
     };
     let Some(holder) = holder else {
         return Ok(Simulation::refused(
-            Rule::Credential,
+            DecisionRule::Credential,
             &Error::Unauthenticated(Credential::Unknown),
         ));
     };
@@ -118,7 +119,10 @@ pub async fn simulate(
     Ok(
         match rehearse(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
-            None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
+            None => Simulation::refused(
+                DecisionRule::UnknownRoute,
+                &Error::UnknownRoute { method, path },
+            ),
         },
     )
 }
@@ -142,7 +146,7 @@ impl Simulation {
         simulation
     }
 
-    fn allowed(rule: Rule) -> Self {
+    fn allowed(rule: DecisionRule) -> Self {
         Self {
             allowed: true,
             status: None,
@@ -156,7 +160,7 @@ impl Simulation {
         }
     }
 
-    fn refused(rule: Rule, error: &Error) -> Self {
+    fn refused(rule: DecisionRule, error: &Error) -> Self {
         let missing = match error {
             Error::Forbidden(Denial::Permissions(missing)) => missing.clone(),
             _ => Vec::new(),
@@ -171,21 +175,21 @@ impl Simulation {
     }
 }
 
-fn rule_of(access: &Access, required: AnyOf) -> Rule {
+fn rule_of(access: &Access, required: AnyOf) -> DecisionRule {
     match access {
-        Access::Public => Rule::Public,
-        Access::Needs { .. } if !required.0.is_empty() => Rule::Permissions,
-        _ => Rule::AnyToken,
+        Access::Public => DecisionRule::Public,
+        Access::Needs { .. } if !required.0.is_empty() => DecisionRule::Permissions,
+        _ => DecisionRule::AnyToken,
     }
 }
 
-fn rule_against(error: &Error) -> Rule {
+fn rule_against(error: &Error) -> DecisionRule {
     match error {
-        Error::Forbidden(Denial::Permissions(_)) => Rule::MissingPermissions,
-        Error::Forbidden(Denial::UserScopeOnly) => Rule::AccountOnly,
-        Error::Forbidden(Denial::UnscopedOnly) => Rule::UnscopedOnly,
-        Error::Forbidden(_) => Rule::Role,
-        Error::Unauthenticated(_) => Rule::Credential,
-        _ => Rule::NotVisible,
+        Error::Forbidden(Denial::Permissions(_)) => DecisionRule::MissingPermissions,
+        Error::Forbidden(Denial::UserScopeOnly) => DecisionRule::AccountOnly,
+        Error::Forbidden(Denial::UnscopedOnly) => DecisionRule::UnscopedOnly,
+        Error::Forbidden(_) => DecisionRule::Role,
+        Error::Unauthenticated(_) => DecisionRule::Credential,
+        _ => DecisionRule::NotVisible,
     }
 }

@@ -1,4 +1,4 @@
-//! What tokens are used for: noted beside requests, written in batches, and turned into the fewest permissions that would do.
+//! What tokens are used for: noted beside requests, written in batches, and turned into the minimal_permissions permissions that would do.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +24,12 @@ pub const DAYS_MAX: u32 = 90;
 /// What a token was used for, and what would have been enough.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessTokenUsage")]
-pub struct Usage {
+pub struct TokenUsage {
     /// Days looked back, today included.
     days: u32,
     /// What it was let in to, by operation.
     operations: Vec<UsedOperation>,
-    /// The fewest permissions that would have let in all of it.
+    /// The minimal_permissions permissions that would have let in all of it.
     permissions: Vec<&'static str>,
     /// What the token has beyond that; of a classic token, nothing is said.
     unused_permissions: Vec<&'static str>,
@@ -59,7 +59,7 @@ pub async fn usage(
     held: Option<Permissions>,
     days: u32,
     now: DateTime<Utc>,
-) -> Result<Usage, Error> {
+) -> Result<TokenUsage, Error> {
     let since = now.date_naive() - TimeDelta::days(i64::from(days) - 1);
     let sql = "select operation, kind, count(*), max(day) from token_calls where token_id = $1 and day >= $2 \
                group by operation, kind order by operation, kind";
@@ -98,7 +98,7 @@ pub async fn usage(
                 .collect(),
         });
     }
-    let enough = fewest(&needs);
+    let enough = minimal_permissions(&needs);
     needs_account |= enough
         .iter()
         .any(|permission| permission == Permission::OrganizationsCreate);
@@ -108,7 +108,7 @@ pub async fn usage(
             .map(Permission::name)
             .collect()
     });
-    Ok(Usage {
+    Ok(TokenUsage {
         days,
         operations,
         permissions: enough.names(),
@@ -117,11 +117,11 @@ pub async fn usage(
     })
 }
 
-/// Steps after which the search for fewer permissions ends, with the fewest found so far.
+/// Steps after which the search for fewer permissions ends, with the minimal_permissions found so far.
 const STEPS_MAX: usize = 20_000;
 
-/// The fewest permissions that contain a whole group of each need.
-pub fn fewest(needs: &[AnyOf]) -> Permissions {
+/// The minimal_permissions permissions that contain a whole group of each need.
+pub fn minimal_permissions(needs: &[AnyOf]) -> Permissions {
     let (mut forced, mut open): (Vec<Permission>, Vec<AnyOf>) = (Vec::new(), Vec::new());
     for need in needs {
         match need.0 {
@@ -131,7 +131,7 @@ pub fn fewest(needs: &[AnyOf]) -> Permissions {
             _ => open.push(*need),
         }
     }
-    let mut search = Search {
+    let mut search = PermissionSearch {
         open,
         best: None,
         steps: 0,
@@ -141,13 +141,13 @@ pub fn fewest(needs: &[AnyOf]) -> Permissions {
 }
 
 /// Tries each group of each need in turn, and gives up a branch that is no better than what was found.
-struct Search {
+struct PermissionSearch {
     open: Vec<AnyOf>,
     best: Option<Permissions>,
     steps: usize,
 }
 
-impl Search {
+impl PermissionSearch {
     fn choose(&mut self, depth: usize, chosen: Permissions) {
         self.steps += 1;
         if self
@@ -193,7 +193,7 @@ mod tests {
                 AnyOf(groups.leak())
             }).collect();
             let enough = |set: Permissions| leaked.iter().all(|need| need.met(|permission| set.contains(permission)));
-            let found = fewest(&leaked);
+            let found = minimal_permissions(&leaked);
             prop_assert!(enough(found));
             let possible = &Permission::ALL[12..19];
             let smallest = (0..1_u32 << possible.len())

@@ -1,7 +1,7 @@
 //! Applications of an organization: who may see and change them, and what cannot be changed back.
 
 use gantry::{
-    api::oauth::applications::{verify, verify::Candidate},
+    api::oauth::applications::{verify, verify::VerificationCandidate},
     base::{clock::Entropy, error::Error},
     platform::{
         audit::Recorder,
@@ -320,7 +320,7 @@ async fn an_icon_is_taken_away_by_an_empty_one() {
     assert_eq!(shown["icon"], Value::Null);
 }
 
-async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Error> {
+async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<VerificationCandidate, Error> {
     let audit = Recorder::operator("operator", &Entropy::system(), "gantry application verify");
     verify::set(
         &app.app.db,

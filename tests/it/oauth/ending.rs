@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gantry::{
-    api::{oauth::upkeep, organizations},
+    api::{oauth::cleanup, organizations},
     platform::{access::Role, notifications, tables::Table},
 };
 use serde_json::{Value, json};
@@ -656,7 +656,7 @@ async fn what_is_over_goes_away_and_nothing_else() {
         let rows = app.app.db.query(sql, &[]).await.unwrap();
         std::array::from_fn::<i64, 6, _>(|column| rows[0].get(column))
     };
-    let clean = async || upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    let clean = async || cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
     clean().await;
     assert_eq!(counts().await, [2, 1, 1, 1, 1, 1]);
     app.advance(600);

@@ -1,6 +1,6 @@
 //! Applications that register themselves: what is taken, what is not, and what becomes of those nobody uses.
 
-use gantry::api::oauth::upkeep;
+use gantry::api::oauth::cleanup;
 use serde_json::{Value, json};
 
 use super::flow::{CALLBACK, Client, Pair, anywhere, parameter, tried};
@@ -388,10 +388,10 @@ async fn a_flood_ends_and_leaves_nothing() {
             .unwrap()[0]
             .get::<_, i64>(0)
     };
-    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
     assert_eq!(count().await, 11);
     app.advance(30 * 86_400);
-    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
     // What was approved and never used is nothing any more after a week.
     assert_eq!(count().await, 0);
 }

@@ -39,7 +39,7 @@ const REDIRECTS_MAX: usize = 20;
 )]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "OauthProjectSelection")]
-pub enum Selection {
+pub enum ProjectSelection {
     /// The whole organization.
     #[default]
     Off,
@@ -49,7 +49,7 @@ pub enum Selection {
     Required,
 }
 
-impl Selection {
+impl ProjectSelection {
     /// Name in the database and on the wire.
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,9 +91,9 @@ pub struct Application {
     /// It can keep no secret.
     pub public: bool,
     /// It may do no more than who approved it may at the time.
-    pub bound: bool,
+    pub bound_to_user: bool,
     /// Whether projects are chosen.
-    pub selection: Selection,
+    pub selection: ProjectSelection,
     /// The operator vouches for it.
     pub verified: bool,
     /// When it was registered.
@@ -128,8 +128,8 @@ fn read(row: &Row) -> Application {
         redirect_uris: row.get(6),
         scopes: Scopes::named(row.get::<_, Vec<&str>>(7)),
         public: row.get(8),
-        bound: row.get(9),
-        selection: Selection::read(row.get(10)),
+        bound_to_user: row.get(9),
+        selection: ProjectSelection::read(row.get(10)),
         verified: row.get(11),
         created_at: row.get(12),
     }
@@ -154,7 +154,7 @@ pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Er
 }
 
 /// Whether any application is registered.
-pub async fn any(db: &Db) -> Result<bool, Error> {
+pub async fn any_registered(db: &Db) -> Result<bool, Error> {
     let rows = db
         .query(applications!("true limit 1"), &[])
         .await
@@ -173,7 +173,7 @@ pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Applicati
 }
 
 /// One of them.
-pub async fn of_organization(
+pub async fn by_organization(
     db: &Db,
     organization: OrganizationId,
     client_id: Uuid,
@@ -188,7 +188,7 @@ pub async fn of_organization(
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateOauthApplication")]
 #[serde(deny_unknown_fields)]
-pub struct Draft {
+pub struct ApplicationDraft {
     /// What it is to be called.
     #[schemars(length(min = 1, max = 100))]
     pub name: String,
@@ -206,13 +206,13 @@ pub struct Draft {
     pub public: bool,
     /// It may do no more than who approves it may at the time. Cannot be switched off again.
     #[serde(default, rename = "bind_to_authorizing_user")]
-    pub bound: bool,
+    pub bound_to_user: bool,
     /// Whether projects are chosen. Cannot be loosened again.
     #[serde(default, rename = "project_selection")]
-    pub selection: Selection,
+    pub selection: ProjectSelection,
 }
 
-impl Draft {
+impl ApplicationDraft {
     /// The draft of what an application is.
     pub fn of(application: &Application) -> Self {
         Self {
@@ -227,7 +227,7 @@ impl Draft {
                 .map(str::to_owned)
                 .collect(),
             public: application.public,
-            bound: application.bound,
+            bound_to_user: application.bound_to_user,
             selection: application.selection,
         }
     }
@@ -252,7 +252,7 @@ impl Draft {
             ("website", self.website.as_str()),
             ("icon", self.icon.as_deref().unwrap_or_default()),
         ] {
-            if !address.is_empty() && !is_page(address) {
+            if !address.is_empty() && !is_https_url(address) {
                 return Err(Error::invalid(field, "expected an https address"));
             }
         }
@@ -271,10 +271,10 @@ impl Draft {
         self.scopes.iter().map(scope).collect()
     }
 
-    fn described(&self) -> Value {
+    fn audit_value(&self) -> Value {
         json!({
             "name": self.name, "website": self.website, "icon": self.icon, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
-            "public": self.public, "bind_to_authorizing_user": self.bound, "project_selection": self.selection.name(),
+            "public": self.public, "bind_to_authorizing_user": self.bound_to_user, "project_selection": self.selection.name(),
         })
     }
 }
@@ -300,7 +300,10 @@ pub fn check_redirects(list: &[String]) -> Result<(), Error> {
             format!("expected 1 to {REDIRECTS_MAX}"),
         ));
     }
-    match list.iter().find_map(|address| redirect::problem(address)) {
+    match list
+        .iter()
+        .find_map(|address| redirect::validation_error(address))
+    {
         Some(problem) => Err(Error::invalid(
             "redirect_uris",
             format!("one of them {problem}"),
@@ -310,8 +313,8 @@ pub fn check_redirects(list: &[String]) -> Result<(), Error> {
 }
 
 /// Whether it can stand in a link of ours.
-pub fn is_page(address: &str) -> bool {
-    address.starts_with("https://") && redirect::problem(address).is_none()
+pub fn is_https_url(address: &str) -> bool {
+    address.starts_with("https://") && redirect::validation_error(address).is_none()
 }
 
 /// Registers an application.
@@ -319,7 +322,7 @@ pub async fn create(
     db: &Db,
     entropy: &Entropy,
     (organization, creator): (OrganizationId, UserId),
-    draft: &Draft,
+    draft: &ApplicationDraft,
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<Application, Error> {
@@ -363,7 +366,7 @@ pub async fn create(
         .write_in(
             &transaction,
             201,
-            (None, Some(with_id(client_id, draft.described()))),
+            (None, Some(with_id(client_id, draft.audit_value()))),
             now,
         )
         .await?;
@@ -378,7 +381,7 @@ pub async fn insert(
     transaction: &Transaction<'_>,
     client_id: Uuid,
     owner: Option<(OrganizationId, UserId)>,
-    draft: &Draft,
+    draft: &ApplicationDraft,
     scopes: Scopes,
     now: DateTime<Utc>,
 ) -> Result<ApplicationId, Error> {
@@ -399,7 +402,7 @@ pub async fn insert(
                 &draft.redirect_uris,
                 &scopes.names(),
                 &draft.public,
-                &draft.bound,
+                &draft.bound_to_user,
                 &draft.selection.name(),
                 &if owner.is_some() { "manual" } else { "dcr" },
                 &now,
@@ -415,7 +418,7 @@ pub async fn insert(
 #[schemars(rename = "UpdateOauthApplication")]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields of a draft")]
-pub struct Change {
+pub struct ApplicationPatch {
     #[schemars(length(min = 1, max = 100))]
     pub name: Option<String>,
     pub website: Option<String>,
@@ -424,26 +427,26 @@ pub struct Change {
     pub redirect_uris: Option<Vec<String>>,
     pub scopes: Option<Vec<String>>,
     #[serde(rename = "bind_to_authorizing_user")]
-    pub bound: Option<bool>,
+    pub bound_to_user: Option<bool>,
     #[serde(rename = "project_selection")]
-    pub selection: Option<Selection>,
+    pub selection: Option<ProjectSelection>,
 }
 
-impl Change {
+impl ApplicationPatch {
     /// What an application would be. What restricts it stays: members approved it as that.
-    fn applied_to(self, application: &Application) -> Result<Draft, Error> {
-        let is = Draft::of(application);
-        let draft = Draft {
+    fn applied_to(self, application: &Application) -> Result<ApplicationDraft, Error> {
+        let is = ApplicationDraft::of(application);
+        let draft = ApplicationDraft {
             name: self.name.unwrap_or(is.name),
             website: self.website.unwrap_or(is.website),
             icon: self.icon.or(is.icon).filter(|icon| !icon.is_empty()),
             redirect_uris: self.redirect_uris.unwrap_or(is.redirect_uris),
             scopes: self.scopes.unwrap_or(is.scopes),
             public: is.public,
-            bound: self.bound.unwrap_or(is.bound),
+            bound_to_user: self.bound_to_user.unwrap_or(is.bound_to_user),
             selection: self.selection.unwrap_or(is.selection),
         };
-        if application.bound && !draft.bound {
+        if application.bound_to_user && !draft.bound_to_user {
             return Err(Error::invalid(
                 "bind_to_authorizing_user",
                 "cannot be switched off again",
@@ -463,7 +466,7 @@ impl Change {
 pub async fn change(
     db: &Db,
     id: ApplicationId,
-    change: Change,
+    change: ApplicationPatch,
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<Application, Error> {
@@ -488,12 +491,15 @@ pub async fn change(
         &draft.icon,
         &draft.redirect_uris,
         &scopes.names(),
-        &draft.bound,
+        &draft.bound_to_user,
         &draft.selection.name(),
         &verified,
     ];
     transaction.execute(sql, &values).await.context(doing)?;
-    let (mut before, mut after) = (Draft::of(&application).described(), draft.described());
+    let (mut before, mut after) = (
+        ApplicationDraft::of(&application).audit_value(),
+        draft.audit_value(),
+    );
     (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
     let told = (
         Some(with_id(application.client_id, before)),
@@ -501,12 +507,12 @@ pub async fn change(
     );
     audit.write_in(&transaction, 200, told, now).await?;
     transaction.commit().await.context(doing)?;
-    let Draft {
+    let ApplicationDraft {
         name,
         website,
         icon,
         redirect_uris,
-        bound,
+        bound_to_user,
         selection,
         ..
     } = draft;
@@ -516,7 +522,7 @@ pub async fn change(
         icon,
         redirect_uris,
         scopes,
-        bound,
+        bound_to_user,
         selection,
         verified,
         ..application
@@ -539,8 +545,11 @@ pub async fn delete(
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    let ended = grants::end_all_of(&transaction, application.id, now).await?;
-    let before = with_id(application.client_id, Draft::of(application).described());
+    let ended = grants::mark_all_revoked(&transaction, application.id, now).await?;
+    let before = with_id(
+        application.client_id,
+        ApplicationDraft::of(application).audit_value(),
+    );
     audit
         .write_in(
             &transaction,

@@ -8,7 +8,7 @@ use tokio_postgres::Transaction;
 
 use super::Application;
 use crate::{
-    api::oauth::Minted,
+    api::oauth::GeneratedSecret,
     base::{
         db::Db,
         error::{Context, Error},
@@ -23,7 +23,7 @@ const SECRETS_MAX: i64 = 5;
 /// A live secret, as its owners see it afterwards.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthSecret")]
-pub struct Secret {
+pub struct ApplicationSecret {
     /// Row of `oauth_secrets`.
     pub id: i64,
     /// Its end.
@@ -35,14 +35,14 @@ pub struct Secret {
 }
 
 /// The live secrets of an application, newest first.
-pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Secret>, Error> {
+pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<ApplicationSecret>, Error> {
     let sql = "select id, hint, created_at, last_used_at from oauth_secrets where application_id = $1 and revoked_at is null \
                order by id desc limit $2";
     let rows = db
         .query(sql, &[&application.0, &SECRETS_MAX])
         .await
         .context("listing secrets of an application")?;
-    let secret = |row: &tokio_postgres::Row| Secret {
+    let secret = |row: &tokio_postgres::Row| ApplicationSecret {
         id: row.get(0),
         hint: row.get(1),
         created_at: row.get(2),
@@ -55,10 +55,10 @@ pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Secret>, Er
 pub async fn add(
     db: &Db,
     application: &Application,
-    secret: &Minted,
+    secret: &GeneratedSecret,
     now: DateTime<Utc>,
     audit: &Recorder,
-) -> Result<Secret, Error> {
+) -> Result<ApplicationSecret, Error> {
     let doing = "making a secret of an application";
     if application.public {
         return Err(Error::Rejected(
@@ -99,9 +99,9 @@ pub async fn add(
 pub async fn insert(
     transaction: &Transaction<'_>,
     application: ApplicationId,
-    secret: &Minted,
+    secret: &GeneratedSecret,
     now: DateTime<Utc>,
-) -> Result<Secret, Error> {
+) -> Result<ApplicationSecret, Error> {
     let sql = "insert into oauth_secrets (application_id, digest, hint, created_at) values ($1, $2, $3, $4) returning id";
     let text = secret.expose();
     let hint = format!("…{}", &text[text.len().saturating_sub(4)..]);
@@ -111,7 +111,7 @@ pub async fn insert(
             &[&application.0, &secret.digest().as_bytes(), &hint, &now],
         )
         .await;
-    Ok(Secret {
+    Ok(ApplicationSecret {
         id: row.context("making a secret of an application")?.get(0),
         hint,
         created_at: now,

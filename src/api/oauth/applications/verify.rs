@@ -20,7 +20,7 @@ const LIST_MAX: i64 = 1_000;
 
 /// An application, as the operator looks at it.
 #[derive(Debug, Serialize)]
-pub struct Candidate {
+pub struct VerificationCandidate {
     /// By which it is known outside.
     pub client_id: Uuid,
     /// What it is called.
@@ -47,8 +47,8 @@ macro_rules! candidates {
     };
 }
 
-fn read(row: &Row) -> Candidate {
-    Candidate {
+fn read(row: &Row) -> VerificationCandidate {
+    VerificationCandidate {
         client_id: row.get(0),
         name: row.get(1),
         organization: row.get(2),
@@ -60,7 +60,10 @@ fn read(row: &Row) -> Candidate {
 }
 
 /// What can be vouched for, newest first: applications that organizations registered, or only this one.
-pub async fn list(db: &Db, organization: Option<OrganizationId>) -> Result<Vec<Candidate>, Error> {
+pub async fn list(
+    db: &Db,
+    organization: Option<OrganizationId>,
+) -> Result<Vec<VerificationCandidate>, Error> {
     let doing = "listing applications";
     let rows = match organization {
         Some(id) => {
@@ -88,7 +91,7 @@ pub async fn set(
     verified: bool,
     audit: Recorder,
     now: DateTime<Utc>,
-) -> Result<Candidate, Error> {
+) -> Result<VerificationCandidate, Error> {
     let doing = "vouching for an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
@@ -123,5 +126,5 @@ pub async fn set(
             .await?;
     }
     transaction.commit().await.context(doing)?;
-    Ok(Candidate { verified, ..was })
+    Ok(VerificationCandidate { verified, ..was })
 }

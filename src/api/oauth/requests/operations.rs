@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Answering, Choice, Request, approve, deny, look};
+use super::{AuthorizationRequest, ConsentChoice, Respondent, approve, deny, find};
 use crate::{
     api::{
         context::ApiContext,
-        oauth::{applications::Selection, redirect},
+        oauth::{applications::ProjectSelection, redirect},
     },
     base::{error::Error, ids::ProjectRef},
     platform::{
@@ -25,7 +25,7 @@ use crate::{
 /// A request, as a page shows it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthRequest")]
-pub struct Shown {
+pub struct AuthorizationRequestView {
     /// What the application is called.
     pub name: String,
     /// Its own page.
@@ -43,7 +43,7 @@ pub struct Shown {
     /// Whether it may do no more than who approves it may at the time.
     pub bind_to_authorizing_user: bool,
     /// Whether projects are chosen.
-    pub project_selection: Selection,
+    pub project_selection: ProjectSelection,
     /// The organization it would like.
     pub organization_slug: Option<String>,
     /// The project it would like.
@@ -54,11 +54,11 @@ pub struct Shown {
     pub approved_at: Option<DateTime<Utc>>,
 }
 
-impl Shown {
-    fn new(request: Request) -> Self {
+impl AuthorizationRequestView {
+    fn new(request: AuthorizationRequest) -> Self {
         let application = request.application;
         Self {
-            domain: redirect::shown(&request.redirect_uri),
+            domain: redirect::display_name(&request.redirect_uri),
             name: application.name,
             website: application.website,
             icon: application.icon,
@@ -70,7 +70,7 @@ impl Shown {
                 .collect(),
             verified: application.verified,
             registered_itself: application.organization.is_none(),
-            bind_to_authorizing_user: application.bound,
+            bind_to_authorizing_user: application.bound_to_user,
             project_selection: application.selection,
             organization_slug: request.organization,
             project_ref: request.project,
@@ -83,12 +83,12 @@ impl Shown {
 /// Where the browser goes on.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthAnswer")]
-pub struct Answer {
+pub struct RedirectResponse {
     /// The application's address, with the answer.
     pub url: String,
 }
 
-pub(in crate::api::oauth) static LOOK: Endpoint = Endpoint {
+pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
     id: "gantry-get-oauth-request",
     summary: "Get what an application asks for",
     tag: Tag::Gantry,
@@ -100,9 +100,12 @@ pub(in crate::api::oauth) static LOOK: Endpoint = Endpoint {
     handler: || mount(show),
 };
 
-async fn show(PathId(id): PathId, context: ApiContext) -> Result<Json<Shown>, Error> {
-    Ok(Json(Shown::new(
-        look(&context.db, id, context.clock.now()).await?,
+async fn show(
+    PathId(id): PathId,
+    context: ApiContext,
+) -> Result<Json<AuthorizationRequestView>, Error> {
+    Ok(Json(AuthorizationRequestView::new(
+        find(&context.db, id, context.clock.now()).await?,
     )))
 }
 
@@ -115,49 +118,49 @@ pub(in crate::api::oauth) static APPROVE: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(approved).sample(r#"{"project_refs": null}"#),
+    handler: || mount(approve_request).sample(r#"{"project_refs": null}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ApproveOauthRequest")]
 #[serde(deny_unknown_fields)]
-struct Approval {
+struct ApprovalBody {
     /// Refs of projects of the organization; all there are and will be, if null.
     project_refs: Option<Vec<ProjectRef>>,
 }
 
-async fn approved(
+async fn approve_request(
     PathId(id): PathId,
     user: User,
-    Named {
+    OrganizationStanding {
         organization,
         standing,
-    }: Named,
+    }: OrganizationStanding,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(approval): Json<Approval>,
-) -> Result<Created<Answer>, Error> {
-    let Standing::Member(held) = standing else {
+    Json(approval): Json<ApprovalBody>,
+) -> Result<Created<RedirectResponse>, Error> {
+    let Standing::Member(roles) = standing else {
         return Err(Error::NotFound);
     };
-    let request = look(&context.db, id, context.clock.now()).await?;
-    let choice = Choice {
+    let request = find(&context.db, id, context.clock.now()).await?;
+    let choice = ConsentChoice {
         organization: &organization,
-        held,
+        roles,
         projects: approval.project_refs,
     };
-    Ok(Created(Answer {
-        url: approve(&context, &request, answering(&user), choice, &audit).await?,
+    Ok(Created(RedirectResponse {
+        url: approve(&context, &request, respondent(&user), choice, &audit).await?,
     }))
 }
 
 /// The organization that is chosen, with what the caller is there.
-struct Named {
+struct OrganizationStanding {
     organization: Organization,
     standing: Standing,
 }
 
-impl Input for Named {
+impl Input for OrganizationStanding {
     fn describe(described: &mut Described) {
         Organization::describe(described);
     }
@@ -170,10 +173,10 @@ impl Input for Named {
     }
 }
 
-fn answering(user: &User) -> Answering {
-    Answering {
+fn respondent(user: &User) -> Respondent {
+    Respondent {
         user: user.id,
-        on_pages: user.token.is_none(),
+        from_browser: user.token.is_none(),
     }
 }
 
@@ -186,17 +189,17 @@ pub(in crate::api::oauth) static DENY: Endpoint = Endpoint {
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(denied),
+    handler: || mount(deny_request),
 };
 
-async fn denied(
+async fn deny_request(
     PathId(id): PathId,
     user: User,
     context: ApiContext,
-) -> Result<Json<Answer>, Error> {
-    let request = look(&context.db, id, context.clock.now()).await?;
-    Ok(Json(Answer {
-        url: deny(&context, &request, answering(&user)).await?,
+) -> Result<Json<RedirectResponse>, Error> {
+    let request = find(&context.db, id, context.clock.now()).await?;
+    Ok(Json(RedirectResponse {
+        url: deny(&context, &request, respondent(&user)).await?,
     }))
 }
 

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// How long what the provider says about itself is believed, in milliseconds.
-const KNOWN_FOR: Ticks = 10 * 60 * 1_000;
+const METADATA_TTL: Ticks = 10 * 60 * 1_000;
 /// When to ask a provider again that does not answer.
 const RETRY: Duration = Duration::from_secs(5);
 /// Signatures that are accepted. None of them can be made with what a provider publishes, nor with the client's secret.
@@ -42,7 +42,7 @@ const ALGORITHMS: [Algorithm; 6] = [
 
 /// How the provider is known.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct OidcOptions {
     /// Where its discovery begins.
     pub issuer: String,
     /// Who this server is to it.
@@ -58,10 +58,10 @@ pub struct Options {
 /// Why a provider cannot be used as it was named.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} cannot be the issuer: expected https://…, or http:// on this machine")]
-pub struct BadIssuer(String);
+pub struct InvalidIssuer(String);
 
 /// A provider.
-pub struct Provider {
+pub struct OidcProvider {
     issuer: IssuerUrl,
     client_id: ClientId,
     client_secret: ClientSecret,
@@ -70,9 +70,9 @@ pub struct Provider {
     known: Mutex<Option<(Ticks, Arc<CoreProviderMetadata>)>>,
 }
 
-impl fmt::Debug for Provider {
+impl fmt::Debug for OidcProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Provider")
+        f.debug_struct("OidcProvider")
             .field("issuer", &self.issuer)
             .finish_non_exhaustive()
     }
@@ -80,7 +80,7 @@ impl fmt::Debug for Provider {
 
 /// Who the provider says somebody is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Person {
+pub struct OidcIdentity {
     /// Never given to another one there.
     pub subject: String,
     /// The address, if there is one.
@@ -90,9 +90,9 @@ pub struct Person {
 }
 
 /// What ties the way there and the way back to one browser: everything is derived from a secret that only its cookie has.
-pub struct Journey(Secret);
+pub struct SignInFlow(Secret);
 
-impl Journey {
+impl SignInFlow {
     /// Of the browser with this cookie.
     pub fn of(secret: Secret) -> Self {
         Self(secret)
@@ -116,13 +116,13 @@ impl Journey {
     }
 }
 
-impl Provider {
+impl OidcProvider {
     /// A provider that is asked when it is first needed.
-    pub fn new(options: Options) -> Result<Self, BadIssuer> {
+    pub fn new(options: OidcOptions) -> Result<Self, InvalidIssuer> {
         let url = IssuerUrl::new(options.issuer.clone())
             .ok()
-            .filter(|issuer| fetch::may_be_asked(issuer.url()));
-        let issuer = url.ok_or(BadIssuer(options.issuer))?;
+            .filter(|issuer| fetch::is_permitted_url(issuer.url()));
+        let issuer = url.ok_or(InvalidIssuer(options.issuer))?;
         let host = issuer.url().host_str().unwrap_or_default().to_owned();
         Ok(Self {
             name: options.name.unwrap_or(host),
@@ -158,7 +158,12 @@ impl Provider {
     }
 
     /// Where a browser goes to sign in there, and come back to `back`.
-    pub async fn way(&self, journey: &Journey, back: &str, now: Ticks) -> Result<String, Error> {
+    pub async fn authorization_url(
+        &self,
+        journey: &SignInFlow,
+        back: &str,
+        now: Ticks,
+    ) -> Result<String, Error> {
         let metadata = self.metadata(now).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
@@ -183,14 +188,14 @@ impl Provider {
         Ok(url.into())
     }
 
-    /// Who stands behind a code. `None` if the provider, or what it signed, does not say so beyond doubt.
-    pub async fn person(
+    /// Who stands behind a code. `None` if the provider, or what it signed, does not say so beyond reject.
+    pub async fn exchange_code(
         &self,
-        journey: &Journey,
+        journey: &SignInFlow,
         code: String,
         back: &str,
         (at, now): (Ticks, DateTime<Utc>),
-    ) -> Result<Option<Person>, Error> {
+    ) -> Result<Option<OidcIdentity>, Error> {
         let metadata = self.metadata(at).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
@@ -206,18 +211,20 @@ impl Provider {
         let exchange = exchange.set_pkce_verifier(journey.verifier());
         let answer = match exchange.request_async(&fetch::fetch).await {
             Ok(answer) => answer,
-            Err(openidconnect::RequestTokenError::Request(error)) => return Err(away(&error)),
-            Err(error) => return Ok(self.doubt(&error)),
+            Err(openidconnect::RequestTokenError::Request(error)) => {
+                return Err(unavailable(&error));
+            }
+            Err(error) => return Ok(self.reject(&error)),
         };
         let Some(token) = answer.id_token() else {
-            return Ok(self.doubt(&"there is no ID token"));
+            return Ok(self.reject(&"there is no ID token"));
         };
         let verifier = client
             .id_token_verifier()
             .set_allowed_algs(ALGORITHMS)
             .set_time_fn(move || now);
         match token.claims(&verifier, &journey.nonce()) {
-            Ok(claims) => Ok(Some(Person {
+            Ok(claims) => Ok(Some(OidcIdentity {
                 subject: claims.subject().to_string(),
                 email: claims.email().map(|email| email.to_string()),
                 verified: claims.email_verified() == Some(true),
@@ -232,13 +239,13 @@ impl Provider {
                     // Its keys may be new.
                     self.known.lock().take();
                 }
-                Ok(self.doubt(&error))
+                Ok(self.reject(&error))
             }
         }
     }
 
     /// What is not believed is for the operator to know.
-    fn doubt(&self, why: &dyn fmt::Display) -> Option<Person> {
+    fn reject(&self, why: &dyn fmt::Display) -> Option<OidcIdentity> {
         tracing::warn!(issuer = self.issuer(), %why, "a sign-in through the provider was refused");
         None
     }
@@ -248,21 +255,21 @@ impl Provider {
             .known
             .lock()
             .as_ref()
-            .filter(|(since, _)| now.saturating_sub(*since) < KNOWN_FOR)
+            .filter(|(since, _)| now.saturating_sub(*since) < METADATA_TTL)
             .map(|(_, known)| known.clone());
         if let Some(known) = known {
             return Ok(known);
         }
         let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch::fetch)
             .await
-            .map_err(|error| away(&error))?;
+            .map_err(|error| unavailable(&error))?;
         let found = Arc::new(found);
         *self.known.lock() = Some((now, found.clone()));
         Ok(found)
     }
 }
 
-fn away(error: &dyn std::error::Error) -> Error {
+fn unavailable(error: &dyn std::error::Error) -> Error {
     tracing::warn!(%error, "the provider of sign-ins cannot be asked");
     Error::Unavailable {
         what: "The provider does not answer".into(),
@@ -275,8 +282,8 @@ mod tests {
     use super::*;
     use crate::base::clock::Entropy;
 
-    fn options(issuer: &str) -> Options {
-        Options {
+    fn options(issuer: &str) -> OidcOptions {
+        OidcOptions {
             issuer: issuer.to_owned(),
             client_id: "gantry".to_owned(),
             client_secret: "secret".into(),
@@ -287,7 +294,7 @@ mod tests {
 
     #[test]
     fn only_addresses_of_its_domains_are_vouched_for() {
-        let provider = Provider::new(options("https://id.example")).unwrap();
+        let provider = OidcProvider::new(options("https://id.example")).unwrap();
         assert!(provider.vouches_for("ada@example.com") && provider.vouches_for("ADA@EXAMPLE.COM"));
         for email in [
             "ada@sub.example.com",
@@ -301,14 +308,14 @@ mod tests {
         }
         assert_eq!(provider.name(), "id.example");
         assert!(!format!("{provider:?}").contains("secret"));
-        assert!(Provider::new(options("http://id.example")).is_err());
+        assert!(OidcProvider::new(options("http://id.example")).is_err());
     }
 
     #[test]
     fn a_journey_tells_nothing_of_its_secret_and_is_like_no_other() {
         let entropy = Entropy::seeded(5);
         let (one, other) = (Secret::generate(&entropy), Secret::generate(&entropy));
-        let journey = Journey::of(one.clone());
+        let journey = SignInFlow::of(one.clone());
         let parts = [
             journey.state(),
             journey.nonce().secret().clone(),
@@ -318,7 +325,7 @@ mod tests {
             && part != one.expose()
             && *part != hex::encode(one.digest().as_bytes())));
         assert!(parts[0] != parts[1] && parts[1] != parts[2] && parts[0] != parts[2]);
-        assert_ne!(Journey::of(other).state(), journey.state());
-        assert_eq!(Journey::of(one).state(), journey.state());
+        assert_ne!(SignInFlow::of(other).state(), journey.state());
+        assert_eq!(SignInFlow::of(one).state(), journey.state());
     }
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Person, Provider};
+use super::{OidcIdentity, OidcProvider};
 use crate::{
     base::{
         db::Db,
@@ -16,24 +16,24 @@ use crate::{
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum IdentityLookup {
     /// This user.
-    As(UserId),
+    Found(UserId),
     /// The provider did not make sure of the address.
-    Unverified,
+    UnverifiedEmail,
     /// Nobody here, or nobody whom the provider's word could name.
-    Nobody,
+    NotFound,
 }
 
 /// The account of somebody at the provider: the one that was linked, or, the first time, the one that has the address the
 /// provider vouches for. Who writes the entry about a new link is made by `recorder`.
 pub async fn find(
     db: &Db,
-    provider: &Provider,
-    person: &Person,
+    provider: &OidcProvider,
+    person: &OidcIdentity,
     now: DateTime<Utc>,
     recorder: impl FnOnce(&User) -> Recorder + Send,
-) -> Result<Known, Error> {
+) -> Result<IdentityLookup, Error> {
     // PostgreSQL holds no U+0000, so no account is linked to it.
     if person.subject.contains('\0')
         || person
@@ -41,7 +41,7 @@ pub async fn find(
             .as_ref()
             .is_some_and(|email| email.contains('\0'))
     {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     }
     let sql = "select user_id from identities where issuer = $1 and subject = $2";
     let rows = db
@@ -49,16 +49,16 @@ pub async fn find(
         .await
         .context("looking up an identity")?;
     if let Some(row) = rows.first() {
-        return Ok(Known::As(UserId(row.get(0))));
+        return Ok(IdentityLookup::Found(UserId(row.get(0))));
     }
     let Some(email) = person.email.as_deref() else {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     };
     if !person.verified {
-        return Ok(Known::Unverified);
+        return Ok(IdentityLookup::UnverifiedEmail);
     }
     if !provider.vouches_for(email) {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("linking an identity")?;
@@ -70,7 +70,7 @@ pub async fn find(
         .await
         .context("linking an identity")?;
     let Some(id) = row.map(|row| UserId(row.get(0))) else {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     };
     let row = transaction
         .query_one("select gotrue_id from users where id = $1", &[&id.0])
@@ -89,5 +89,5 @@ pub async fn find(
         .write_in(&transaction, 303, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context("linking an identity")?;
-    Ok(Known::As(id))
+    Ok(IdentityLookup::Found(id))
 }

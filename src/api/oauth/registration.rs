@@ -11,14 +11,14 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    Minted, applications,
-    applications::{Draft, Selection, secrets},
-    exchange::Origin,
+    GeneratedSecret, applications,
+    applications::{ApplicationDraft, ProjectSelection, secrets},
+    exchange::RequestOrigin,
 };
 use crate::{
     api::context::ApiContext,
     base::{
-        error::{Context, Error, oauth_fault},
+        error::{Context, Error, oauth_error},
         names,
     },
     platform::access::Scopes,
@@ -26,10 +26,10 @@ use crate::{
 
 /// Largest number of self-registered applications without an approval.
 const UNUSED_MAX: i64 = 10_000;
-/// From this number on, an application without an approval expires after [`SHORT_LIFE`].
+/// From this number on, an application without an approval expires after [`SHORT_LIFETIME`].
 const UNUSED_MANY: i64 = 8_000;
 /// Long enough for a person to sign in and approve what they just began.
-const SHORT_LIFE: TimeDelta = TimeDelta::minutes(30);
+const SHORT_LIFETIME: TimeDelta = TimeDelta::minutes(30);
 /// Of them, those from one address (one /64 of IPv6). The oldest make room for the next.
 const UNUSED_OF_ADDRESS_MAX: i64 = 50;
 /// Applications of one address that make room in one registration: each time every node forgets the tokens it knows, so not
@@ -44,7 +44,7 @@ const RESERVED: [&str; 4] = ["gantry", "supabase", "administrator", "official"];
 /// What an application says about itself.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisterOauthApplication")]
-pub struct Registration {
+pub struct ClientRegistration {
     /// What it is to be called.
     #[schemars(length(min = 1, max = 100))]
     pub client_name: Option<String>,
@@ -69,7 +69,7 @@ pub struct Registration {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisteredOauthApplication")]
 #[expect(missing_docs, reason = "the fields of RFC 7591")]
-pub struct Registered {
+pub struct RegisteredClient {
     pub client_id: Uuid,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
@@ -87,18 +87,18 @@ pub struct Registered {
 /// Registers an application.
 pub async fn register(
     context: &ApiContext,
-    registration: Registration,
-    origin: &Origin,
-) -> Result<Registered, Error> {
+    registration: ClientRegistration,
+    origin: &RequestOrigin,
+) -> Result<RegisteredClient, Error> {
     let doing = "registering an application that asked for it";
     let (draft, method) = registration.draft()?;
-    let scopes = draft.check().map_err(unsuitable)?;
+    let scopes = draft.check().map_err(invalid_metadata)?;
     let now = context.clock.now();
     let client_id = context.entropy.uuid();
-    let secret = (!draft.public).then(|| Minted::secret(&context.entropy));
+    let secret = (!draft.public).then(|| GeneratedSecret::secret(&context.entropy));
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    make_room(&transaction, origin.address, now).await?;
+    evict_unused(&transaction, origin.address, now).await?;
     let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
     let sql = "update oauth_applications set registered_from = $2 where id = $1";
     transaction
@@ -114,7 +114,7 @@ pub async fn register(
         .write_in(&transaction, 201, (None, Some(told)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    Ok(Registered {
+    Ok(RegisteredClient {
         client_id,
         client_secret_expires_at: secret.as_ref().map(|_| 0),
         client_secret: secret.map(|secret| secret.expose().to_owned()),
@@ -129,8 +129,8 @@ pub async fn register(
 }
 
 /// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
-/// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
-async fn make_room(
+/// all. So a flood of registrations closes registration for [`SHORT_LIFETIME`] at most.
+async fn evict_unused(
     transaction: &Transaction<'_>,
     address: IpAddr,
     now: DateTime<Utc>,
@@ -145,7 +145,7 @@ async fn make_room(
         .context(doing)?;
     let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
     if of_address >= UNUSED_OF_ADDRESS_MAX {
-        unused -= expire(
+        unused -= delete_unused(
             transaction,
             Some(&network),
             now,
@@ -154,7 +154,7 @@ async fn make_room(
         .await?;
     }
     if unused >= UNUSED_MANY {
-        unused -= expire(transaction, None, now - SHORT_LIFE, EXPIRED_MAX).await?;
+        unused -= delete_unused(transaction, None, now - SHORT_LIFETIME, EXPIRED_MAX).await?;
     }
     if unused >= UNUSED_MAX {
         return Err(Error::Unavailable {
@@ -167,7 +167,7 @@ async fn make_room(
 
 /// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
 /// network or from all. How many that were.
-pub(super) async fn expire(
+pub(super) async fn delete_unused(
     transaction: &Transaction<'_>,
     network: Option<&str>,
     before: DateTime<Utc>,
@@ -201,9 +201,10 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-impl Registration {
-    fn draft(self) -> Result<(Draft, &'static str), Error> {
-        let unsuitable = |problem: &'static str| oauth_fault("invalid_client_metadata", problem);
+impl ClientRegistration {
+    fn draft(self) -> Result<(ApplicationDraft, &'static str), Error> {
+        let invalid_metadata =
+            |problem: &'static str| oauth_error("invalid_client_metadata", problem);
         let known = |given: &Option<Vec<String>>, known: &[&str]| {
             given.as_ref().is_none_or(|given| {
                 given.iter().all(|it| known.contains(&it.as_str()))
@@ -211,19 +212,19 @@ impl Registration {
             })
         };
         if !known(&self.grant_types, &["authorization_code", "refresh_token"]) {
-            return Err(unsuitable(
+            return Err(invalid_metadata(
                 "grant_types can be authorization_code and refresh_token.",
             ));
         }
         if !known(&self.response_types, &["code"]) {
-            return Err(unsuitable("response_types can be code."));
+            return Err(invalid_metadata("response_types can be code."));
         }
         let method = match self.token_endpoint_auth_method.as_deref() {
             None | Some("client_secret_basic") => "client_secret_basic",
             Some("client_secret_post") => "client_secret_post",
             Some("none") => "none",
             Some(_) => {
-                return Err(unsuitable(
+                return Err(invalid_metadata(
                     "token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.",
                 ));
             }
@@ -232,7 +233,9 @@ impl Registration {
             .client_name
             .unwrap_or_else(|| "Unnamed application".to_owned());
         if names::imitates(&name, &RESERVED) {
-            return Err(unsuitable("client_name would be taken for somebody else."));
+            return Err(invalid_metadata(
+                "client_name would be taken for somebody else.",
+            ));
         }
         let scopes = match self
             .scope
@@ -244,32 +247,32 @@ impl Registration {
             None => Scopes::all(),
         };
         if scopes.is_empty() {
-            return Err(unsuitable("scope names nothing that there is."));
+            return Err(invalid_metadata("scope names nothing that there is."));
         }
         let page =
-            |address: Option<String>| address.filter(|address| applications::is_page(address));
-        let draft = Draft {
+            |address: Option<String>| address.filter(|address| applications::is_https_url(address));
+        let draft = ApplicationDraft {
             name,
             website: page(self.client_uri).unwrap_or_default(),
             icon: page(self.logo_uri),
             redirect_uris: self.redirect_uris,
             scopes: scopes.names().into_iter().map(str::to_owned).collect(),
             public: method == "none",
-            bound: true,
-            selection: Selection::Required,
+            bound_to_user: true,
+            selection: ProjectSelection::Required,
         };
         Ok((draft, method))
     }
 }
 
 /// The same problem, in the words of RFC 7591.
-fn unsuitable(error: Error) -> Error {
+fn invalid_metadata(error: Error) -> Error {
     match error {
         Error::Invalid { field, problem } if field == "redirect_uris" => {
-            oauth_fault("invalid_redirect_uri", problem)
+            oauth_error("invalid_redirect_uri", problem)
         }
         Error::Invalid { field, problem } => {
-            oauth_fault("invalid_client_metadata", format!("{field}: {problem}"))
+            oauth_error("invalid_client_metadata", format!("{field}: {problem}"))
         }
         other => other,
     }
@@ -279,8 +282,8 @@ fn unsuitable(error: Error) -> Error {
 mod tests {
     use super::*;
 
-    fn registration() -> Registration {
-        Registration {
+    fn registration() -> ClientRegistration {
+        ClientRegistration {
             client_name: Some("Acme".to_owned()),
             redirect_uris: vec!["https://acme.example/cb".to_owned()],
             grant_types: None,
@@ -296,13 +299,13 @@ mod tests {
     fn what_registers_itself_is_bound_and_asks_for_projects() {
         let (draft, method) = registration().draft().unwrap();
         assert!(
-            draft.bound
-                && draft.selection == Selection::Required
+            draft.bound_to_user
+                && draft.selection == ProjectSelection::Required
                 && !draft.public
                 && method == "client_secret_basic"
         );
         assert_eq!((draft.scopes.len(), draft.icon), (24, None));
-        let none = Registration {
+        let none = ClientRegistration {
             token_endpoint_auth_method: Some("none".to_owned()),
             ..registration()
         };
@@ -325,49 +328,49 @@ mod tests {
     fn what_is_not_offered_is_not_registered() {
         let list = |text: &str| Some(vec![text.to_owned()]);
         for wrong in [
-            Registration {
+            ClientRegistration {
                 grant_types: list("implicit"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 grant_types: list("client_credentials"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 grant_types: list("refresh_token"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 response_types: list("token"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 token_endpoint_auth_method: Some("private_key_jwt".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("Supabase CLI".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("The GANTRY console".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("G\u{430}ntry".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 scope: Some("everything".to_owned()),
                 ..registration()
             },
         ] {
             assert!(
-                matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata")
+                matches!(wrong.draft(), Err(Error::OAuth(fault)) if fault.error == "invalid_client_metadata")
             );
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How long a link can be used.
-pub const LIFE: TimeDelta = TimeDelta::minutes(15);
+pub const LIFETIME: TimeDelta = TimeDelta::minutes(15);
 
 /// Where it leads: to a page that signs in when a button is pressed, so that programs that look at links use none up.
 pub fn path(secret: &Secret) -> String {
@@ -33,7 +33,12 @@ pub async fn create(
                insert into sign_in_links (digest, user_id, expires_at) values ($1, $2, $4)";
     db.query(
         sql,
-        &[&secret.digest().as_bytes(), &owner.0, &now, &(now + LIFE)],
+        &[
+            &secret.digest().as_bytes(),
+            &owner.0,
+            &now,
+            &(now + LIFETIME),
+        ],
     )
     .await
     .context("keeping a link")?;

@@ -1,23 +1,23 @@
-//! Fields of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
+//! OAuthParameters of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
-/// Fields of one request.
-const FIELDS_MAX: usize = 64;
+/// OAuthParameters of one request.
+const PARAMETERS_MAX: usize = 64;
 /// Longest value.
-const LENGTH_MAX: usize = 4_096;
+const VALUE_BYTES_MAX: usize = 4_096;
 
 /// The fields of a query or a form.
 #[derive(Debug, Default)]
-pub struct Fields(Vec<(String, String)>);
+pub struct OAuthParameters(Vec<(String, String)>);
 
-impl Fields {
+impl OAuthParameters {
     /// Reads them. A field that is there twice, even with one value, means different things to different readers.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(text) {
-            if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
-                return Err(oauth_fault(
+            if fields.len() == PARAMETERS_MAX || name.len() > 128 || value.len() > VALUE_BYTES_MAX {
+                return Err(oauth_error(
                     "invalid_request",
                     "There are too many fields, or one is too long.",
                 ));
@@ -29,13 +29,13 @@ impl Fields {
                 } else {
                     "A field"
                 };
-                return Err(oauth_fault(
+                return Err(oauth_error(
                     "invalid_request",
                     format!("{name} must be UTF-8, without U+0000 and U+FFFD."),
                 ));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(oauth_fault(
+                return Err(oauth_error(
                     "invalid_request",
                     "A field is there more than once.",
                 ));
@@ -62,7 +62,7 @@ impl Fields {
     /// A field that must be there.
     pub fn required(&self, name: &'static str) -> Result<&str, Error> {
         self.get(name)
-            .ok_or_else(|| oauth_fault("invalid_request", format!("Required parameter: {name}")))
+            .ok_or_else(|| oauth_error("invalid_request", format!("Required parameter: {name}")))
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
             "%00=1",
             "%FF=1",
         ] {
-            let Err(Error::Oauth(fault)) = Fields::parse(odd.as_bytes()) else {
+            let Err(Error::OAuth(fault)) = OAuthParameters::parse(odd.as_bytes()) else {
                 panic!("{odd}")
             };
             assert_eq!(fault.error, "invalid_request", "{odd}");
@@ -92,7 +92,7 @@ mod tests {
             );
         }
         assert_eq!(
-            Fields::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes())
+            OAuthParameters::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes())
                 .unwrap()
                 .get("state"),
             Some("é\r\n\u{7f}  ")
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_field_is_there_once() {
-        let fields = Fields::parse(b"a=1&b=&c=x%20y+z").unwrap();
+        let fields = OAuthParameters::parse(b"a=1&b=&c=x%20y+z").unwrap();
         assert_eq!(
             (
                 fields.get("a"),
@@ -113,10 +113,13 @@ mod tests {
         );
         assert!(fields.has("b") && !fields.has("d"));
         for twice in ["a=1&a=2", "a=1&a=1", "a=&a=1", "a=1&%61=1"] {
-            assert!(Fields::parse(twice.as_bytes()).is_err(), "{twice}");
+            assert!(OAuthParameters::parse(twice.as_bytes()).is_err(), "{twice}");
         }
-        assert!(Fields::parse(format!("a={}", "x".repeat(LENGTH_MAX + 1)).as_bytes()).is_err());
-        let many: Vec<_> = (0..=FIELDS_MAX).map(|n| format!("f{n}=1")).collect();
-        assert!(Fields::parse(many.join("&").as_bytes()).is_err());
+        assert!(
+            OAuthParameters::parse(format!("a={}", "x".repeat(VALUE_BYTES_MAX + 1)).as_bytes())
+                .is_err()
+        );
+        let many: Vec<_> = (0..=PARAMETERS_MAX).map(|n| format!("f{n}=1")).collect();
+        assert!(OAuthParameters::parse(many.join("&").as_bytes()).is_err());
     }
 }

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 /// How long one may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub(super) enum FetchError {
     Connection(String, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// It took too long.
     #[error("{0} did not answer in time")]
-    Late(String),
+    Timeout(String),
 }
 
 /// Read once, as reading the system's roots takes long.
@@ -50,7 +50,7 @@ static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
 });
 
 /// Whether an address may be asked: what is said there lets people in.
-pub(super) fn may_be_asked(url: &url::Url) -> bool {
+pub(super) fn is_permitted_url(url: &url::Url) -> bool {
     let local = match url.host() {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
@@ -65,18 +65,18 @@ pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchErr
     let text = request.uri().to_string();
     let url = url::Url::parse(&text)
         .ok()
-        .filter(may_be_asked)
+        .filter(is_permitted_url)
         .ok_or_else(|| FetchError::Address(text.clone()))?;
     let host = url.host_str().unwrap_or_default().to_owned();
-    timeout(TIMEOUT, connected(request, &url, &host))
+    timeout(TIMEOUT, connect_and_send(request, &url, &host))
         .await
-        .map_err(|_| FetchError::Late(host.clone()))?
+        .map_err(|_| FetchError::Timeout(host.clone()))?
         .map_err(|cause| FetchError::Connection(host, cause))
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-async fn connected(
+async fn connect_and_send(
     request: HttpRequest,
     url: &url::Url,
     host: &str,
@@ -98,9 +98,9 @@ async fn exchange(
 ) -> Result<HttpResponse, Failure> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let talk = async {
-        let response = sender.send_request(in_origin_form(request, url)?).await?;
+        let response = sender.send_request(to_origin_form(request, url)?).await?;
         let (parts, body) = response.into_parts();
-        let bytes = Limited::new(body, ANSWER_BYTES_MAX)
+        let bytes = Limited::new(body, RESPONSE_BYTES_MAX)
             .collect()
             .await?
             .to_bytes();
@@ -118,7 +118,7 @@ async fn exchange(
 }
 
 /// As a request line has it: the path, and the host in its field.
-fn in_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, Failure> {
+fn to_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, Failure> {
     let (mut parts, body) = request.into_parts();
     let host = match url.port() {
         Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn plain_http_stays_on_this_machine() {
-        let may = |url: &str| may_be_asked(&url.parse().unwrap());
+        let may = |url: &str| is_permitted_url(&url.parse().unwrap());
         for url in [
             "https://id.example",
             "https://192.0.2.1/x",
