@@ -70,8 +70,8 @@ pub enum Error {
     },
     /// The operation needs an option that the operator did not set. The text names it.
     Unconfigured(&'static str),
-    /// A published operation that this server does not have yet.
-    NotBuilt(&'static str),
+    /// A published operation that this server does not have yet. The text names it and the alternative.
+    NotBuilt(String),
     /// What the OAuth protocol has a name for.
     OAuth(OAuthError),
     /// A fault of ours. The cause is logged once and never sent.
@@ -172,7 +172,7 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
     }
 }
 
-/// Stable name of a kind of failure: metric label, and row of `docs/errors.md`.
+/// Stable name of a kind of failure: metric label, and row of `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code {
     /// Snake-case name; v2 answers carry it as `error.code`.
@@ -188,7 +188,7 @@ pub struct Code {
 macro_rules! codes {
     ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
         $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
-        /// Every code, in the order of `docs/errors.md`.
+        /// Every code, in the order of `docs/reference/errors.md`.
         pub const CODES: &[Code] = &[$($ident),*];
     };
 }
@@ -209,7 +209,7 @@ codes! {
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
-    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "See `GET /v1/compatibility`.";
+    NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "Use what the message names instead, if it does; `GET /v1/compatibility` lists what is built. `Retry-After` is a day, so that clients do not retry.";
     NOT_CONFIGURED = "not_configured", 503, "The operation needs an option that the operator of the server did not set.", "Tell the operator; the message names the option.";
     UNAVAILABLE = "unavailable", 503, "The server is short of something for now.", "Wait the seconds of `Retry-After`.";
     REQUEST_TIMEOUT = "request_timeout", 504, "The operation took longer than its bound.", "Try again, or ask for less.";
@@ -327,7 +327,7 @@ impl Error {
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Unconfigured(text) => (*text).into(),
-            Self::NotBuilt(operation) => format!("{operation} is not built yet").into(),
+            Self::NotBuilt(text) => text.clone().into(),
             Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }

@@ -120,11 +120,8 @@ impl PlatformContext {
             request_log: RequestLog::default(),
             listeners: RwLock::default(),
         });
-        let listener: Weak<dyn ChangeListener> = {
-            let weak = Arc::downgrade(&state);
-            weak
-        };
-        state.listeners.write().push(listener);
+        let listener = Arc::downgrade(&state);
+        state.add_listener(listener);
         Self(state)
     }
 }

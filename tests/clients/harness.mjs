@@ -126,7 +126,7 @@ export function environment(server, { token = server.token, home = 'supabase' } 
     DO_NOT_TRACK: '1',
     SUPABASE_NO_UPDATE_NOTIFIER: '1',
     SUPABASE_NO_KEYRING: '1',
-    // Retrying what is not built only takes time.
+    // A failure is reported at once.
     SUPABASE_API_MAX_RETRIES: '0',
   };
 }

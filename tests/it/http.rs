@@ -427,7 +427,13 @@ async fn panics() -> Result<Done, Error> {
 #[tokio::test]
 async fn a_panic_is_a_fault_that_tells_nothing() {
     let app = TestApp::new().await;
-    let api = Api::new(&app.app, &[&PANICS], &endpoints::UNKNOWN, &web::served());
+    let api = Api::new(
+        &app.app.platform,
+        std::sync::Arc::new(app.app.context.clone()),
+        &[&PANICS],
+        &endpoints::UNKNOWN,
+        &web::served(),
+    );
     let answer = Call::new(api.clone(), "GET", "/panics")
         .as_(&app.owner)
         .header("x-request-id", "abc")

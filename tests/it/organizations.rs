@@ -303,6 +303,34 @@ async fn projects_are_listed_a_page_at_a_time() {
 }
 
 #[tokio::test]
+async fn list_organization_projects_returns_database_states_of_the_contract() {
+    let app = TestApp::new().await;
+    let sql = "update projects set status = $2, desired = $3 where ref = $1";
+    for (status, desired, database) in [
+        ("COMING_UP", "active", "COMING_UP"),
+        ("ACTIVE_HEALTHY", "active", "ACTIVE_HEALTHY"),
+        ("ACTIVE_UNHEALTHY", "active", "ACTIVE_UNHEALTHY"),
+        ("INIT_FAILED", "active", "INIT_FAILED"),
+        ("PAUSING", "paused", "GOING_DOWN"),
+        ("INACTIVE", "paused", "UNKNOWN"),
+        ("PAUSE_FAILED", "paused", "GOING_DOWN"),
+        ("RESTORING", "active", "RESTORING"),
+        ("RESTORE_FAILED", "active", "ACTIVE_UNHEALTHY"),
+        ("RESTARTING", "active", "RESTARTING"),
+    ] {
+        let reference = app.home.project.as_str();
+        app.app
+            .db
+            .query(sql, &[&reference, &status, &desired])
+            .await
+            .unwrap();
+        let project = &page(&app, "").await["projects"][0];
+        assert_eq!(project["status"], status);
+        assert_eq!(project["databases"][0]["status"], database, "{status}");
+    }
+}
+
+#[tokio::test]
 async fn a_page_outside_its_bounds_is_refused() {
     let app = TestApp::new().await;
     for (query, field) in [

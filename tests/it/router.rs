@@ -51,7 +51,11 @@ impl Way {
         let (tls, authority) = Tls::own_authority(app.machine.dir(), "example.test").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = tokio::spawn(postgres_proxy::run(app.app.clone(), listener, Some(tls)));
+        let router = tokio::spawn(postgres_proxy::run(
+            app.app.data_plane.clone(),
+            listener,
+            Some(tls),
+        ));
         Self {
             app,
             project,

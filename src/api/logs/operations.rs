@@ -1,8 +1,8 @@
 //! Operations on a project's logs and usage.
 
-use axum::http::{HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
 use gantry_logs::{Answer, Dialect, QueryError};
+use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ struct Asked {
     iso_timestamp_end: Option<String>,
 }
 
-/// Rows, or why there are none: 200 in both cases.
+/// The rows, or the error of the statement; the other field is absent. The status is 200 in both cases.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AnalyticsResponse")]
 struct AnalyticsResponse {
@@ -182,7 +182,7 @@ impl Answered {
         };
         let body = body.context("writing an answer")?.into();
         let (scanned_rows, scanned_bytes, cut) = answer.as_ref().map_or((0, 0, false), |answer| {
-            (answer.scanned_rows, answer.scanned_bytes, answer.cut)
+            (answer.scanned_rows, answer.scanned_bytes, answer.truncated)
         });
         Ok(Self {
             body,
@@ -193,9 +193,12 @@ impl Answered {
     }
 }
 
+/// The body of an answer. Neither field is nullable in the contract.
 #[derive(Serialize)]
 struct Enveloped<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Vec<Row<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
@@ -315,10 +318,7 @@ impl<T: JsonSchema + Serialize + Send> Output for Counted<T> {
     }
 
     fn respond(self) -> Response {
-        crate::platform::http::output::json(
-            StatusCode::OK,
-            &json!({ "result": self.rows, "error": null }),
-        )
+        crate::platform::http::output::json(StatusCode::OK, &json!({ "result": self.rows }))
     }
 }
 

@@ -158,11 +158,46 @@ struct Listed {
     databases: [ListedDatabase; 1],
 }
 
+/// State of a project's database server: the contract's names that a server of this platform can be in. The list has no
+/// names for pauses.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[schemars(inline)]
+enum DatabaseStatus {
+    ActiveHealthy,
+    ActiveUnhealthy,
+    ComingUp,
+    GoingDown,
+    InitFailed,
+    Removed,
+    Restoring,
+    Restarting,
+    Unknown,
+}
+
+impl DatabaseStatus {
+    /// Returns the state of the server of a project in this state.
+    const fn of(project: Status) -> Self {
+        match project {
+            Status::ComingUp => Self::ComingUp,
+            Status::ActiveHealthy => Self::ActiveHealthy,
+            Status::ActiveUnhealthy | Status::RestoreFailed => Self::ActiveUnhealthy,
+            Status::InitFailed => Self::InitFailed,
+            Status::Pausing | Status::PauseFailed | Status::GoingDown => Self::GoingDown,
+            // The server is stopped and the data is kept. `REMOVED` would deny the latter.
+            Status::Inactive => Self::Unknown,
+            Status::Restoring => Self::Restoring,
+            Status::Restarting => Self::Restarting,
+            Status::Removed => Self::Removed,
+        }
+    }
+}
+
 #[derive(Debug, Serialize, JsonSchema)]
 struct ListedDatabase {
     infra_compute_size: String,
     region: String,
-    status: Status,
+    status: DatabaseStatus,
     cloud_provider: &'static str,
     identifier: String,
     r#type: &'static str,
@@ -274,7 +309,7 @@ fn listed(row: &Row) -> Result<Listed, Error> {
     let database = ListedDatabase {
         infra_compute_size: row.get(5),
         region: region.clone(),
-        status,
+        status: DatabaseStatus::of(status),
         cloud_provider: PROVIDER,
         identifier: reference.clone(),
         r#type: "PRIMARY",

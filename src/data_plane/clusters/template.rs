@@ -62,6 +62,11 @@ pub(super) const PROJECT: Recipe = Recipe {
     sql: &[include_str!("recipes/project.sql"), GRANTS],
 };
 
+/// Whether only the platform logs in as this role in a project's cluster.
+pub fn is_platform_login(role: &str) -> bool {
+    PROJECT.peers.contains(&role)
+}
+
 /// What roles may do, also in projects from an older template. Can be repeated.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 

@@ -9,6 +9,8 @@
 
 mod connection;
 mod failures;
+#[doc(hidden)]
+pub mod fuzzing;
 mod login;
 mod named;
 mod packet;

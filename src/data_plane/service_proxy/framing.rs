@@ -59,7 +59,7 @@ enum At {
     Beyond,
 }
 
-struct Watch {
+pub(super) struct Watch {
     at: At,
     /// The beginning of the line of a head that is being read.
     line: Vec<u8>,
@@ -71,7 +71,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(ambiguous: Ambiguous) -> Self {
+    pub(super) fn new(ambiguous: Ambiguous) -> Self {
         let line = Vec::with_capacity(LINE_BYTES_MAX);
         Self {
             at: At::Head,
@@ -84,7 +84,7 @@ impl Watch {
         }
     }
 
-    fn see(&mut self, mut bytes: &[u8]) {
+    pub(super) fn see(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.at {
                 At::Beyond => return,

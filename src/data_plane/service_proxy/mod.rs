@@ -14,6 +14,8 @@ mod capacity;
 mod connection;
 mod forward;
 mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gate;
 pub mod key_checks;
 mod lanes;

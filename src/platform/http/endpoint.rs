@@ -207,10 +207,13 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
     }
 }
 
-/// Mounts the answer of an operation that is not built: 501 naming it, after every check of a built one.
-pub fn not_built(title: &'static str) -> Mounted {
+/// Mounts the answer of an operation that is not built: 501 with this message, after every check of a built one.
+pub fn not_built(message: String) -> Mounted {
     Mounted {
-        handle: handle(move |_| Box::pin(async move { Err(Error::NotBuilt(title)) })),
+        handle: handle(move |_| {
+            let error = Error::NotBuilt(message.clone());
+            Box::pin(async move { Err(error) })
+        }),
         describe: |_| (),
         effect: Effect::Usual,
         sample: Sample::default(),

@@ -59,7 +59,7 @@ async fn what_is_wrong_with_a_statement_is_an_answer() {
             .expect(200)
             .json();
         assert!(
-            body["result"].is_null() && body["error"].is_string(),
+            body.get("result").is_none() && body["error"].is_string(),
             "{sql}: {body}"
         );
     }
@@ -69,7 +69,7 @@ async fn what_is_wrong_with_a_statement_is_an_answer() {
         .send()
         .await
         .expect(200);
-    assert_eq!(nothing.json(), json!({ "result": [], "error": null }));
+    assert_eq!(nothing.json(), json!({ "result": [] }));
     assert_eq!(
         (
             nothing.header("x-gantry-scanned-rows"),

@@ -82,6 +82,51 @@ async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
 }
 
 #[tokio::test]
+async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    // A session of the superuser, whose statements carry verifiers, and one of the API as the owner.
+    let admin = app.app.clusters.admin(&project).await.unwrap();
+    admin
+        .batch_execute("create role platform_only; drop role platform_only")
+        .await
+        .unwrap();
+    let query = json!({ "query": "create table visible ()" });
+    app.post(&format!("/v1/projects/{project}/database/query"))
+        .as_(&app.owner)
+        .json(&query)
+        .send()
+        .await
+        .expect(201);
+    fail(&app, &app.owner, &project, "last").await;
+
+    let sql = "select t.event_message as message, parsed.user_name as user, parsed.detail as detail from postgres_logs as t \
+               cross join unnest(metadata) as m cross join unnest(m.parsed) as parsed";
+    let path = question(&project, "logs.all", sql, Clock::system().now());
+    let lines = rows(&app.get(&path).as_(&app.owner).send().await.expect(200));
+    let text = json!(lines).to_string();
+    assert!(
+        text.contains("database system is ready") && text.contains("create table visible"),
+        "{text}"
+    );
+    let home = app.app.clusters.home().dir().display().to_string();
+    let sockets = app.app.clusters.home().socket_dir(project.as_str());
+    let sockets = sockets.display().to_string();
+    for forbidden in [
+        home.as_str(),
+        sockets.as_str(),
+        "pg_hba.conf",
+        "identity=",
+        "connection received",
+        "connection authorized",
+        "supabase_admin",
+        "platform_only",
+    ] {
+        assert!(!text.contains(forbidden), "{forbidden}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn who_takes_over_goes_on_where_the_other_was() {
     let mut app = TestApp::running().await;
     let project = app.real_project().await;

@@ -98,7 +98,7 @@ async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bo
                 .unwrap();
         }
         keeper::pass(&node.app).await.unwrap();
-        town.node.app.believe(true);
+        town.node.app.set_subscribed(true);
         if holds().await {
             return;
         }

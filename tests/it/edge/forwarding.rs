@@ -371,7 +371,7 @@ async fn a_project_is_served_while_it_is_there_and_under_each_of_its_names() {
         .query(sql, &[&gate.project.as_str()])
         .await
         .unwrap();
-    gate.node.app.believe(true);
+    gate.node.app.set_subscribed(true);
     let paused = gate.get("/rest/v1/").await;
     assert_eq!(
         (paused.status, paused.message().as_str()),
@@ -383,7 +383,7 @@ async fn a_project_is_served_while_it_is_there_and_under_each_of_its_names() {
         .send()
         .await
         .expect(200);
-    gate.node.app.believe(true);
+    gate.node.app.set_subscribed(true);
     assert!(gate.connect(&gate.host(), &[]).await.is_err());
 }
 

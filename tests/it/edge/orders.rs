@@ -190,7 +190,7 @@ impl Town {
         )
         .unwrap();
         // It hears what other nodes write, and says so.
-        tasks.spawn(notifications::run(node.app.clone()));
+        tasks.spawn(notifications::run(node.app.platform.clone()));
         let roots = dir.join("pebble-root.pem");
         let fetched = Command::new("curl")
             .args(["-ksSf", "-o"])
@@ -265,7 +265,7 @@ impl Town {
     pub(super) async fn until(&self, node: &Node, step: &str) -> Value {
         for _ in 0..10 {
             keeper::pass(&node.app).await.unwrap();
-            self.node.app.believe(true);
+            self.node.app.set_subscribed(true);
             let told = self.ask("").await;
             if told["status"] == step {
                 return told;

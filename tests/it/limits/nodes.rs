@@ -8,18 +8,18 @@ use std::{
     time::Duration,
 };
 
-use axum::http::StatusCode;
 use gantry::{
     api::{accounts, organizations, tokens},
     app::App,
     base::{db::Db, ids::OrganizationId},
     data_plane::clusters::Account,
     platform::{
-        access::Role,
+        access::{Role, organization_by_slug},
         http::Response,
         rate_limits::{Options, Place, overrides, overrides::About},
     },
 };
+use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::{
@@ -114,7 +114,7 @@ async fn owner(app: &App) -> (String, OrganizationId, String) {
         organizations::create(&app.db, &app.entropy, &name, None, user.id, now, None)
             .await
             .unwrap();
-    let id = organizations::by_slug(&app.db, organization.slug())
+    let id = organization_by_slug(&app.db, organization.slug())
         .await
         .unwrap();
     organizations::members::set(&app.db, id, user.id, Role::Owner, now, None)

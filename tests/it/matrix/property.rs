@@ -93,6 +93,7 @@ proptest! {
     #[test]
     fn what_is_named_as_missing_is_what_is_missing((question, permissions, reach, role) in case()) {
         if let Err(Error::Forbidden(Denial::Permissions(missing))) = outcome(&question, Some(grant(permissions, reach.clone())), role) {
+            let missing: Vec<_> = missing.iter().filter_map(|name| Permission::from_name(name)).collect();
             prop_assert!(!missing.is_empty());
             let with = |added: &[Permission]| permissions.iter().chain(added.iter().copied()).collect::<Permissions>();
             let within = missing.iter().all(|permission| reach.covers(*permission));

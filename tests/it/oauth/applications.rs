@@ -507,7 +507,7 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
     overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None)
         .await
         .unwrap();
-    let reading = tokio::spawn(overrides::run(app.app.clone()));
+    let reading = tokio::spawn(overrides::run(app.app.platform.clone()));
     let number = app
         .app
         .limits

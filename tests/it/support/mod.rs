@@ -34,7 +34,7 @@ use gantry::{
         service_proxy::upstreams::Upstreams,
     },
     platform::{
-        access::Role,
+        access::{Role, organization_by_slug},
         http::{Api, Links, Transport},
         rate_limits::{Memory, Options},
     },
@@ -470,7 +470,7 @@ async fn tenant(app: &App, name: &str, owner: &Actor) -> Tenant {
         .unwrap()
         .slug()
         .clone();
-    let id = organizations::by_slug(&app.db, &slug).await.unwrap();
+    let id = organization_by_slug(&app.db, &slug).await.unwrap();
     Tenant {
         id,
         slug,

@@ -1,5 +1,7 @@
 //! A line of a server's log, as the server writes it and as it is asked for. Pure.
 
+use std::path::Path;
+
 use chrono::{DateTime, NaiveDateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source, Value};
 use serde_json::{Map, Value as Json};
@@ -7,6 +9,7 @@ use serde_json::{Map, Value as Json};
 use crate::{
     api::logs::requests::{number, text},
     base::ids::ProjectRef,
+    data_plane::clusters::template,
 };
 
 /// What the server calls something, and under which key it is asked for.
@@ -36,22 +39,82 @@ const KEYS: &[(&str, &str)] = &[
     ("vxid", "parsed.virtual_transaction_id"),
 ];
 
-/// The line of `bytes`, which end before a line break. What is no JSON is kept as it is: half a line after a crash, say.
-pub(super) fn event(id: String, project: &ProjectRef, bytes: &[u8], now: DateTime<Utc>) -> Event {
+/// Fields beside the message in which the server writes paths of its own.
+const WITH_PATHS: [&str; 3] = ["context", "detail", "hint"];
+
+/// Folders of the host, whose paths are not the tenant's.
+pub(super) struct HostFolders(Vec<String>);
+
+impl HostFolders {
+    /// Folders in the order in which they are replaced: one inside another comes first.
+    pub(super) fn new(folders: &[&Path]) -> Self {
+        Self(
+            folders
+                .iter()
+                .map(|folder| format!("{}/", folder.display()))
+                .collect(),
+        )
+    }
+
+    /// Returns the text with every path in these folders made relative to its folder.
+    fn hide(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for folder in &self.0 {
+            if text.contains(folder) {
+                text = text.replace(folder, "");
+            }
+        }
+        text
+    }
+}
+
+/// Values of `ps` while a session is being opened. Later it is `idle` or the command tag of a statement.
+const OPENING: [&str; 3] = ["initializing", "authentication", "startup"];
+
+/// Whether a line is about a session of the platform. Only fields that the server fills in are read: `user` is the role that
+/// logged in, whatever it became since, and tenants cannot log in as the platform's roles.
+///
+/// The platform runs a tenant's own SQL as a role that is not the superuser. What the server logs of such a session is
+/// the tenant's once the session is open.
+fn is_of_platform(line: &Map<String, Json>) -> bool {
+    let word = |name: &str| line.get(name).and_then(Json::as_str).unwrap_or_default();
+    match word("user") {
+        // A connection that named no role yet. The platform's processes make every connection to a server.
+        "" => line.contains_key("remote_host"),
+        template::SUPERUSER => true,
+        role => template::is_platform_login(role) && OPENING.contains(&word("ps")),
+    }
+}
+
+/// Returns the line of `bytes`, which end before a line break, or nothing if it is about a session of the platform. Bytes that
+/// are no JSON are kept as text: half a line after a crash, for example.
+pub(super) fn event(
+    id: String,
+    project: &ProjectRef,
+    bytes: &[u8],
+    now: DateTime<Utc>,
+    folders: &HostFolders,
+) -> Option<Event> {
     let mut all = Attributes::default();
     text(&mut all, "identifier", project.as_str());
     text(&mut all, "host", format!("db-{project}"));
     let Ok(line) = serde_json::from_slice::<Map<String, Json>>(bytes) else {
-        return Event::new(
+        return Some(Event::new(
             id,
             now.timestamp_micros(),
             Source::Postgres,
-            String::from_utf8_lossy(bytes).into_owned(),
+            folders.hide(&String::from_utf8_lossy(bytes)),
             all,
-        );
+        ));
     };
+    if is_of_platform(&line) {
+        return None;
+    }
     for (name, key) in KEYS {
         match line.get(*name) {
+            Some(Json::String(value)) if WITH_PATHS.contains(name) => {
+                text(&mut all, *key, folders.hide(value))
+            }
             Some(Json::String(value)) => text(&mut all, *key, value),
             Some(Json::Number(value)) => match value.as_i64() {
                 Some(value) => number(&mut all, *key, value),
@@ -71,13 +134,13 @@ pub(super) fn event(id: String, project: &ProjectRef, bytes: &[u8], now: DateTim
     }
     let at = NaiveDateTime::parse_from_str(word("timestamp"), "%Y-%m-%d %H:%M:%S%.f UTC")
         .map_or(now, |at| at.and_utc());
-    Event::new(
+    Some(Event::new(
         id,
         at.timestamp_micros(),
         Source::Postgres,
-        word("message").to_owned(),
+        folders.hide(word("message")),
         all,
-    )
+    ))
 }
 
 /// The line in the place of one that is longer than is read.
@@ -100,13 +163,19 @@ mod tests {
 
     use super::*;
 
-    fn read(line: &str) -> Event {
+    fn kept(line: &str) -> Option<Event> {
+        let folders = ["/srv/gantry/projects/abc/data", "/run/g/abc", "/srv/gantry"];
         event(
             "id".to_owned(),
             &"abcdefghijklmnopqrst".parse().unwrap(),
             line.as_bytes(),
             DateTime::UNIX_EPOCH,
+            &HostFolders::new(&folders.map(Path::new)),
         )
+    }
+
+    fn read(line: &str) -> Event {
+        kept(line).unwrap()
     }
 
     #[test]
@@ -163,6 +232,78 @@ mod tests {
             read(r#"{"message":"m","timestamp":"2026-11-21 09:15:03 CET"}"#).timestamp,
             0,
             "another zone"
+        );
+    }
+
+    #[test]
+    fn lines_of_platform_sessions_are_left_out() {
+        for (line, expected) in [
+            (
+                r#"{"remote_host":"[local]","ps":"","message":"connection received: host=[local]"}"#,
+                false,
+            ),
+            (
+                r#"{"user":"supabase_admin","remote_host":"[local]","ps":"idle","message":"statement: alter role x password 'y'"}"#,
+                false,
+            ),
+            (
+                r#"{"user":"gantry_owner","remote_host":"[local]","ps":"authentication","message":"connection authorized: user=gantry_owner"}"#,
+                false,
+            ),
+            (
+                r#"{"user":"supabase_read_only_user","remote_host":"[local]","ps":"startup","error_severity":"FATAL","message":"too many"}"#,
+                false,
+            ),
+            // The tenant's own SQL, and a message that only looks like another's.
+            (
+                r#"{"user":"gantry_owner","remote_host":"[local]","ps":"SELECT","message":"connection authorized: user=x"}"#,
+                true,
+            ),
+            (
+                r#"{"user":"gantry_owner","remote_host":"[local]","ps":"idle","application_name":"gantry","message":"statement: create table t ()"}"#,
+                true,
+            ),
+            (
+                r#"{"user":"postgres","remote_host":"[local]","ps":"authentication","application_name":"gantry","message":"connection authorized"}"#,
+                true,
+            ),
+            (
+                r#"{"backend_type":"checkpointer","message":"checkpoint starting: time"}"#,
+                true,
+            ),
+        ] {
+            assert_eq!(kept(line).is_some(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn host_paths_are_made_relative() {
+        let line = read(
+            r#"{"user":"postgres","remote_host":"[local]","ps":"authentication","error_severity":"FATAL",
+            "message":"failed (/srv/gantry/projects/abc/data/pg_hba.conf:4)",
+            "detail":"Connection matched file \"/srv/gantry/projects/abc/data/pg_hba.conf\" line 4: \"local all\"",
+            "hint":"See /srv/gantry/engines/17.6/share.","statement":"select '/srv/gantry/'"}"#,
+        );
+        assert_eq!(line.message, "failed (pg_hba.conf:4)");
+        let all: Vec<_> = line
+            .attributes
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        for expected in [
+            r#"parsed.detail=Connection matched file "pg_hba.conf" line 4: "local all""#,
+            "parsed.hint=See engines/17.6/share.",
+            "parsed.query=select '/srv/gantry/'",
+        ] {
+            assert!(all.iter().any(|attribute| attribute == expected), "{all:?}");
+        }
+        assert_eq!(
+            read(r#"{"message":"listening on Unix socket \"/run/g/abc/.s.PGSQL.5432\""}"#).message,
+            r#"listening on Unix socket ".s.PGSQL.5432""#
+        );
+        assert_eq!(
+            read("{half /srv/gantry/projects/abc/data/x").message,
+            "{half x"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! What the projects' servers on this node write into their logs: `postgres_logs`.
+//! What the projects' servers on this node write into their logs: `postgres_logs`. Lines about the platform's own sessions stay
+//! in the servers' files.
 //!
 //! One process on a data folder reads. How far it came is kept in the same batch as the lines, so that each is there
 //! once, wherever the process is killed. Files are looked at twice a second: two calls for a server that wrote nothing.
@@ -13,9 +14,12 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use gantry_logs::{event::Event, store::Mark};
+use gantry_logs::{event::Event, store::ReaderOffset};
 
-use self::reader::{Line, Portion, Position, Reader};
+use self::{
+    line::HostFolders,
+    reader::{Line, Portion, Position, Reader},
+};
 use super::{Ending, WRITES_MAX};
 use crate::{
     api::context::ApiContext,
@@ -69,7 +73,7 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
                 .opened()
                 .await?
                 .store
-                .mark(&mark_name(project));
+                .reader_offset(&mark_name(project));
             let at = mark
                 .map(|mark| Position::of_text(&mark.value))
                 .unwrap_or_default();
@@ -140,18 +144,23 @@ async fn keep(
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
     let now = context.clock.now();
-    let event = |line: Line| -> Event {
+    let data = context.clusters.data(&project);
+    let sockets = context.clusters.home().socket_dir(project.as_str());
+    let folders = HostFolders::new(&[&data, &sockets, context.clusters.home().dir()]);
+    let event = |line: Line| -> Option<Event> {
+        let id = context.entropy.uuid().to_string();
         match line {
-            Line::Whole(bytes) => {
-                line::event(context.entropy.uuid().to_string(), &project, &bytes, now)
-            }
-            Line::TooLong(length) => {
-                line::too_long(context.entropy.uuid().to_string(), &project, length, now)
-            }
+            Line::Whole(bytes) => line::event(id, &project, &bytes, now, &folders),
+            Line::TooLong(length) => Some(line::too_long(id, &project, length, now)),
         }
     };
-    let events = portion.lines.into_iter().map(event).collect();
-    let mark = Mark {
+    let read = portion.lines.len();
+    let events: Vec<_> = portion.lines.into_iter().filter_map(event).collect();
+    let left_out = read - events.len();
+    if left_out > 0 {
+        tracing::debug!(%project, left_out, "lines of platform sessions stay in the server's log files");
+    }
+    let mark = ReaderOffset {
         name: mark_name(&project),
         value: portion.next.text(),
     };
@@ -168,8 +177,8 @@ fn mark_name(project: &ProjectRef) -> String {
 }
 
 /// How far the log of a server that is gone was read is of no use.
-pub(super) fn forgotten(project: &ProjectRef) -> Mark {
-    Mark {
+pub(super) fn forgotten(project: &ProjectRef) -> ReaderOffset {
+    ReaderOffset {
         name: mark_name(project),
         value: String::new(),
     }
