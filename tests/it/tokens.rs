@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::support::{Actor, TestApp, client::Call, dawn, machine::PATIENCE, postgres::connect};
 
 /// A draft that reaches this, with these permissions.
-fn draft(resources: Resources, permissions: &[&str]) -> TokenDraft {
+fn draft(resources: TokenResources, permissions: &[&str]) -> TokenDraft {
     TokenDraft {
         resources,
         permissions: permissions.iter().map(ToString::to_string).collect(),
@@ -31,7 +31,7 @@ fn draft(resources: Resources, permissions: &[&str]) -> TokenDraft {
     }
 }
 
-fn projects(references: &[&ProjectRef]) -> Resources {
+fn projects(references: &[&ProjectRef]) -> TokenResources {
     TokenResources::Projects(
         references
             .iter()
@@ -45,7 +45,7 @@ fn week() -> DateTime<Utc> {
 }
 
 /// Makes a scoped token of `actor`.
-async fn scoped(app: &TestApp, actor: &Actor, draft: Draft) -> (String, TokenId) {
+async fn scoped(app: &TestApp, actor: &Actor, draft: TokenDraft) -> (String, TokenId) {
     let grant = draft.resolve(&app.app.db, actor.user).await.unwrap();
     store(app, actor, &grant).await
 }

@@ -1,4 +1,4 @@
-//! Passkeys: adding one, signing in with one, and what there are.
+//! Passkeys (WebAuthn): registration, authentication and management.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Serialize, de::DeserializeOwned};
@@ -21,45 +21,46 @@ use crate::base::{
     ids::UserId,
 };
 
-/// How long a challenge can be answered.
+/// Time to answer a challenge.
 const CHALLENGE_LIFETIME: TimeDelta = TimeDelta::minutes(5);
-/// Passkeys of one user.
+/// Maximum number of passkeys per user.
 const PASSKEYS_MAX: usize = 20;
-/// Characters of a passkey's name.
+/// Maximum length of a passkey's name in characters.
 const NAME_CHARS_MAX: usize = 64;
 
-/// What a browser is asked.
+/// A WebAuthn challenge.
 #[derive(Debug, Serialize)]
 pub struct PasskeyChallenge {
-    /// Names it when it is answered.
+    /// Id that the response refers to.
     pub id: Uuid,
-    /// For `navigator.credentials`.
+    /// Options for `navigator.credentials`.
     pub options: Value,
 }
 
-/// A passkey, as its owner sees it.
+/// A passkey as its owner sees it.
 #[derive(Debug)]
 pub struct PasskeySummary {
     /// Row of `passkeys`.
     pub id: i64,
-    /// What the owner called it.
+    /// Name chosen by the owner.
     pub name: String,
-    /// Where it can be used.
+    /// Host name that the passkey is bound to.
     pub host: String,
-    /// When it was added.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
-    /// When it last signed somebody in.
+    /// Time of the last sign-in with it.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// Passkeys as they are for one address of this server. A browser keeps them apart by its host, and signs for no other.
+/// The WebAuthn relying party for one origin of this server. Browsers bind a passkey to its host.
 pub struct Passkeys {
     webauthn: Webauthn,
     host: String,
 }
 
 impl Passkeys {
-    /// For the server at this origin. `None` where there are none: an address of numbers has no passkeys.
+    /// Returns the relying party for an origin, or `None` if its host is an IP address, which
+    /// WebAuthn does not permit.
     pub fn at(origin: &str) -> Option<Self> {
         let url = Url::parse(origin).ok()?;
         let host = url.domain()?.to_owned();
@@ -69,7 +70,7 @@ impl Passkeys {
         Some(Self { webauthn, host })
     }
 
-    /// Begins to add one for `account`.
+    /// Begins the registration of a passkey for `account`.
     pub async fn begin_registration(
         &self,
         db: &Db,
@@ -98,7 +99,7 @@ impl Passkeys {
             )
             .context("adding a passkey")?;
         let mut options = serde_json::to_value(&options.public_key).context("adding a passkey")?;
-        // Found by the browser itself, so that nobody has to say who they are first.
+        // A discoverable credential allows sign-in without an email address.
         options["authenticatorSelection"]["residentKey"] = "required".into();
         options["authenticatorSelection"]["requireResidentKey"] = true.into();
         store_challenge(db, entropy, Some(account.id), &state, now)
@@ -106,7 +107,7 @@ impl Passkeys {
             .map(|id| PasskeyChallenge { id, options })
     }
 
-    /// Adds it, if the browser answered well.
+    /// Verifies the response of the browser and stores the passkey.
     pub async fn finish_registration(
         &self,
         db: &Db,
@@ -139,13 +140,13 @@ impl Passkeys {
             .map(drop)
             .map_err(|error| match db::violated(&error) {
                 Some("passkeys_credential_key") => {
-                    Error::Rejected("This passkey is known already".into())
+                    Error::Rejected("This passkey is already registered".into())
                 }
                 _ => Error::internal("adding a passkey", error),
             })
     }
 
-    /// Begins to sign in whoever it is.
+    /// Begins a sign-in with any discoverable passkey.
     pub async fn begin_authentication(
         &self,
         db: &Db,
@@ -155,14 +156,16 @@ impl Passkeys {
         let (options, state) = self
             .webauthn
             .start_discoverable_authentication()
-            .context("asking for a passkey")?;
-        let options = serde_json::to_value(&options.public_key).context("asking for a passkey")?;
+            .context("beginning a passkey sign-in")?;
+        let options =
+            serde_json::to_value(&options.public_key).context("beginning a passkey sign-in")?;
         store_challenge(db, entropy, None, &state, now)
             .await
             .map(|id| PasskeyChallenge { id, options })
     }
 
-    /// Whose passkey answered. `None` if none of ours did, or it did not answer what was asked.
+    /// Verifies a response and returns the user of the passkey. Returns `None` if the passkey is
+    /// unknown or the response is invalid.
     pub async fn authenticate(
         &self,
         db: &Db,
@@ -200,13 +203,13 @@ impl Passkeys {
         if !result.user_verified() {
             return Ok(None);
         }
-        // Its counter tells copies apart.
+        // The signature counter detects cloned authenticators.
         passkey.update_credential(&result);
-        let text = serde_json::to_string(&passkey).context("noting the use of a passkey")?;
+        let text = serde_json::to_string(&passkey).context("recording the use of a passkey")?;
         let sql = "update passkeys set passkey = $2, last_used_at = $3 where id = $1";
         db.query(sql, &[&row.get::<_, i64>(0), &text, &now])
             .await
-            .context("noting the use of a passkey")?;
+            .context("recording the use of a passkey")?;
         Ok(Some(UserId(row.get(1))))
     }
 }
@@ -223,7 +226,7 @@ async fn store_challenge(
     now: DateTime<Utc>,
 ) -> Result<Uuid, Error> {
     let id = entropy.uuid();
-    let state = serde_json::to_string(state).context("keeping a challenge")?;
+    let state = serde_json::to_string(state).context("storing a challenge")?;
     let sql = "with old as (delete from passkey_challenges where created_at <= $5) \
                insert into passkey_challenges (id, user_id, state, created_at) values ($1, $2, $3, $4)";
     let user = user.map(|user| user.0);
@@ -232,11 +235,11 @@ async fn store_challenge(
         &[&id, &user, &state, &now, &(now - CHALLENGE_LIFETIME)],
     )
     .await
-    .context("keeping a challenge")?;
+    .context("storing a challenge")?;
     Ok(id)
 }
 
-/// What was asked, which is then gone: one answer counts once.
+/// Returns and deletes a challenge, so that it can be answered only once.
 async fn take_challenge<T: DeserializeOwned>(
     db: &Db,
     user: Option<UserId>,
@@ -253,7 +256,7 @@ async fn take_challenge<T: DeserializeOwned>(
     serde_json::from_str(row.get(0)).context("reading a challenge")
 }
 
-/// The passkeys of a user, newest first.
+/// Lists the passkeys of a user, newest first.
 pub async fn list(db: &Db, owner: UserId) -> Result<Vec<PasskeySummary>, Error> {
     let sql = "select id, name, host, created_at, last_used_at from passkeys where user_id = $1 order by created_at desc, id desc";
     let rows = db
@@ -270,7 +273,7 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<PasskeySummary>, Error> 
     Ok(rows.iter().map(known).collect())
 }
 
-/// Takes one away: it signs nobody in any more. Somebody else's does not exist.
+/// Deletes a passkey of the user.
 pub async fn remove(db: &Db, owner: UserId, id: i64) -> Result<(), Error> {
     let rows = db
         .query(
@@ -289,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passkeys_are_for_names_only() {
+    fn relying_party_requires_domain_name() {
         for origin in [
             "https://gantry.example",
             "http://localhost:8080",

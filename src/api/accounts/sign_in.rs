@@ -1,4 +1,4 @@
-//! Trying passwords, and how often that may fail.
+//! Password sign-in with throttling of failed attempts.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -15,33 +15,34 @@ use crate::{
     platform::{access::credential::SecretDigest, rate_limits::Identifier},
 };
 
-/// Failures that an account may have before the next has to wait.
+/// Failed attempts per account without a wait.
 const ACCOUNT_FAILURES_FREE: usize = 5;
-/// The same for an address, behind which a whole office may sit.
+/// Failed attempts per client address without a wait. Higher, because users share addresses.
 const ADDRESS_FAILURES_FREE: usize = 30;
-/// Longest wait, in seconds.
+/// Maximum wait in seconds.
 const WAIT_SECS_MAX: i32 = 15 * 60;
-/// Waits that differ; from there on it is the longest.
+/// Number of precomputed waits; further failures use the last one.
 const WAIT_STEPS: usize = 64;
-/// After this time without a failure everything begins anew.
+/// Failures are forgotten after this time without another one.
 const FAILURE_RETENTION: TimeDelta = TimeDelta::days(1);
-/// Longest address of an account that is looked up, in bytes.
+/// Maximum length of an email address in bytes.
 const EMAIL_BYTES_MAX: usize = 320;
 
-/// How a try ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub enum SignInOutcome {
-    /// The password is this user's.
+    /// The password belongs to this user.
     Accepted(UserId),
-    /// No account has this address and this password; which of the two is wrong is not told.
+    /// Unknown account or wrong password; the two are not distinguished.
     Rejected,
-    /// Too many tries, by this address or for this account, whether or not it exists.
+    /// Too many failed attempts from the address or for the account, whether or not it exists.
     Throttled(Duration),
 }
 
-/// Tries a password, from `address`, for the account with this address.
+/// Attempts a password sign-in from `address`.
 ///
-/// A try counts as a failure before it is known how it ends, so that many at once are not more than many in a row.
+/// An attempt counts as a failure until the password is verified, so that concurrent attempts are
+/// throttled like sequential ones.
 pub async fn try_password(
     db: &Db,
     email: &str,
@@ -53,13 +54,14 @@ pub async fn try_password(
     if email.len() > EMAIL_BYTES_MAX {
         return Ok(SignInOutcome::Rejected);
     }
-    let (address, account) = (address_subject(address), account_subject(email));
+    let address = address_subject(address);
+    let account = account_subject(email);
     for (subject, free) in [
         (&address, ADDRESS_FAILURES_FREE),
         (&account, ACCOUNT_FAILURES_FREE),
     ] {
-        if let Some(hold) = count_failure(db, subject, free, now).await? {
-            return Ok(SignInOutcome::Throttled(hold));
+        if let Some(wait) = count_failure(db, subject, free, now).await? {
+            return Ok(SignInOutcome::Throttled(wait));
         }
     }
     let Some(user) = passwords::check(db, email, password).await? else {
@@ -69,11 +71,11 @@ pub async fn try_password(
                update sign_in_failures set failures = failures - 1, held_until = last_at where subject = $2 and failures > 0";
     db.query(sql, &[&account.as_bytes(), &address.as_bytes()])
         .await
-        .context("counting tries")?;
+        .context("counting sign-in failures")?;
     Ok(SignInOutcome::Accepted(user))
 }
 
-/// Counts a failure, or tells how long to wait.
+/// Counts a failure. Returns the time to wait if attempts are throttled.
 async fn count_failure(
     db: &Db,
     subject: &SecretDigest,
@@ -101,7 +103,7 @@ async fn count_failure(
             ],
         )
         .await
-        .context("counting tries")?;
+        .context("counting sign-in failures")?;
     if !counted.is_empty() {
         return Ok(None);
     }
@@ -112,10 +114,10 @@ async fn count_failure(
         )
         .await;
     let until = rows
-        .context("counting tries")?
+        .context("counting sign-in failures")?
         .first()
         .map_or(now, |row| row.get(0));
-    // At least a second: it was held a moment ago.
+    // At least a second, because the attempt was throttled a moment ago.
     Ok(Some(
         (until - now)
             .to_std()
@@ -124,7 +126,8 @@ async fn count_failure(
     ))
 }
 
-/// Seconds to wait after so many failures: none at first, then twice as many each time.
+/// Returns the wait after a number of failures: zero for the free ones, then doubling up to the
+/// maximum.
 fn wait_secs(failures: usize, free: usize) -> i32 {
     match failures.checked_sub(free) {
         None | Some(0) => 0,
@@ -135,12 +138,12 @@ fn wait_secs(failures: usize, free: usize) -> i32 {
     }
 }
 
-/// By the address that was typed, so that one nobody has is treated like any other.
+/// Returns the key of the typed address, so that unknown accounts are throttled too.
 fn account_subject(email: &str) -> SecretDigest {
     SecretDigest::of(&format!("account {}", email.to_lowercase()))
 }
 
-/// As limits know an address: IPv6 by /64.
+/// Returns the key of a client address; IPv6 addresses are grouped by /64.
 fn address_subject(address: IpAddr) -> SecretDigest {
     SecretDigest::of(&format!("address {:?}", Identifier::address(address)))
 }
@@ -150,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_begin_late_and_double_up_to_a_bound() {
+    fn wait_doubles_up_to_maximum() {
         let waits: Vec<_> = (1..=WAIT_STEPS)
             .map(|failures| wait_secs(failures, ACCOUNT_FAILURES_FREE))
             .collect();
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_is_one_however_it_is_spelled() {
+    fn subject_ignores_case_and_ipv6_suffix() {
         assert_eq!(
             account_subject("Ada@Example.com"),
             account_subject("ada@example.com")

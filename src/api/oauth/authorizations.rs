@@ -1,4 +1,5 @@
-//! Operations on what was approved. Who approved it takes it back, and so do those who decide over the members of the organization.
+//! Operations on authorizations: granted access of applications. The member who granted one can
+//! revoke it, and so can the members who manage the organization.
 
 use std::sync::Arc;
 
@@ -40,14 +41,14 @@ const fn endpoint(
     }
 }
 
-/// Who may show members the door may end what they let in.
+/// The permission to invite members also covers revoking the access that members granted.
 const MANAGE: Access = pat_only(&[&[P::MembersWrite]]);
 
 pub(super) static LIST: Endpoint = Endpoint {
     handler: || mount(list),
     ..endpoint(
         "gantry-list-oauth-authorizations",
-        "List what one let applications do",
+        "List the caller's authorizations of applications",
         Verb::Get,
         "/v1/oauth/authorizations",
         Access::Unscoped,
@@ -62,14 +63,14 @@ pub(super) static REVOKE: Endpoint = Endpoint {
     handler: || mount(revoke),
     ..endpoint(
         "gantry-revoke-oauth-authorization",
-        "Take back what one let an application do: its next request is refused, on every node",
+        "Revoke one of the caller's authorizations, on every node",
         Verb::Delete,
         "/v1/oauth/authorizations/{id}",
         Access::Unscoped,
     )
 };
 
-/// The authorization the path names. Whose it is, is looked up with it.
+/// An authorization id from the path. The handlers check that it belongs to the caller.
 struct AuthorizationId(ApprovalId);
 
 impl Input for AuthorizationId {
@@ -98,7 +99,7 @@ pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
     handler: || mount(list_for_organization),
     ..endpoint(
         "gantry-list-organization-oauth-authorizations",
-        "List what members let applications do in an organization",
+        "List the authorizations that members granted in an organization",
         Verb::Get,
         "/v1/organizations/{slug}/oauth/authorizations",
         MANAGE,
@@ -118,7 +119,7 @@ pub(super) static REVOKE_IN_ORGANIZATION: Endpoint = Endpoint {
     handler: || mount(revoke_in_organization),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorization",
-        "Take back what a member let an application do in an organization: its next request is refused, on every node",
+        "Revoke an authorization that a member granted in an organization, on every node",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/authorizations/{id}",
         MANAGE,
@@ -140,22 +141,23 @@ pub(super) static REVOKE_ALL: Endpoint = Endpoint {
     handler: || mount(revoke_all),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorizations",
-        "Take back everything that members let an application do in an organization, whoever registered it",
+        "Revoke all authorizations of an application in an organization",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}/authorizations",
         MANAGE,
     )
 };
 
-/// What ended with it.
+/// The number of authorizations that the request revoked.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "EndedOauthAuthorizations")]
 pub struct RevokedAuthorizations {
-    /// Approvals of members.
+    /// Revoked authorizations of members.
     pub authorizations_revoked: u64,
 }
 
-/// The application is not looked for among the organization's own: most that its members use are of others.
+/// Accepts applications of other organizations too: most applications that members use are
+/// registered elsewhere.
 async fn revoke_all(
     organization: Organization,
     PathId(id): PathId,

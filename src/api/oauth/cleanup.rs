@@ -1,4 +1,4 @@
-//! What is over goes away, some of it at a time, so that tables stay as large as what can still matter.
+//! Deletes expired OAuth rows in batches, so that tables stay small.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use crate::base::{
 
 /// Pause between rounds.
 const PAUSE: Duration = Duration::from_mins(5);
-/// Rows that go in one statement.
+/// Maximum number of rows per statement.
 const ROWS_MAX: i64 = 5_000;
-/// Statements of each kind in one round.
+/// Maximum number of batches per kind and round.
 const BATCHES_MAX: usize = 50;
-/// How long what is over is kept: a replay after that finds nothing, which refuses it as well.
+/// Retention of expired rows. A replay after this time finds nothing, which is also rejected.
 const RETENTION: TimeDelta = TimeDelta::days(7);
-/// How long what ended is kept, for who asks why.
+/// Retention of revoked grants, for support questions.
 const GRANT_RETENTION: TimeDelta = TimeDelta::days(90);
-/// How long an application that registered itself waits for the first who approves it.
+/// Lifetime of a self-registered application without an approval.
 const UNUSED_LIFETIME: TimeDelta = TimeDelta::days(30);
 
-/// Runs until the process ends. Several nodes may: each takes what is there.
+/// Runs until the process ends. Concurrent runs on several nodes are safe.
 pub async fn run(db: Db, clock: Clock) {
     let mut tick = tokio::time::interval(PAUSE);
     loop {
         tick.tick().await;
         if let Err(error) = clean(&db, clock.now()).await {
-            tracing::warn!(%error, "what is over of OAuth was not cleared; it will be tried again");
+            tracing::warn!(%error, "expired OAuth rows could not be deleted; retrying in the next round");
         }
     }
 }
 
-/// One round.
+/// Deletes expired rows, up to [`BATCHES_MAX`] batches of each kind.
 pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
     for (sql, before) in [
         (
@@ -54,7 +54,7 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
             "delete from oauth_refresh_tokens where id in (select id from oauth_refresh_tokens where expires_at <= $1 limit $2) returning 1",
             now - RETENTION,
         ),
-        // What ended, with what was issued for it; and what nothing live is left of.
+        // Revoked grants with their tokens, then grants without any token or code.
         (
             "delete from oauth_grants where id in (select id from oauth_grants where revoked_at <= $1 limit $2) returning 1",
             now - GRANT_RETENTION,
@@ -75,7 +75,7 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
             let gone = db
                 .query(sql, &[&before, &ROWS_MAX])
                 .await
-                .context("clearing what is over of OAuth")?;
+                .context("deleting expired OAuth rows")?;
             if i64::try_from(gone.len()).is_ok_and(|gone| gone < ROWS_MAX) {
                 break;
             }
@@ -86,13 +86,13 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
         let transaction = client
             .transaction()
             .await
-            .context("clearing what is over of OAuth")?;
+            .context("deleting expired OAuth rows")?;
         let gone = registration::delete_unused(&transaction, None, now - UNUSED_LIFETIME, ROWS_MAX)
             .await?;
         transaction
             .commit()
             .await
-            .context("clearing what is over of OAuth")?;
+            .context("deleting expired OAuth rows")?;
         if gone < ROWS_MAX {
             break;
         }

@@ -1,4 +1,4 @@
-//! Which application asks: it says who it is and secret_matches it, in one way. Every failure is the same answer.
+//! Client authentication (RFC 6749, 2.3). Every failure returns the same response.
 
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
@@ -13,31 +13,34 @@ use crate::{
     platform::{access::credential::SecretDigest, http::Basic},
 };
 
-/// Who does not prove who it is, however it tried, gets this.
+/// Returns the error for any failed client authentication.
 pub(super) fn invalid_client() -> Error {
     oauth_error("invalid_client", "The client id or its secret is wrong.")
 }
 
-/// The application that asks. A public one says only its name; for it, what it asks has to be proof enough.
+/// Returns the authenticated application. A public application sends only its id: its requests are
+/// protected by PKCE or by the token that they present.
 pub async fn authenticate(
     db: &Db,
     basic: Basic,
     fields: &OAuthParameters,
     now: DateTime<Utc>,
 ) -> Result<Application, Error> {
-    let (named, secret) = (fields.get("client_id"), fields.get("client_secret"));
+    let named = fields.get("client_id");
+    let secret = fields.get("client_secret");
     let (id, secret) = match &basic {
         Basic::Unreadable => return Err(invalid_client()),
         Basic::Absent => (
             named.ok_or_else(|| unknown_client("Required parameter: client_id"))?,
             secret,
         ),
-        // Beside credentials in the body it is ignored; in their place it is refused.
+        // A bearer token beside credentials in the body is ignored; in place of them it is
+        // rejected.
         Basic::Bearer => (named.ok_or_else(invalid_client)?, secret),
         Basic::Said { .. } if fields.has("client_secret") => {
             return Err(oauth_error(
                 "invalid_request",
-                "The client authenticates in two ways at once.",
+                "The client uses more than one authentication method.",
             ));
         }
         Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => {
@@ -61,7 +64,8 @@ pub async fn authenticate(
     }
 }
 
-/// Whether it is a live secret of the application. Looked for by its digest, so the time it takes tells nothing.
+/// Returns whether `secret` is a live secret of the application. The lookup is by digest, so its
+/// duration reveals nothing about the secret.
 async fn secret_matches(
     db: &Db,
     application: &Application,

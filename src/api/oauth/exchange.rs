@@ -1,6 +1,6 @@
-//! The token endpoint: a code or a refresh token becomes a pair of tokens.
+//! The token endpoint: exchanges a code or a refresh token for a pair of tokens.
 //!
-//! One transaction, under the lock of what was approved: whatever arrives at the same time is decided one after the other.
+//! Each exchange is one transaction that locks the grant, so concurrent exchanges are serialized.
 
 use std::net::IpAddr;
 
@@ -35,19 +35,19 @@ use crate::{
     },
 };
 
-/// Where a request of the protocol comes from, for the audit log.
+/// The origin of a protocol request, for the audit log.
 #[derive(Debug, Clone)]
 pub struct RequestOrigin {
     /// The client's address.
     pub address: IpAddr,
-    /// Ties it to the log.
+    /// The id of the request, also in the server log.
     pub request_id: String,
     /// Id of the operation.
     pub operation: &'static str,
 }
 
 impl RequestOrigin {
-    /// Writes the log of what a member approved.
+    /// Returns a recorder for events of a member's grant.
     pub fn recorder(&self, grant: &LockedGrant) -> Recorder {
         Recorder::of_approval(
             (grant.id, grant.actor),
@@ -56,7 +56,7 @@ impl RequestOrigin {
         )
     }
 
-    /// Writes that an application registered itself.
+    /// Returns a recorder for the registration of an application.
     pub fn registration(&self, client_id: Uuid) -> Recorder {
         Recorder::of_application(client_id, (self.address, &self.request_id, self.operation))
     }
@@ -66,30 +66,30 @@ impl RequestOrigin {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponse")]
 pub struct TokenPair {
-    /// For requests.
+    /// Token for API requests.
     pub access_token: String,
-    /// For the next pair.
+    /// Token for the next exchange.
     pub refresh_token: String,
-    /// Seconds that the access token lives.
+    /// Lifetime of the access token in seconds.
     pub expires_in: i64,
     /// `Bearer`.
     pub token_type: String,
 }
 
-/// The same with everything there is to know.
+/// A token response with scope and projects.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponseInFull")]
 pub struct TokenResponse {
     /// The tokens.
     #[serde(flatten)]
     pub pair: TokenPair,
-    /// What the access token may do: names between spaces.
+    /// Scopes of the access token, separated by spaces.
     pub scope: String,
-    /// Refs of the projects it is for; all of the organization's, if null.
+    /// Refs of the projects that the token can access; null means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
 }
 
-/// Exchanges what the fields hold for a pair of tokens.
+/// Exchanges the code or refresh token in the parameters for a pair of tokens.
 pub async fn exchange(
     context: &ApiContext,
     application: &Application,
@@ -122,17 +122,16 @@ struct TokenExchange<'a> {
     now: DateTime<Utc>,
 }
 
-/// What was found to be wrong, under the lock.
+/// The reason to issue no tokens, found while the grant is locked.
 enum ExchangeError {
-    /// What was approved is as it was.
+    /// The request is rejected; the grant stays.
     Rejected(Error),
-    /// Somebody else has a part of it, so it ended.
+    /// A code or token was replayed, so the grant is revoked.
     GrantRevoked,
 }
 
-const NO_CODE: &str = "The code is not one of this application's, was used, or is expired.";
-const NO_REFRESH: &str =
-    "The refresh token is not one of this application's, was used, or is expired.";
+const NO_CODE: &str = "The code is unknown, used, expired, or of another application.";
+const NO_REFRESH: &str = "The refresh token is unknown, used, expired, or of another application.";
 
 impl TokenExchange<'_> {
     async fn code(&self) -> Result<TokenResponse, Error> {
@@ -189,9 +188,10 @@ impl TokenExchange<'_> {
                 NO_CODE,
             ))),
             CodeVerdict::Replayed => Err(ExchangeError::GrantRevoked),
-            CodeVerdict::Invalid(why) => {
-                Err(ExchangeError::Rejected(oauth_error("invalid_grant", why)))
-            }
+            CodeVerdict::Invalid(description) => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                description,
+            ))),
             CodeVerdict::Issue => match self.issued_scopes(&grant) {
                 Ok(scopes) => Ok(self.issue(&transaction, &grant, scopes).await?.0),
                 Err(error) => Err(ExchangeError::Rejected(error)),
@@ -237,14 +237,15 @@ impl TokenExchange<'_> {
                 "invalid_grant",
                 NO_REFRESH,
             ))),
-            RefreshVerdict::Invalid(why) => {
-                Err(ExchangeError::Rejected(oauth_error("invalid_grant", why)))
-            }
+            RefreshVerdict::Invalid(description) => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                description,
+            ))),
             RefreshVerdict::Reused => Err(ExchangeError::GrantRevoked),
             verdict @ (RefreshVerdict::Rotate | RefreshVerdict::Reissue) => match self
                 .issued_scopes(&grant)
             {
-                // Nothing was given for it, so it is as good as before.
+                // No tokens were issued, so the refresh token stays usable.
                 Err(error) => Err(ExchangeError::Rejected(error)),
                 Ok(scopes) => {
                     let lost = (row.get(4), row.get(5));
@@ -281,7 +282,8 @@ impl TokenExchange<'_> {
         }
     }
 
-    /// Ends a pair that got lost on its way. Not if its access token is used at this very moment: then it did not get lost.
+    /// Revokes the pair of tokens that a client never received. Returns `false` if its access token
+    /// was used meanwhile: then the pair was received.
     async fn revoke_lost_pair(
         &self,
         transaction: &Transaction<'_>,
@@ -305,37 +307,38 @@ impl TokenExchange<'_> {
             == 1)
     }
 
-    /// What the access token is to do: less than was approved if the application says so, never more.
+    /// Returns the scopes of the new access token: those requested, which must be a subset of the
+    /// granted ones.
     fn issued_scopes(&self, grant: &LockedGrant) -> Result<Scopes, Error> {
         if let Some(resource) = self.fields.get("resource")
             && grant.resource.as_deref() != Some(resource)
         {
             return Err(oauth_error(
                 "invalid_target",
-                "This resource was not asked for when the user approved.",
+                "The authorization does not include this resource.",
             ));
         }
         if grant.scopes.is_empty() {
             return Err(oauth_error(
                 "invalid_scope",
-                "The application has none of the approved scopes any more; ask the user again.",
+                "The application no longer has any of the approved scopes; request authorization again.",
             ));
         }
         let Some(text) = self.fields.get("scope").filter(|text| *text != "all") else {
             return Ok(grant.scopes);
         };
-        let wanted = Scopes::named(text.split(' '));
-        let all_known = text.split(' ').count() == wanted.iter().count();
-        if !all_known || !wanted.within(grant.scopes) || wanted.is_empty() {
+        let requested = Scopes::named(text.split(' '));
+        let all_known = text.split(' ').count() == requested.iter().count();
+        if !all_known || !requested.within(grant.scopes) || requested.is_empty() {
             return Err(oauth_error(
                 "invalid_scope",
-                "The user did not approve all of these scopes.",
+                "The requested scopes exceed the approved scopes.",
             ));
         }
-        Ok(wanted)
+        Ok(requested)
     }
 
-    /// Issues a pair of tokens; with the rows of both.
+    /// Issues a pair of tokens. Returns it with the row ids of the access and the refresh token.
     async fn issue(
         &self,
         transaction: &Transaction<'_>,
@@ -343,17 +346,14 @@ impl TokenExchange<'_> {
         scopes: Scopes,
     ) -> Result<(TokenResponse, i64, i64), Error> {
         let doing = "issuing tokens";
-        let (access, next) = (
-            GeneratedSecret::access(&self.context.entropy),
-            GeneratedSecret::refresh(&self.context.entropy),
-        );
-        let (access_digest, next_digest, life) = (
-            access.digest(),
-            next.digest(),
-            self.context.api_settings.oauth.access_lifetime,
-        );
+        let access = GeneratedSecret::access(&self.context.entropy);
+        let next = GeneratedSecret::refresh(&self.context.entropy);
+        let access_digest = access.digest();
+        let next_digest = next.digest();
+        let lifetime = self.context.api_settings.oauth.access_lifetime;
         let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
-        let (names, access_expiry) = (scopes.names(), self.now + life);
+        let names = scopes.names();
+        let access_expiry = self.now + lifetime;
         let values: [crate::base::db::Param<'_>; 5] = [
             &access_digest.as_bytes(),
             &grant.id.0,
@@ -378,7 +378,7 @@ impl TokenExchange<'_> {
         let pair = TokenPair {
             access_token: access.expose().to_owned(),
             refresh_token: next.expose().to_owned(),
-            expires_in: life.num_seconds(),
+            expires_in: lifetime.num_seconds(),
             token_type: "Bearer".to_owned(),
         };
         Ok((
@@ -392,17 +392,15 @@ impl TokenExchange<'_> {
         ))
     }
 
-    /// Writes the outcome down, whatever it is: a replay ends what was approved.
+    /// Records the outcome in the audit log, and revokes the grant after a replay.
     async fn record(
         &self,
         transaction: &Transaction<'_>,
         grant: &LockedGrant,
         outcome: &Result<TokenResponse, ExchangeError>,
     ) -> Result<(), Error> {
-        let (audit, about) = (
-            self.origin.recorder(grant),
-            json!({"application": self.application.client_id, "approval": grant.id.0}),
-        );
+        let audit = self.origin.recorder(grant);
+        let about = json!({"application": self.application.client_id, "approval": grant.id.0});
         match outcome {
             Ok(_) => {
                 audit
@@ -431,7 +429,8 @@ impl TokenExchange<'_> {
         }
     }
 
-    /// What the application is into_response, once it is true on every node.
+    /// Returns the response. After a revocation, waits until every node has dropped its cached
+    /// tokens.
     async fn into_response(
         &self,
         outcome: Result<TokenResponse, ExchangeError>,
@@ -443,7 +442,7 @@ impl TokenExchange<'_> {
                 grants::publish_revocation(self.context).await?;
                 Err(oauth_error(
                     "invalid_grant",
-                    "This was used before, so somebody else may have it: everything it led to is revoked.",
+                    "The credential was used before and may have leaked, so the authorization is revoked.",
                 ))
             }
         }

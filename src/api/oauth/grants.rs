@@ -1,4 +1,4 @@
-//! What members approved, and how it ends: at once, on every node.
+//! Grants: the access that members gave to applications, and its revocation on all nodes.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -22,23 +22,24 @@ use crate::{
     },
 };
 
-/// What one member has approved for one application at a time: one for each of their computers, say. The least used end.
+/// Live grants of one member to one application, for example one per computer. The least recently
+/// used ones are revoked first.
 const GRANTS_PER_MEMBER_MAX: i64 = 20;
-/// Approvals a list shows at most.
+/// Maximum number of grants in a list.
 pub const LIST_MAX: i64 = 1_000;
 
-/// Why something that was approved ended.
+/// Reason for the revocation of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevocationReason {
-    /// The member took it back.
+    /// The member revoked it.
     User,
-    /// The application gave it back.
+    /// The application revoked it (RFC 7009).
     Application,
-    /// Somebody else had a code or a token of it.
+    /// A code or refresh token was used twice.
     Replay,
     /// The application was deleted.
     Deleted,
-    /// Who manages the organization took it back.
+    /// A manager of the organization revoked it.
     Organization,
 }
 
@@ -54,32 +55,32 @@ impl RevocationReason {
     }
 }
 
-/// What is approved just now.
+/// A grant to be stored.
 #[derive(Debug)]
 pub struct NewGrant {
-    /// For whom.
+    /// The application that receives access.
     pub application: ApplicationId,
-    /// Revoker whom.
+    /// The granting member.
     pub user: UserId,
-    /// Where.
+    /// The organization.
     pub organization: OrganizationId,
-    /// Rows of projects there. None: all.
+    /// Row ids of the projects; `None` means all projects of the organization.
     pub projects: Option<Vec<i64>>,
-    /// What.
+    /// The granted scopes.
     pub scopes: Scopes,
-    /// The audience that was asked for.
+    /// The requested audience (RFC 8707).
     pub resource: Option<String>,
-    /// The role of who approves.
+    /// The role of the member at the time of the grant.
     pub acts_as: Role,
 }
 
-/// Writes it down.
+/// Stores a grant. Revokes the least recently used ones above [`GRANTS_PER_MEMBER_MAX`].
 pub async fn insert(
     transaction: &Transaction<'_>,
     new: &NewGrant,
     now: DateTime<Utc>,
 ) -> Result<ApprovalId, Error> {
-    let doing = "keeping what was approved";
+    let doing = "storing a grant";
     let sql = "insert into oauth_grants (application_id, user_id, organization_id, projects, scopes, resource, acts_as, created_at) \
                values ($1, $2, $3, $4, $5, $6, $7, $8) returning id";
     let values: [crate::base::db::Param<'_>; 8] = [
@@ -115,30 +116,30 @@ pub async fn insert(
     Ok(ApprovalId(id))
 }
 
-/// Something that was approved, under the lock of its row.
+/// A grant, read under a row lock.
 #[derive(Debug)]
 pub struct LockedGrant {
-    /// Its row.
+    /// Row of `oauth_grants`.
     pub id: ApprovalId,
-    /// For whom.
+    /// The application with access.
     pub application: ApplicationId,
-    /// Where.
+    /// The organization.
     pub organization: OrganizationId,
-    /// Revoker whom, as other services know them.
+    /// The `gotrue_id` of the granting member.
     pub actor: Uuid,
-    /// What.
+    /// The granted scopes that the application still has.
     pub scopes: Scopes,
-    /// Refs of the projects it is for. None: all.
+    /// Refs of the projects; `None` means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
-    /// The audience that was asked for.
+    /// The requested audience (RFC 8707).
     pub resource: Option<String>,
-    /// When.
+    /// Time of the grant.
     pub created_at: DateTime<Utc>,
-    /// Whether it still holds.
+    /// Whether the grant is not revoked.
     pub live: bool,
 }
 
-/// Locks it: of all that happens to one approval and what was issued for it, one thing happens at a time.
+/// Locks the row of a grant. Exchanges and revocations of one grant are serialized by this lock.
 pub async fn lock(
     transaction: &Transaction<'_>,
     id: ApprovalId,
@@ -151,7 +152,7 @@ pub async fn lock(
     let row = transaction
         .query_opt(sql, &[&id.0])
         .await
-        .context("locking what was approved")?;
+        .context("locking a grant")?;
     Ok(row.map(|row| LockedGrant {
         id,
         application: ApplicationId(row.get(0)),
@@ -166,7 +167,7 @@ pub async fn lock(
     }))
 }
 
-/// Ends it, in the transaction of what ends it. Whether it held until now.
+/// Marks a grant as revoked, within the caller's transaction. Returns whether it was live before.
 pub async fn mark_revoked(
     transaction: &Transaction<'_>,
     id: ApprovalId,
@@ -178,11 +179,11 @@ pub async fn mark_revoked(
     Ok(transaction
         .execute(sql, &[&id.0, &now, &reason.name()])
         .await
-        .context("ending what was approved")?
+        .context("revoking a grant")?
         > 0)
 }
 
-/// Ends everything that was approved for an application. How many that were.
+/// Marks all grants of an application as revoked. Returns their number.
 pub async fn mark_all_revoked(
     transaction: &Transaction<'_>,
     application: ApplicationId,
@@ -195,16 +196,16 @@ pub async fn mark_all_revoked(
             &[&application.0, &now, &RevocationReason::Deleted.name()],
         )
         .await
-        .context("ending what was approved")
+        .context("revoking a grant")
 }
 
-/// After something ended: from now on no node believes otherwise.
+/// Invalidates cached grants on this node and waits for the confirmation of the others.
 pub async fn publish_revocation(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::OauthGrants);
     notifications::settle(&context.db).await
 }
 
-/// Something that a member approved, as they see it.
+/// A grant as its member sees it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthAuthorization")]
 pub struct Authorization {
@@ -212,44 +213,44 @@ pub struct Authorization {
     pub id: i64,
     /// Client id of the application.
     pub client_id: Uuid,
-    /// What the application is called.
+    /// Name of the application.
     pub name: String,
-    /// The application's own page.
+    /// Website of the application.
     pub website: String,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified the application.
     pub verified: bool,
-    /// Slug of the organization it is for.
+    /// Slug of the organization.
     pub organization_slug: String,
-    /// Refs of the projects it is for; all of the organization's, if null.
+    /// Refs of the projects that it can access; null means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
-    /// What it may do.
+    /// Granted scopes.
     pub scopes: Vec<String>,
-    /// When it was approved.
+    /// Time of the grant.
     pub created_at: DateTime<Utc>,
-    /// When it was last used, to the minute.
+    /// Time of the last use, rounded to minutes.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// The same as who manages its organization sees it.
+/// A grant as managers of the organization see it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthMemberAuthorization")]
 pub struct MemberAuthorization {
-    /// What was approved.
+    /// The grant.
     #[serde(flatten)]
     pub authorization: Authorization,
-    /// Who approved it.
+    /// The granting member.
     pub approved_by: Approver,
 }
 
-/// A member who approved something.
+/// The granting member, as shown to managers of the organization.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApprover")]
 pub struct Approver {
-    /// As in the list of members.
+    /// The id in the list of members.
     pub id: Uuid,
-    /// What other members call them.
+    /// Username.
     pub username: String,
-    /// Their address.
+    /// Email address.
     pub primary_email: String,
 }
 
@@ -283,16 +284,16 @@ fn read(row: &Row) -> Authorization {
     }
 }
 
-/// What a member approved and can still be used, newest first.
+/// Lists the live grants of a member, newest first.
 pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
     let rows = db
         .query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX])
         .await
-        .context("listing what was approved")?;
+        .context("listing grants")?;
     Ok(rows.iter().map(read).collect())
 }
 
-/// What members of an organization approved there and can still be used, newest first.
+/// Lists the live grants in an organization, newest first.
 pub async fn list_for_organization(
     db: &Db,
     organization: OrganizationId,
@@ -311,40 +312,36 @@ pub async fn list_for_organization(
             primary_email: row.get(12),
         },
     };
-    Ok(rows
-        .context("listing what was approved")?
-        .iter()
-        .map(seen)
-        .collect())
+    Ok(rows.context("listing grants")?.iter().map(seen).collect())
 }
 
-/// How many members' approvals an application has.
+/// Counts the live grants of an application.
 pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
     let sql = "select count(*) from oauth_grants where application_id = $1 and revoked_at is null";
     let rows = db
         .query(sql, &[&application.0])
         .await
-        .context("counting what was approved")?;
+        .context("counting grants")?;
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
-/// Who takes something back.
+/// The party that revokes a grant.
 #[derive(Debug, Clone, Copy)]
 pub enum Revoker {
-    /// Who approved it.
+    /// The granting member.
     Member(UserId),
-    /// Who manages the organization it is for.
+    /// A manager of the organization.
     Organization(OrganizationId),
 }
 
-/// Takes back what was approved: the next request with any token of it is refused, on every node.
+/// Revokes a grant: the next request with any of its tokens is rejected, on every node.
 pub async fn revoke(
     context: &ApiContext,
     by: Revoker,
     id: ApprovalId,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let doing = "taking back what was approved";
+    let doing = "revoking grants";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
@@ -373,18 +370,18 @@ pub async fn revoke(
     publish_revocation(context).await
 }
 
-/// Takes back everything that members of an organization approved there for an application. How many that were.
+/// Revokes all grants of an application in an organization. Returns their number.
 pub async fn revoke_all(
     context: &ApiContext,
     organization: OrganizationId,
     client_id: Uuid,
     audit: &Recorder,
 ) -> Result<u64, Error> {
-    let doing = "taking back what was approved";
+    let doing = "revoking grants";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
+    // The lock serializes this with approvals: a concurrent grant is revoked here or created after.
     let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
     let row = transaction
         .query_opt(sql, &[&client_id])

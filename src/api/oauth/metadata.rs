@@ -1,12 +1,16 @@
-//! What clients find out by themselves: the server (RFC 8414), and what its tokens are for (RFC 9728).
+//! Discovery documents: authorization server metadata (RFC 8414) and protected resource metadata
+//! (RFC 9728).
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::operations::{AUTHORIZE, EXCHANGE_STANDARD, INTROSPECT, REGISTER, REVOKE_FORM};
+use super::{
+    authorize::AUTHORIZE,
+    operations::{EXCHANGE_STANDARD, INTROSPECT, REGISTER, REVOKE_FORM},
+};
 use crate::platform::{access::Scopes, http::Endpoint};
 
-/// The server that issues tokens.
+/// Metadata of the authorization server.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthServerMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 8414")]
@@ -28,7 +32,7 @@ pub struct ServerMetadata {
     pub authorization_response_iss_parameter_supported: bool,
 }
 
-/// The server under this name.
+/// Returns the metadata of the server with this issuer.
 pub fn server_metadata(issuer: &str) -> ServerMetadata {
     const METHODS: [&str; 3] = ["client_secret_basic", "client_secret_post", "none"];
     let at = |endpoint: &Endpoint| format!("{issuer}{}", endpoint.path);
@@ -54,7 +58,7 @@ pub fn server_metadata(issuer: &str) -> ServerMetadata {
     }
 }
 
-/// What tokens are for.
+/// Metadata of the protected resource.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthResourceMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 9728")]
@@ -65,7 +69,7 @@ pub struct ResourceMetadata {
     pub bearer_methods_supported: [&'static str; 1],
 }
 
-/// The part of this server that is found at `path`.
+/// Returns the metadata of the resource at `path`.
 pub fn resource_metadata(issuer: &str, path: &str) -> ResourceMetadata {
     ResourceMetadata {
         resource: format!("{issuer}{path}"),

@@ -1,12 +1,13 @@
-//! The protocol's endpoints. Paths that the metadata names stand beside the contract's; both lead to the same code.
+//! Endpoints of the OAuth protocol. The paths of the contract and those of the server metadata
+//! share their handlers. The authorization endpoint is in [`super::authorize`].
 
-use http::{HeaderName, header};
+use http::header;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    CONSENT_PAGE, PROBLEM_PAGE, client, exchange,
+    client, exchange,
     exchange::{RequestOrigin, TokenPair, TokenResponse},
     introspect,
     introspect::Introspection,
@@ -14,20 +15,15 @@ use super::{
     parameters::OAuthParameters,
     registration,
     registration::{ClientRegistration, RegisteredClient},
-    requests,
-    requests::AuthorizationOutcome,
     revoke,
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Denial, Error, oauth_error},
-        ids::ProjectRef,
-    },
+    base::error::{Error, oauth_error},
     platform::{
-        access::{Access, Permission as P, Reference, User, pat_only},
+        access::Access,
         http::{
-            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
+            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing,
             RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
         },
         rate_limits::{REGISTRATIONS, STANDARD},
@@ -36,8 +32,8 @@ use crate::{
 
 /// Endpoints of this slice.
 pub static ENDPOINTS: &[&Endpoint] = &[
-    &AUTHORIZE,
-    &AUTHORIZE_PROJECT_CLAIM,
+    &super::authorize::AUTHORIZE,
+    &super::authorize::AUTHORIZE_PROJECT_CLAIM,
     &EXCHANGE,
     &EXCHANGE_STANDARD,
     &REVOKE,
@@ -64,9 +60,8 @@ pub static ENDPOINTS: &[&Endpoint] = &[
 ];
 
 const FORM: &str = "application/x-www-form-urlencoded";
-const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-const fn public(
+pub(super) const fn public(
     id: &'static str,
     summary: &'static str,
     tag: Tag,
@@ -90,8 +85,8 @@ async fn unmounted() -> Result<Done, Error> {
     Ok(Done)
 }
 
-/// The issuer of tokens, where the operator configured one.
-struct Issuer(String);
+/// The issuer of tokens. Rejects the request if the operator configured no public URL.
+pub(super) struct Issuer(pub(super) String);
 
 impl Input for Issuer {
     fn describe(_: &mut Described) {}
@@ -105,175 +100,7 @@ impl Input for Issuer {
     }
 }
 
-/// The query of a request for a user's consent.
-struct AuthorizeParameters {
-    fields: Result<OAuthParameters, Error>,
-    /// Whether a person is looking: a page tells them more than JSON does.
-    is_navigation: bool,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "only described: what is read is read field by field"
-)]
-struct AuthorizeQuery {
-    client_id: Uuid,
-    response_type: String,
-    redirect_uri: String,
-    scope: Option<String>,
-    state: Option<String>,
-    response_mode: Option<String>,
-    code_challenge: Option<String>,
-    code_challenge_method: Option<String>,
-    organization_slug: Option<String>,
-    resource: Option<String>,
-}
-
-impl Input for AuthorizeParameters {
-    fn describe(described: &mut Described) {
-        described.query_schema::<AuthorizeQuery>();
-    }
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let fields = OAuthParameters::parse(call.uri().query().unwrap_or_default().as_bytes());
-        Ok(Self {
-            fields,
-            is_navigation: call
-                .headers()
-                .get(FETCH_MODE)
-                .is_some_and(|mode| mode == "navigate"),
-        })
-    }
-}
-
-/// Query of the samples. No application has this id.
-const SAMPLE: &str = "?client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback";
-
-pub(super) static AUTHORIZE: Endpoint = Endpoint {
-    handler: || mount(authorize).sample_query(SAMPLE),
-    ..public(
-        "v1-authorize-user",
-        "Ask a user to let an application act for them",
-        Tag::OAuth,
-        Verb::Get,
-        "/v1/oauth/authorize",
-    )
-};
-
-async fn authorize(
-    context: ApiContext,
-    Issuer(issuer): Issuer,
-    asked: AuthorizeParameters,
-) -> Result<Onward, Error> {
-    redirect_for(
-        requests::begin(&context, asked.fields, &issuer, None).await,
-        asked.is_navigation,
-    )
-}
-
-/// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
-fn redirect_for(
-    begun: Result<AuthorizationOutcome, Error>,
-    is_navigation: bool,
-) -> Result<Onward, Error> {
-    match begun {
-        Ok(AuthorizationOutcome::Pending(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(AuthorizationOutcome::Rejected(address)) => Ok(Onward(address)),
-        Err(Error::OAuth(fault)) if is_navigation => {
-            let why = if fault.unprocessable {
-                "client"
-            } else {
-                "request"
-            };
-            Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-static AUTHORIZE_PROJECT_CLAIM: Endpoint = Endpoint {
-    id: "v1-oauth-authorize-project-claim",
-    summary: "Ask a user to let an application act on one project",
-    tag: Tag::OAuth,
-    method: Verb::Get,
-    path: "/v1/oauth/authorize/project-claim",
-    aliases: &[],
-    access: pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]),
-    limit: &STANDARD,
-    handler: || {
-        mount(authorize_project_claim).sample_query(
-            "?project_ref={{GANTRY_REF}}&client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback",
-        )
-    },
-};
-
-/// The same, with the project it is about.
-struct ProjectAuthorizeParameters(AuthorizeParameters, ProjectRef);
-
-#[derive(Deserialize, JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "only described: what is read is read field by field"
-)]
-struct ProjectQuery {
-    project_ref: ProjectRef,
-    client_id: Uuid,
-    response_type: String,
-    redirect_uri: String,
-    state: Option<String>,
-    response_mode: Option<String>,
-    code_challenge: Option<String>,
-    code_challenge_method: Option<String>,
-}
-
-impl Input for ProjectAuthorizeParameters {
-    fn describe(described: &mut Described) {
-        described.query_schema::<ProjectQuery>();
-    }
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let asked = AuthorizeParameters::take(call).await?;
-        let Ok(fields) = &asked.fields else {
-            return Err(oauth_error(
-                "invalid_request",
-                "A field is there more than once.",
-            ));
-        };
-        let project = fields.get("project_ref").and_then(|text| text.parse().ok());
-        let project = project
-            .ok_or_else(|| Error::invalid("project_ref", "expected the ref of a project"))?;
-        Ok(Self(asked, project))
-    }
-}
-
-/// The query names the project, where the guard does not look; so who may is looked up here, by what the operation declares.
-async fn authorize_project_claim(
-    context: ApiContext,
-    user: User,
-    Issuer(issuer): Issuer,
-    asked: ProjectAuthorizeParameters,
-) -> Result<Onward, Error> {
-    let ProjectAuthorizeParameters(asked, project) = asked;
-    let (_, held) = context
-        .directory
-        .own(&user, &Reference::Project(project.clone()))
-        .await?
-        .ok_or(Error::NotFound)?;
-    if !AUTHORIZE_PROJECT_CLAIM
-        .access
-        .permissions()
-        .met(|permission| held.holds(permission))
-    {
-        return Err(Error::Forbidden(Denial::Role));
-    }
-    redirect_for(
-        requests::begin(&context, asked.fields, &issuer, Some(&project)).await,
-        asked.is_navigation,
-    )
-}
-
-/// A form of the protocol, with who sent it.
+/// A form-encoded protocol request with client credentials and origin.
 struct OAuthForm {
     fields: OAuthParameters,
     basic: Basic,
@@ -302,7 +129,7 @@ struct TokenBody {
 }
 
 impl OAuthForm {
-    /// The fields of the body alone: what is in an address ends up in logs.
+    /// Reads the parameters from the body. A query is rejected, because URLs are logged by proxies.
     async fn read(call: &mut Call<'_>, origin: RequestOrigin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
             return Err(oauth_error(
@@ -325,7 +152,7 @@ impl OAuthForm {
     }
 }
 
-/// Whether the body is of this kind.
+/// Returns whether the body has this media type, ignoring parameters.
 fn has_content_type(call: &Call<'_>, kind: &str) -> bool {
     let given = call
         .headers()
@@ -385,7 +212,7 @@ pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
     handler: || mount(exchange_standard),
     ..public(
         "gantry-exchange-oauth-token",
-        "The same, as RFC 6749 has it",
+        "Exchange a code or a refresh token for tokens (RFC 6749)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/token",
@@ -420,14 +247,15 @@ static REVOKE: Endpoint = Endpoint {
     },
     ..public(
         "v1-revoke-token",
-        "Give a refresh token back, with all that was approved",
+        "Revoke a refresh token and its authorization",
         Tag::OAuth,
         Verb::Post,
         "/v1/oauth/revoke",
     )
 };
 
-/// The contract's body, in JSON; some of its clients send the form of RFC 7009 instead.
+/// A JSON body as in the contract. Some clients send the form of RFC 7009 instead, which is also
+/// accepted.
 struct RevocationForm {
     form: OAuthForm,
 }
@@ -479,14 +307,14 @@ pub(super) static REVOKE_FORM: Endpoint = Endpoint {
     handler: || mount(revoke_form),
     ..public(
         "gantry-revoke-oauth-token",
-        "Give a token back (RFC 7009)",
+        "Revoke a token (RFC 7009)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/revoke",
     )
 };
 
-/// Nothing to tell. Some clients read JSON from every answer.
+/// An empty JSON object, because some clients parse every response body.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OauthTokenRevoked")]
 struct EmptyResponse {}
@@ -517,7 +345,7 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
     handler: || mount(introspect),
     ..public(
         "gantry-introspect-oauth-token",
-        "Tell an application what its token is (RFC 7662)",
+        "Introspect a token (RFC 7662)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/introspect",
@@ -528,7 +356,8 @@ async fn introspect(
     context: ApiContext,
     OAuthForm { fields, basic, .. }: OAuthForm,
 ) -> Result<Unkept<Json<Introspection>>, Error> {
-    // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
+    // RFC 7662, 2.1: a request without credentials is answered with 401, also if it names no
+    // application.
     let authenticated =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await;
     let application = authenticated.map_err(|error| {
@@ -538,7 +367,7 @@ async fn introspect(
             error
         }
     })?;
-    // Who proves nothing learns nothing.
+    // A public client cannot authenticate, so it must not query tokens.
     if application.public {
         return Err(client::invalid_client());
     }
@@ -552,7 +381,7 @@ static SERVER_METADATA: Endpoint = Endpoint {
     handler: || mount(server),
     ..public(
         "gantry-oauth-server-metadata",
-        "Tell clients where the OAuth endpoints are (RFC 8414)",
+        "Get the metadata of the authorization server (RFC 8414)",
         Tag::Gantry,
         Verb::Get,
         "/.well-known/oauth-authorization-server",
@@ -568,7 +397,7 @@ static RESOURCE_METADATA_DOCUMENT: Endpoint = Endpoint {
     handler: || mount(resource),
     ..public(
         "gantry-oauth-resource-metadata",
-        "Tell clients who issues tokens for this API (RFC 9728)",
+        "Get the metadata of the protected resource (RFC 9728)",
         Tag::Gantry,
         Verb::Get,
         RESOURCE_METADATA,
@@ -596,14 +425,14 @@ pub(super) static REGISTER: Endpoint = Endpoint {
     },
     ..public(
         "gantry-register-oauth-application",
-        "Register an application by itself (RFC 7591)",
+        "Register an OAuth application dynamically (RFC 7591)",
         Tag::Gantry,
         Verb::Post,
         "/platform/oauth/apps/register",
     )
 };
 
-/// Without an issuer an application could register and never ask for anything, so it is told at once.
+/// Requires an issuer: without one, a registered application could never request access.
 async fn register(
     context: ApiContext,
     origin: RequestOrigin,

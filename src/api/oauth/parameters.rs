@@ -1,28 +1,30 @@
-//! OAuthParameters of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
+//! Parameters of a protocol request, each at most once (RFC 6749, 3.1 and 3.2) and bounded in
+//! number and size.
 
 use crate::base::error::{Error, oauth_error};
 
-/// OAuthParameters of one request.
+/// Maximum number of parameters.
 const PARAMETERS_MAX: usize = 64;
-/// Longest value.
+/// Maximum length of a value in bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
 
-/// The fields of a query or a form.
+/// The parameters of a query or a form.
 #[derive(Debug, Default)]
 pub struct OAuthParameters(Vec<(String, String)>);
 
 impl OAuthParameters {
-    /// Reads them. A field that is there twice, even with one value, means different things to different readers.
+    /// Parses form-encoded text. Rejects a repeated parameter, because parsers differ in which
+    /// value they use.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(text) {
             if fields.len() == PARAMETERS_MAX || name.len() > 128 || value.len() > VALUE_BYTES_MAX {
                 return Err(oauth_error(
                     "invalid_request",
-                    "There are too many fields, or one is too long.",
+                    "There are too many parameters, or one is too long.",
                 ));
             }
-            // A text that is no UTF-8 was read with U+FFFD in its place, and could not be returned as it came.
+            // Invalid UTF-8 is decoded as U+FFFD, so such a value could not be returned unchanged.
             if value.contains(['\0', '\u{fffd}']) || name.contains(['\0', '\u{fffd}']) {
                 let name = if name.bytes().all(|byte| byte.is_ascii_graphic()) {
                     &*name
@@ -35,17 +37,14 @@ impl OAuthParameters {
                 ));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(oauth_error(
-                    "invalid_request",
-                    "A field is there more than once.",
-                ));
+                return Err(oauth_error("invalid_request", "A parameter is repeated."));
             }
             fields.push((name.into_owned(), value.into_owned()));
         }
         Ok(Self(fields))
     }
 
-    /// A field that says something: an empty one is as good as none.
+    /// Returns a parameter. An empty value counts as absent (RFC 6749, 3.1).
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -54,12 +53,12 @@ impl OAuthParameters {
             .filter(|value| !value.is_empty())
     }
 
-    /// Whether the field is there at all.
+    /// Returns whether the parameter is present, even if empty.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// A field that must be there.
+    /// Returns a parameter, or an error if it is absent.
     pub fn required(&self, name: &'static str) -> Result<&str, Error> {
         self.get(name)
             .ok_or_else(|| oauth_error("invalid_request", format!("Required parameter: {name}")))
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_could_not_be_returned_as_it_came_is_refused() {
+    fn parse_invalid_utf8_or_nul_is_rejected() {
         for odd in [
             "state=%FF",
             "state=a%C3",
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_there_once() {
+    fn parse_repeated_parameter_is_rejected() {
         let fields = OAuthParameters::parse(b"a=1&b=&c=x%20y+z").unwrap();
         assert_eq!(
             (

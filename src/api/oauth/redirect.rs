@@ -1,18 +1,18 @@
-//! Where an application may be answered: what can be registered, and what counts as registered.
+//! Redirect URIs: rules for registration and for matching.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// Longest address.
+/// Maximum length of a redirect URI in bytes.
 pub const LENGTH_MAX: usize = 2_048;
 
-/// Why an address cannot be registered.
+/// Returns why a redirect URI cannot be registered, if it cannot.
 pub fn validation_error(text: &str) -> Option<&'static str> {
     if text.len() > LENGTH_MAX {
         return Some("is too long");
     }
-    // What a browser would drop or turn around is not what was registered.
+    // Browsers drop or normalize these characters, which would change the registered URI.
     if !text.bytes().all(|byte| {
         byte.is_ascii_graphic()
             && !matches!(
@@ -25,7 +25,7 @@ pub fn validation_error(text: &str) -> Option<&'static str> {
     if text.contains(['*', '#']) {
         return Some("must be exact, without * and without a fragment");
     }
-    // `https:///a/b` is read as if `a` were the host.
+    // The URL parser reads `https:///a/b` as host `a`.
     if text
         .split_once("://")
         .is_some_and(|(_, rest)| rest.starts_with('/'))
@@ -47,7 +47,7 @@ pub fn validation_error(text: &str) -> Option<&'static str> {
         "https" if url.host().is_some() => None,
         "http" if is_loopback(&url) => None,
         "http" => Some("must be https, except on this computer itself"),
-        // A program's own scheme is a name it holds, turned around (RFC 8252), so that it is nobody else's.
+        // A private-use scheme must be a reversed domain name (RFC 8252, 7.1), to avoid collisions.
         scheme if scheme.contains('.') && !url.has_host() => None,
         _ => Some(
             "must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback",
@@ -55,8 +55,8 @@ pub fn validation_error(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether `sent` is one of the registered addresses, letter by letter. A native application, which is a public one, may
-/// listen on any port of the loopback interface (RFC 8252, 7.3), if it registered the interface's address rather than a name.
+/// Returns whether `sent` equals a registered URI byte by byte. A native (public) application may
+/// use any port of a registered loopback address (RFC 8252, 7.3), but not of `localhost`.
 pub fn is_registered(list: &[String], sent: &str, native: bool) -> bool {
     let on_another_port = |known: &str| {
         native && without_port(known).is_some_and(|known| Some(known) == without_port(sent))
@@ -67,7 +67,7 @@ pub fn is_registered(list: &[String], sent: &str, native: bool) -> bool {
             .any(|known| known == sent || on_another_port(known))
 }
 
-/// An address on the loopback interface in two parts, without the port between them.
+/// Splits a loopback URI into host and path, and drops the port between them.
 fn without_port(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("http://")?;
     let host = ["127.0.0.1", "[::1]"]
@@ -85,7 +85,7 @@ fn without_port(text: &str) -> Option<(&str, &str)> {
     valid.then_some((host, path))
 }
 
-/// Whether the answer goes to a program on the user's own computer: anything there could be listening.
+/// Returns whether the URI leads to the user's own computer, where any program could listen.
 pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
@@ -95,7 +95,7 @@ pub fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// The address with these parameters added.
+/// Appends query parameters to a URI.
 pub fn with_query(address: &str, parameters: &[(&str, &str)]) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .extend_pairs(parameters)
@@ -108,9 +108,9 @@ pub fn with_query(address: &str, parameters: &[(&str, &str)]) -> String {
     [address, join, &query].concat()
 }
 
-/// The source that a page's `form-action` has to name, so that a form there may lead to the address. It is written anew from
-/// the parsed address. None for a host that is no name of DNS: the characters of one registered before hosts were checked
-/// (`a;sandbox`, `a,b`, `*.a.test`) would be read as part of the policy.
+/// Returns the CSP source for `form-action` that permits a redirect to the URI, serialized from the
+/// parsed URL. Returns `None` if the host is not a plain DNS name: the characters of one registered
+/// before hosts were checked (`a;sandbox`, `a,b`, `*.a.test`) would change the policy.
 pub fn form_action_source(address: &str) -> Option<String> {
     let url = Url::parse(address).ok()?;
     match url.scheme() {
@@ -122,8 +122,8 @@ pub fn form_action_source(address: &str) -> Option<String> {
     }
 }
 
-/// Whether the host is an IP address, or a name of letters, digits, hyphens and dots (RFC 1123, 2.1). The URL standard permits
-/// more characters than that.
+/// Returns whether the host is an IP address or a DNS name of letters, digits, hyphens and dots
+/// (RFC 1123, 2.1). The URL standard permits more characters.
 fn is_plain_host(host: &Host<&str>) -> bool {
     match host {
         Host::Ipv4(_) | Host::Ipv6(_) => true,
@@ -141,7 +141,8 @@ fn is_plain_host(host: &Host<&str>) -> bool {
     }
 }
 
-/// Whether the text spells the host as it is serialised, so that what is compared, shown and allowed is one and the same.
+/// Returns whether the text spells the host as the URL serializer does, so that the compared,
+/// displayed and permitted host are identical.
 fn has_canonical_host(text: &str, url: &Url) -> bool {
     let Some(host) = url.host() else { return false };
     let authority = text.split_once("://").map_or("", |(_, rest)| rest);
@@ -156,10 +157,10 @@ fn has_canonical_host(text: &str, url: &Url) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// Where an answer goes that stays on the user's own computer.
+/// Display name of a loopback redirect target.
 pub const LOCAL_PROGRAM: &str = "a program on your computer";
 
-/// Whom a person would say that the answer goes to.
+/// Returns the display name of the redirect target.
 pub fn display_name(address: &str) -> String {
     let Ok(url) = Url::parse(address) else {
         return String::new();
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_registered() {
+    fn validation_error_of_valid_and_invalid_uris() {
         for fine in [
             "https://app.example/callback",
             "https://app.example:8443/callback?x=y",
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_letter_by_letter() {
+    fn is_registered_compares_byte_by_byte() {
         let list: Vec<String> = [
             "https://app.example/cb",
             "http://127.0.0.1/cb",
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_native_application_may_take_another_port() {
+    fn is_registered_permits_other_port_to_native_only() {
         let list = [
             "http://127.0.0.1:3000/cb".to_owned(),
             "http://[::1]/cb".to_owned(),
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_keeps_what_the_address_had() {
+    fn with_query_preserves_existing_query() {
         assert_eq!(
             with_query("https://a.example/cb", &[("code", "x y")]),
             "https://a.example/cb?code=x+y"

@@ -1,49 +1,50 @@
-//! A refresh token, and what becomes of it: each is good for one pair of tokens, and the next of them is in the pair.
+//! Refresh token rotation: each token is exchanged once, for a pair that contains its successor.
 //!
-//! A client whose answer got lost asks again with the token it has. That looks like a thief who is late, except that nobody
-//! used the pair that was issued; so for a few seconds, and only for the direct predecessor, it gets another pair instead.
+//! A client that did not receive the response retries with its old token. This looks like token
+//! theft, except that the issued pair was never used. So for a few seconds the direct predecessor
+//! gets another pair instead.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{GRANT_LIFETIME, REFRESH_LIFETIME};
 use crate::base::ids::ApplicationId;
 
-/// How long an answer may have been lost.
+/// Time in which a client may retry an exchange whose response it did not receive.
 const RETRY_WINDOW: TimeDelta = TimeDelta::seconds(10);
 
-/// A refresh token, as its row has it under the lock of its grant.
+/// A refresh token, read while its grant is locked.
 #[derive(Debug, Clone)]
 pub struct RefreshToken {
-    /// Whose it is.
+    /// The application that the token was issued to.
     pub application: ApplicationId,
-    /// When it is over by itself.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was given for the next pair.
+    /// Time of its exchange.
     pub consumed_at: Option<DateTime<Utc>>,
-    /// Whether both tokens of that pair are as they were issued.
+    /// Whether both tokens issued in exchange are unused.
     pub next_unused: bool,
-    /// Whether it was replaced as lost on its way.
+    /// Whether the token was revoked because its pair was reissued.
     pub replaced: bool,
-    /// Whether what was approved still holds.
+    /// Whether the grant is not revoked.
     pub live: bool,
 }
 
-/// What becomes of it.
+/// The decision about a refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefreshVerdict {
-    /// Another application's: refused, and as good as before.
+    /// The token belongs to another application: reject and leave the token usable.
     OtherClient,
-    /// Refused. Says why.
+    /// Reject. Holds the error description.
     Invalid(&'static str),
-    /// Two have it: refused, and what was approved ends.
+    /// The token was used twice and has leaked: reject and revoke the grant.
     Reused,
-    /// The pair that was issued for it got lost: it ends, and another is issued.
+    /// The response of the first exchange was lost: revoke that pair and issue another.
     Reissue,
-    /// The next pair is issued.
+    /// Issue the next pair.
     Rotate,
 }
 
-/// What becomes of a refresh token when `application` sends it.
+/// Decides what happens when `application` presents a refresh token.
 pub fn judge(
     refresh: &RefreshToken,
     application: ApplicationId,
@@ -53,7 +54,7 @@ pub fn judge(
         return RefreshVerdict::OtherClient;
     }
     if !refresh.live {
-        return RefreshVerdict::Invalid("What was approved is revoked.");
+        return RefreshVerdict::Invalid("The authorization is revoked.");
     }
     if refresh.replaced {
         return RefreshVerdict::Reused;
@@ -72,7 +73,7 @@ pub fn judge(
     }
 }
 
-/// Until when a refresh token lives that is issued now for what was approved then.
+/// Returns the expiry of a refresh token issued now: it never outlives the grant.
 pub fn expiry(approved_at: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
     (now + REFRESH_LIFETIME).min(approved_at + GRANT_LIFETIME)
 }
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_use_has_one_outcome() {
+    fn judge_refresh_returns_expected_verdict() {
         let consumed = RefreshToken {
             consumed_at: Some(dawn()),
             next_unused: true,
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_slides_and_ends() {
+    fn expiry_is_bounded_by_grant_lifetime() {
         let day = |days| dawn() + TimeDelta::days(days);
         assert_eq!(expiry(dawn(), dawn()), day(60));
         assert_eq!(expiry(dawn(), day(300)), day(360));
@@ -199,10 +200,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the state, tokens are issued only to the application, for what still holds, and never for a token whose
-        /// successor was seen in use.
+        /// In every state, tokens are issued only to the token's own application, for a live grant,
+        /// and never after the successor was used.
         #[test]
-        fn tokens_are_issued_only_where_nobody_else_can_have_them(
+        fn tokens_are_issued_only_for_live_unused_successors(
             consumed in proptest::option::of(-100_i64..100), next_unused: bool, replaced: bool, live: bool, own: bool, at in -100_i64..100
         ) {
             let moment = |secs| dawn() + TimeDelta::seconds(secs);

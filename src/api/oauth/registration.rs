@@ -1,5 +1,6 @@
-//! Applications that register themselves (RFC 7591): nobody vouches for them, so they may do no more than who approves them, in
-//! projects that are chosen, and are gone if nobody ever does.
+//! Dynamic client registration (RFC 7591). Registered applications are unverified: their tokens are
+//! bound to the role of the granting member and to selected projects, and applications that are
+//! never approved are deleted.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -24,48 +25,49 @@ use crate::{
     platform::access::Scopes,
 };
 
-/// Largest number of self-registered applications without an approval.
+/// Maximum number of self-registered applications without an approval.
 const UNUSED_MAX: i64 = 10_000;
 /// From this number on, an application without an approval expires after [`SHORT_LIFETIME`].
 const UNUSED_MANY: i64 = 8_000;
-/// Long enough for a person to sign in and approve what they just began.
+/// Lifetime of unapproved applications under load: long enough to sign in and approve.
 const SHORT_LIFETIME: TimeDelta = TimeDelta::minutes(30);
-/// Of them, those from one address (one /64 of IPv6). The oldest make room for the next.
+/// Unapproved applications from one network (an IPv4 address or an IPv6 /64). The oldest are
+/// deleted to make room.
 const UNUSED_OF_ADDRESS_MAX: i64 = 50;
-/// Applications of one address that make room in one registration: each time every node forgets the tokens it knows, so not
-/// for each registration.
+/// Applications of one network that one registration deletes. Deleting in batches limits cache
+/// invalidations, because each batch drops the cached tokens of every node.
 const EXPIRED_OF_ADDRESS_MAX: i64 = 10;
-/// Applications that make room in one registration.
+/// Applications that one registration deletes.
 const EXPIRED_MAX: i64 = 500;
 
-/// Parts of names that would be taken for somebody else.
+/// Reserved parts of names, which would suggest another publisher.
 const RESERVED: [&str; 4] = ["gantry", "supabase", "administrator", "official"];
 
-/// What an application says about itself.
+/// A registration request of a client.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisterOauthApplication")]
 pub struct ClientRegistration {
-    /// What it is to be called.
+    /// Display name.
     #[schemars(length(min = 1, max = 100))]
     pub client_name: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     #[serde(default)]
     pub redirect_uris: Vec<String>,
-    /// `authorization_code`, and with it `refresh_token`.
+    /// `authorization_code`, optionally with `refresh_token`.
     pub grant_types: Option<Vec<String>>,
     /// `code`.
     pub response_types: Option<Vec<String>>,
-    /// `client_secret_basic`, `client_secret_post`, or `none` for what can keep no secret.
+    /// `client_secret_basic`, `client_secret_post`, or `none` for a public client.
     pub token_endpoint_auth_method: Option<String>,
-    /// What it may ask for: names between spaces. All there are, if it names none.
+    /// Scopes that it may request, separated by spaces. Defaults to all.
     pub scope: Option<String>,
-    /// Its own page.
+    /// Website.
     pub client_uri: Option<String>,
-    /// A picture.
+    /// URL of a logo.
     pub logo_uri: Option<String>,
 }
 
-/// What it is from now on.
+/// A registered client.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisteredOauthApplication")]
 #[expect(missing_docs, reason = "the fields of RFC 7591")]
@@ -90,7 +92,7 @@ pub async fn register(
     registration: ClientRegistration,
     origin: &RequestOrigin,
 ) -> Result<RegisteredClient, Error> {
-    let doing = "registering an application that asked for it";
+    let doing = "registering an application dynamically";
     let (draft, method) = registration.draft()?;
     let scopes = draft.check().map_err(invalid_metadata)?;
     let now = context.clock.now();
@@ -108,10 +110,10 @@ pub async fn register(
     if let Some(secret) = &secret {
         secrets::insert(&transaction, id, secret, now).await?;
     }
-    let told = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
+    let after = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
     origin
         .registration(client_id)
-        .write_in(&transaction, 201, (None, Some(told)), now)
+        .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
     Ok(RegisteredClient {
@@ -128,14 +130,14 @@ pub async fn register(
     })
 }
 
-/// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
-/// all. So a flood of registrations closes registration for [`SHORT_LIFETIME`] at most.
+/// Deletes the oldest unapproved applications if one network or the server has too many. So a flood
+/// of registrations blocks registration for [`SHORT_LIFETIME`] at most.
 async fn evict_unused(
     transaction: &Transaction<'_>,
     address: IpAddr,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let doing = "making room for an application that registers itself";
+    let doing = "deleting unapproved applications";
     let sql = "select count(*), count(*) filter (where registered_from = $1) from oauth_applications a \
                where source = 'dcr' and deleted_at is null and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
     let network = network(address);
@@ -143,7 +145,8 @@ async fn evict_unused(
         .query_one(sql, &[&network])
         .await
         .context(doing)?;
-    let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
+    let mut unused: i64 = row.get(0);
+    let of_address: i64 = row.get(1);
     if of_address >= UNUSED_OF_ADDRESS_MAX {
         unused -= delete_unused(
             transaction,
@@ -158,15 +161,15 @@ async fn evict_unused(
     }
     if unused >= UNUSED_MAX {
         return Err(Error::Unavailable {
-            what: "Too many applications registered and were never used".into(),
+            what: "Too many registered applications were never approved".into(),
             retry: std::time::Duration::from_mins(5),
         });
     }
     Ok(())
 }
 
-/// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
-/// network or from all. How many that were.
+/// Deletes up to `most` self-registered applications without an approval that were created until
+/// `before`, oldest first, from one network or from all. Returns their number.
 pub(super) async fn delete_unused(
     transaction: &Transaction<'_>,
     network: Option<&str>,
@@ -174,7 +177,7 @@ pub(super) async fn delete_unused(
     most: i64,
 ) -> Result<i64, Error> {
     let doing = "expiring applications without an approval";
-    // An application that is being approved at this moment is locked, and passed by.
+    // Skips applications that a concurrent approval has locked.
     let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id) \
                order by created_at, id limit $3 for update skip locked";
@@ -183,14 +186,15 @@ pub(super) async fn delete_unused(
         .await
         .context(doing)?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-    // Read again under the lock: it may have been approved between that statement's snapshot and its lock.
+    // Checks again under the lock: an approval may have been committed between the snapshot of the
+    // first statement and its lock.
     let sql = "delete from oauth_applications a where id = any($1) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
     let gone = transaction.execute(sql, &[&ids]).await.context(doing)?;
     Ok(i64::try_from(gone).unwrap_or(most))
 }
 
-/// Everything that one subscriber may have: an IPv4 address, or a /64 of IPv6.
+/// Returns the network of one subscriber: an IPv4 address, or an IPv6 /64.
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
@@ -213,11 +217,11 @@ impl ClientRegistration {
         };
         if !known(&self.grant_types, &["authorization_code", "refresh_token"]) {
             return Err(invalid_metadata(
-                "grant_types can be authorization_code and refresh_token.",
+                "grant_types must be authorization_code, optionally with refresh_token.",
             ));
         }
         if !known(&self.response_types, &["code"]) {
-            return Err(invalid_metadata("response_types can be code."));
+            return Err(invalid_metadata("response_types must be code."));
         }
         let method = match self.token_endpoint_auth_method.as_deref() {
             None | Some("client_secret_basic") => "client_secret_basic",
@@ -225,7 +229,7 @@ impl ClientRegistration {
             Some("none") => "none",
             Some(_) => {
                 return Err(invalid_metadata(
-                    "token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.",
+                    "token_endpoint_auth_method must be client_secret_basic, client_secret_post or none.",
                 ));
             }
         };
@@ -234,7 +238,7 @@ impl ClientRegistration {
             .unwrap_or_else(|| "Unnamed application".to_owned());
         if names::imitates(&name, &RESERVED) {
             return Err(invalid_metadata(
-                "client_name would be taken for somebody else.",
+                "client_name contains a reserved name or look-alike characters.",
             ));
         }
         let scopes = match self
@@ -247,7 +251,7 @@ impl ClientRegistration {
             None => Scopes::all(),
         };
         if scopes.is_empty() {
-            return Err(invalid_metadata("scope names nothing that there is."));
+            return Err(invalid_metadata("scope contains no known scope."));
         }
         let page =
             |address: Option<String>| address.filter(|address| applications::is_https_url(address));
@@ -265,7 +269,7 @@ impl ClientRegistration {
     }
 }
 
-/// The same problem, in the words of RFC 7591.
+/// Converts a validation error to an error of RFC 7591.
 fn invalid_metadata(error: Error) -> Error {
     match error {
         Error::Invalid { field, problem } if field == "redirect_uris" => {
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_registers_itself_is_bound_and_asks_for_projects() {
+    fn draft_is_bound_to_user_and_requires_projects() {
         let (draft, method) = registration().draft().unwrap();
         assert!(
             draft.bound_to_user
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_has_one_network() {
+    fn network_groups_ipv6_by_prefix() {
         for (address, expected) in [
             ("192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_registered() {
+    fn draft_with_unsupported_metadata_is_rejected() {
         let list = |text: &str| Some(vec![text.to_owned()]);
         for wrong in [
             ClientRegistration {

@@ -1,6 +1,8 @@
-//! Giving tokens back. A refresh token stands for all that was approved; an access token only for itself (RFC 7009).
+//! Token revocation (RFC 7009). A refresh token revokes its whole grant; an access token revokes
+//! only itself.
 //!
-//! What is unknown is as good as given back, so the answer tells nothing about tokens of others.
+//! Unknown tokens are reported as revoked, so that the response reveals nothing about tokens of
+//! others.
 
 use serde_json::json;
 
@@ -14,18 +16,17 @@ use crate::{
     platform::access::credential::SecretDigest,
 };
 
-/// Gives back whatever of the application's this is. A refresh token counts whether it was used or not.
+/// Revokes a token of the application. A refresh token revokes its grant even if it was exchanged
+/// before.
 pub async fn revoke(
     context: &ApiContext,
     application: &Application,
     token: &str,
     origin: &RequestOrigin,
 ) -> Result<(), Error> {
-    let (doing, now, digest) = (
-        "giving a token back",
-        context.clock.now(),
-        SecretDigest::of(token),
-    );
+    let doing = "revoking a token";
+    let now = context.clock.now();
+    let digest = SecretDigest::of(token);
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select t.grant_id, t.all_of_it from ( \
@@ -42,8 +43,8 @@ pub async fn revoke(
     let Some(grant) = grants::lock(&transaction, ApprovalId(row.get(0))).await? else {
         return Ok(());
     };
-    let all_of_it = row.get(1);
-    let ended = if all_of_it {
+    let whole_grant = row.get(1);
+    let revoked = if whole_grant {
         grants::mark_revoked(&transaction, grant.id, RevocationReason::Application, now).await?
     } else {
         let sql = "update oauth_access_tokens set revoked_at = $2 where digest = $1 and revoked_at is null";
@@ -53,15 +54,15 @@ pub async fn revoke(
             .context(doing)?
             > 0
     };
-    if ended {
-        let before = json!({"application": application.client_id, "approval": grant.id.0, "all_of_it": all_of_it});
+    if revoked {
+        let before = json!({"application": application.client_id, "approval": grant.id.0, "all_of_it": whole_grant});
         origin
             .recorder(&grant)
             .write_in(&transaction, 204, (Some(before), None), now)
             .await?;
     }
     transaction.commit().await.context(doing)?;
-    if ended {
+    if revoked {
         grants::publish_revocation(context).await
     } else {
         Ok(())

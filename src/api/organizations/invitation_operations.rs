@@ -1,4 +1,4 @@
-//! Gantry's own operations on invitations: which are open, what one offers, and its acceptance.
+//! Gantry operations on invitations: list, inspect and accept.
 
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ static LIST: Endpoint = Endpoint {
 struct InvitationSummary {
     email: String,
     role: &'static str,
-    /// Projects on which the role is given; in the whole organization, if empty.
+    /// Projects on which the role applies; the whole organization, if empty.
     projects: Vec<InvitationProject>,
-    /// Address of the member who invited.
+    /// Email address of the inviting member.
     invited_by: String,
     created_at: DateTime<Utc>,
     expires_at: DateTime<Utc>,
@@ -91,18 +91,18 @@ async fn list(
     ))
 }
 
-/// An invitation, by what it is accepted with.
+/// The secret of an invitation.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Shown")]
 struct InvitationToken {
-    /// What the invitation showed.
+    /// The secret from the invitation.
     token: String,
 }
 
 static FIND: Endpoint = Endpoint {
     id: "gantry-look-at-invitation",
-    summary: "Tell what an invitation offers, before it is accepted",
+    summary: "Get an invitation before accepting it",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/invitations/look",
@@ -122,9 +122,9 @@ struct InvitationOffer {
     organization_slug: OrgSlug,
     organization_name: String,
     role: &'static str,
-    /// Projects on which the role is given; in the whole organization, if empty.
+    /// Projects on which the role applies; the whole organization, if empty.
     projects: Vec<InvitationProject>,
-    /// Address of the member who invited.
+    /// Email address of the inviting member.
     invited_by: String,
     expires_at: DateTime<Utc>,
 }
@@ -157,7 +157,7 @@ async fn find(
 
 static ACCEPT: Endpoint = Endpoint {
     id: "gantry-accept-invitation",
-    summary: "Become a member by an invitation",
+    summary: "Accept an invitation",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/invitations/accept",
@@ -187,8 +187,7 @@ async fn accept(
         &audit,
     )
     .await?;
-    // The answer may be read before the notification of the change is: this node must not believe that the organization is hidden.
-    context.table_changed(Table::Members);
+    // Invalidate now: the client may send its next request before the change notification arrives.
     context.table_changed(Table::Members);
     Ok(Json(InvitationAccepted { organization_slug }))
 }

@@ -29,20 +29,20 @@ use crate::{
     },
 };
 
-/// An organization, as lists show it.
+/// An organization in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OrganizationResponseV1")]
 pub struct OrganizationSummary {
-    /// Older spelling of `slug`.
+    /// Deprecated alias of `slug`.
     #[schemars(extend("deprecated" = true))]
     id: OrgSlug,
-    /// Its identifier in paths.
+    /// Identifier in paths.
     slug: OrgSlug,
-    /// What people call it.
+    /// Display name.
     name: String,
 }
 
-/// A member, as others see them.
+/// A member as other members see them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1OrganizationMemberResponse")]
 pub struct OrganizationMember {
@@ -54,10 +54,10 @@ pub struct OrganizationMember {
     avatar_url: Option<String>,
 }
 
-/// Longest list of organizations or members: more than any caller belongs to in practice.
+/// Maximum length of a list of organizations or members, above what occurs in practice.
 const LIST_MAX: i64 = 10_000;
 
-/// The organizations a user belongs to, by name; of these, what the token reaches.
+/// Lists the organizations of a user that the token can access, by name.
 pub async fn list(
     db: &Db,
     user: UserId,
@@ -77,7 +77,7 @@ pub async fn list(
         .collect()
 }
 
-/// Of the organizations with these slugs, those a user belongs to.
+/// Returns those of the organizations that the user is a member of.
 pub async fn of_member(
     db: &Db,
     user: UserId,
@@ -95,7 +95,7 @@ pub async fn of_member(
         .collect()
 }
 
-/// The organization's name.
+/// Returns the name of an organization.
 pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
     let rows = db
         .query("select name from organizations where id = $1", &[&id.0])
@@ -104,7 +104,7 @@ pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
     rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
 }
 
-/// Its members, by name.
+/// Lists the members of an organization, by username.
 pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<OrganizationMember>, Error> {
     let rows = db
         .query(
@@ -131,7 +131,7 @@ pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<OrganizationMemb
     rows.iter().map(member).collect()
 }
 
-/// Creates an organization with `owner` as its Owner. Without a slug it gets a random one.
+/// Creates an organization with `owner` as its owner. The slug defaults to a random one.
 pub async fn create(
     db: &Db,
     entropy: &Entropy,
@@ -189,13 +189,13 @@ fn summary(slug: OrgSlug, name: String) -> OrganizationSummary {
     }
 }
 
-/// A slug read back from the database, where a check holds it to its form.
+/// Parses a slug from the database, where a check constraint ensures its form.
 pub(crate) fn slug(row: &Row, column: usize) -> Result<OrgSlug, Error> {
     row.get::<_, &str>(column).parse().context("reading a slug")
 }
 
 impl OrganizationSummary {
-    /// Its identifier in paths.
+    /// Returns the identifier in paths.
     pub fn slug(&self) -> &OrgSlug {
         &self.slug
     }

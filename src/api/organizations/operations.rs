@@ -91,7 +91,7 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-/// An organization, on its own.
+/// A single organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1OrganizationSlugResponse")]
 struct OrganizationDetail {
@@ -108,7 +108,7 @@ async fn get(
 ) -> Result<Json<OrganizationDetail>, Error> {
     let name = organizations::name(&context.db, organization.id).await?;
     let id = organization.slug.as_str().to_owned();
-    // Nothing is billed here, and clients tell people what a project costs by the plan.
+    // There is no billing: clients derive the cost of a project from the plan.
     Ok(Json(OrganizationDetail {
         id,
         name,

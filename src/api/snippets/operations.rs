@@ -1,4 +1,5 @@
-//! Operations on SQL snippets. They are added with `gantry snippet add`: the contract has no operation for it.
+//! Operations on SQL snippets. They are created with `gantry snippet add`, because the contract has
+//! no operation for it.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -29,14 +30,14 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-/// Snippets on a page at most.
+/// Maximum number of snippets per page.
 const PAGE_MAX: u32 = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ListQuery {
-    /// Only those of this project.
+    /// Only snippets of this project.
     project_ref: Option<ProjectRef>,
-    /// Where the page before ended.
+    /// Cursor of the previous page.
     cursor: Option<String>,
     #[serde(default = "page_size_default")]
     #[schemars(range(min = 1, max = 100))]

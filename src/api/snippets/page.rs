@@ -1,4 +1,5 @@
-//! Snippets a page at a time. A cursor names the last one of a page, so pages neither repeat nor skip while others add.
+//! Keyset pagination of snippets. A cursor identifies the last item of a page, so that concurrent
+//! inserts cause no repeats or gaps.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use schemars::JsonSchema;
@@ -15,50 +16,50 @@ use crate::{
     platform::access::User,
 };
 
-/// By what snippets are put in order.
+/// Sort key of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum SortKey {
-    /// What they are called.
+    /// By name.
     Name,
-    /// When they were added.
+    /// By time of creation.
     #[default]
     InsertedAt,
 }
 
-/// In which direction.
+/// Sort direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum SortDirection {
-    /// First the least.
+    /// Ascending.
     Asc,
-    /// First the greatest.
+    /// Descending.
     #[default]
     Desc,
 }
 
-/// ListOrder of a list.
+/// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListOrder {
-    /// By what.
+    /// Sort key.
     pub by: SortKey,
-    /// In which direction.
+    /// Direction.
     pub direction: SortDirection,
 }
 
-/// A part of a list.
+/// A page of snippets.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SnippetList")]
 pub struct Page {
     data: Vec<Snippet>,
-    /// Of the next page, if there is one.
+    /// Cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
-/// Where a page ended: the order, and what its last snippet is in it.
+/// The position of the last item of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SnippetCursor {
@@ -76,7 +77,7 @@ impl SnippetCursor {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let cursor: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         match cursor {
-            // PostgreSQL takes no zero in a text.
+            // PostgreSQL text cannot contain U+0000.
             Some(cursor) if cursor.order == order && !cursor.key.contains('\0') => Ok(cursor),
             Some(_) => Err(Error::invalid("cursor", "is of a list in another order")),
             None => Err(Error::invalid("cursor", "expected the cursor of a list")),
@@ -84,7 +85,7 @@ impl SnippetCursor {
     }
 }
 
-/// In the order of bytes, which does not depend on the machine, with the id to tell equal ones apart.
+/// Orders by bytes, independent of the locale, and then by id.
 macro_rules! page {
     ($after:literal, $direction:literal) => {
         concat!(
@@ -105,7 +106,7 @@ macro_rules! page {
     };
 }
 
-/// A page of the snippets that the user sees, `limit` long at most.
+/// Returns a page of the snippets visible to the user, with at most `limit` items.
 pub async fn list(
     context: &ApiContext,
     user: &User,
@@ -127,7 +128,7 @@ pub async fn list(
     };
     let (organizations, projects) = reach(user);
     let project = project.map(ProjectRef::as_str);
-    // One more tells whether there is another page.
+    // Reads one row more than the page, to detect another page.
     let rows = context
         .db
         .query(
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_as_it_was_written_and_in_its_order_only() {
+    fn cursor_round_trips_in_its_order_only() {
         let order = ListOrder {
             by: SortKey::Name,
             direction: SortDirection::Asc,

@@ -1,7 +1,9 @@
-//! Signing a command line tool in from the pages: the tool brings a public key, and fetches a token that is encrypted for it.
+//! Browser login for command line tools: the tool sends a public key and receives a token encrypted
+//! with it.
 //!
-//! The tool chooses a session id, shows a link to a page, and asks for the code that the page tells. Nobody but the tool can
-//! read the token: not who listens, not who reads the database, not who guesses the code.
+//! The tool chooses a session id, opens a page with it, and prompts for the code shown on the page.
+//! The token is encrypted, so that neither an eavesdropper, nor a reader of the database, nor a
+//! correct guess of the code discloses it.
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
@@ -22,29 +24,29 @@ use crate::{
     platform::access::credential::SecretDigest,
 };
 
-/// How long the token waits to be fetched.
+/// Lifetime of an encrypted token that was not fetched.
 pub const LIFETIME: TimeDelta = TimeDelta::minutes(10);
-/// Codes that may be tried for one session.
+/// Maximum number of codes that can be tried per session.
 const CODE_TRIES_MAX: i16 = 5;
-/// How long a session id is known again.
+/// How long a session id cannot be reused.
 const SESSION_RETENTION: TimeDelta = TimeDelta::days(1);
-/// Logins of one user that wait at the same time.
+/// Maximum number of pending logins per user.
 const PENDING_MAX: i64 = 10;
-/// Logins of one user that are remembered.
+/// Maximum number of stored logins per user.
 const LOGINS_MAX: i64 = 100;
-/// Hex digits of a code.
+/// Length of a code in bytes, before hex encoding.
 const CODE_BYTES: usize = 4;
-/// Length of an uncompressed point of P-256.
+/// Length of an uncompressed P-256 point in bytes.
 const POINT_BYTES: usize = 65;
 
-/// A key that only the tool and this server can derive, for one message.
+/// A key shared with the tool (ECDH), for one message.
 pub struct LoginChannel {
     key: LessSafeKey,
     public_key: String,
 }
 
 impl LoginChannel {
-    /// With the tool that sent this public key: an uncompressed point of P-256, in hex.
+    /// Derives a key from the tool's public key: an uncompressed P-256 point, in hex.
     pub fn to(public_key: &str, entropy: &Entropy) -> Result<Self, Error> {
         let unusable = || {
             Error::invalid(
@@ -57,10 +59,10 @@ impl LoginChannel {
         let ours = private_key(entropy);
         let public_key = hex::encode(
             ours.compute_public_key()
-                .context("making a key for one login")?,
+                .context("deriving a key for a command line login")?,
         );
         let theirs = UnparsedPublicKey::new(&ECDH_P256, theirs);
-        // The secret is the point's x-coordinate, which the tool uses as the key as it is.
+        // The tool uses the x-coordinate as key directly, without a key derivation function.
         let key = agree(&ours, theirs, unusable(), |secret| {
             UnboundKey::new(&AES_256_GCM, secret).map_err(|_| unusable())
         })?;
@@ -70,7 +72,7 @@ impl LoginChannel {
         })
     }
 
-    /// Encrypts the one message.
+    /// Encrypts one message, and consumes the key.
     fn seal(self, text: &str, entropy: &Entropy) -> Result<SealedMessage, Error> {
         let nonce = entropy.bytes::<NONCE_LEN>();
         let mut bytes = text.as_bytes().to_vec();
@@ -88,7 +90,7 @@ impl LoginChannel {
     }
 }
 
-/// Nearly every number is a key; the next one is.
+/// Generates a private key. Retries in the rare case that the random number is not a valid key.
 fn private_key(entropy: &Entropy) -> PrivateKey {
     loop {
         if let Ok(key) = PrivateKey::from_private_key(&ECDH_P256, &entropy.bytes::<32>()) {
@@ -97,32 +99,33 @@ fn private_key(entropy: &Entropy) -> PrivateKey {
     }
 }
 
-/// A token as only the tool can read it.
+/// A message encrypted for the tool.
 struct SealedMessage {
     text: String,
     public_key: String,
     nonce: String,
 }
 
-/// What the tool fetches.
+/// An encrypted token.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CliLogin")]
 pub struct EncryptedToken {
-    /// The session's id.
+    /// Id of the session.
     id: Uuid,
-    /// When the token was made.
+    /// Time of creation.
     created_at: DateTime<Utc>,
-    /// The token: AES-256-GCM with the tag at the end, in hex.
+    /// The token, encrypted with AES-256-GCM: ciphertext and tag, in hex.
     access_token: String,
-    /// Ours: an uncompressed point of P-256, in hex. The x-coordinate of the agreed point is the key.
+    /// The server's public key: an uncompressed P-256 point, in hex. The x-coordinate of the shared
+    /// point is the key.
     public_key: String,
-    /// Of the encryption, in hex.
+    /// Nonce of the encryption, in hex.
     nonce: String,
 }
 
-/// Takes a session id for a user. One that was used is refused, whoever used it.
+/// Reserves a session id for a user. A session id can be used only once, by any user.
 pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) -> Result<(), Error> {
-    let doing = "beginning a login of a tool";
+    let doing = "beginning a command line login";
     let sql = "delete from cli_logins where created_at <= $2 or (user_id = $1 and session_id not in \
                (select session_id from cli_logins where user_id = $1 order by created_at desc limit $3))";
     db.query(
@@ -141,7 +144,7 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
         .is_none_or(|row| row.get::<_, i64>(0) >= PENDING_MAX)
     {
         return Err(Error::Rejected(
-            "Too many logins wait for their code. Finish one, or wait ten minutes.".into(),
+            "Too many logins are pending. Finish one, or wait ten minutes.".into(),
         ));
     }
     let sql = "insert into cli_logins (session_id, user_id, created_at, tries_left) values ($1, $2, $3, $4) \
@@ -152,14 +155,14 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
         .context(doing)?;
     if rows.is_empty() {
         Err(Error::Rejected(
-            "This link was used already. Run the login again, for a new one.".into(),
+            "This link was already used. Run the login again to get a new one.".into(),
         ))
     } else {
         Ok(())
     }
 }
 
-/// Lets the tool fetch the token, with the code that this answers.
+/// Stores the encrypted token. Returns the code with which the tool can fetch it.
 pub async fn store_token(
     db: &Db,
     entropy: &Entropy,
@@ -167,10 +170,8 @@ pub async fn store_token(
     channel: LoginChannel,
     token: &str,
 ) -> Result<String, Error> {
-    let (sealed, code) = (
-        channel.seal(token, entropy)?,
-        hex::encode(entropy.bytes::<CODE_BYTES>()),
-    );
+    let sealed = channel.seal(token, entropy)?;
+    let code = hex::encode(entropy.bytes::<CODE_BYTES>());
     let sql = "update cli_logins set code_digest = $2, sealed = $3, public_key = $4, nonce = $5 where session_id = $1";
     let digest = digest(session, &code);
     db.query(
@@ -184,18 +185,18 @@ pub async fn store_token(
         ],
     )
     .await
-    .context("keeping a tool's token")?;
+    .context("storing an encrypted token")?;
     Ok(code)
 }
 
-/// What waits for the tool, once. Every reason against it looks the same.
+/// Returns the encrypted token once. All failures are reported as not found.
 pub async fn take_token(
     db: &Db,
     session: Uuid,
     code: &str,
     now: DateTime<Utc>,
 ) -> Result<EncryptedToken, Error> {
-    // One statement, so that tries at the same time are all counted and only one of them fetches.
+    // A single statement counts concurrent attempts exactly and lets only one of them succeed.
     let sql = "update cli_logins set tries_left = tries_left - 1, taken_at = case when code_digest = $2 then $3::timestamptz end \
                where session_id = $1 and sealed is not null and taken_at is null and tries_left > 0 and created_at > $4 \
                returning taken_at is not null, created_at, sealed, public_key, nonce";
@@ -206,7 +207,7 @@ pub async fn take_token(
             &[&session, &digest.as_bytes(), &now, &(now - LIFETIME)],
         )
         .await
-        .context("fetching a tool's token")?;
+        .context("fetching an encrypted token")?;
     let row = rows
         .first()
         .filter(|row| row.get(0))
@@ -232,9 +233,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tool_reads_what_is_sealed_for_it_and_nobody_else() {
+    fn sealed_token_is_readable_by_tool_only() {
         let entropy = Entropy::seeded(1);
-        let (tool, other) = (private_key(&entropy), private_key(&entropy));
+        let tool = private_key(&entropy);
+        let other = private_key(&entropy);
         let point = hex::encode(tool.compute_public_key().unwrap());
         let sealed = LoginChannel::to(&point, &entropy)
             .unwrap()
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_point_of_the_curve_is_refused() {
+    fn invalid_public_key_is_rejected() {
         let entropy = Entropy::seeded(1);
         let point = hex::encode(private_key(&entropy).compute_public_key().unwrap());
         let infinity = "0".repeat(130);

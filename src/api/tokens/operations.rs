@@ -1,5 +1,5 @@
-//! Operations on one's own tokens: Gantry's own, for classic tokens only. A scoped token can neither make another nor ask
-//! what one could do, so there is no way from less to more.
+//! Gantry operations on the caller's own tokens. They require a classic token: a scoped token could
+//! otherwise create one with more permissions.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -39,7 +39,7 @@ use crate::{
 pub static ENDPOINTS: &[&Endpoint] =
     &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
-/// The token the path names. That it is the caller's is looked up with it.
+/// A token id from the path. The handlers check that the token belongs to the caller.
 struct PathToken(TokenId);
 
 impl Input for PathToken {
@@ -55,7 +55,7 @@ impl Input for PathToken {
 
 static LIST: Endpoint = Endpoint {
     id: "gantry-list-tokens",
-    summary: "List one's own live tokens",
+    summary: "List the caller's live tokens",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens",
@@ -71,7 +71,7 @@ async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Token>>, Error
 
 static GET: Endpoint = Endpoint {
     id: "gantry-get-token",
-    summary: "Get one of one's own live tokens",
+    summary: "Get one of the caller's live tokens",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens/{id}",
@@ -91,7 +91,7 @@ async fn get(
 
 static CREATE: Endpoint = Endpoint {
     id: "gantry-create-token",
-    summary: "Create a scoped token, shown once",
+    summary: "Create a scoped token. The token is returned only once",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/tokens",
@@ -103,26 +103,26 @@ static CREATE: Endpoint = Endpoint {
     },
 };
 
-/// What a token is to be. With neither organizations nor projects it reaches the whole account.
+/// The properties of a token. Without organizations and projects it can access the whole account.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateAccessToken")]
 #[serde(deny_unknown_fields)]
 struct CreateTokenRequest {
     #[schemars(length(min = 1, max = 256))]
     name: String,
-    /// When it stops working: within a year.
+    /// Expiry time: within a year.
     expires_at: Option<DateTime<Utc>>,
-    /// The same in days from now: 1, 7, 30, 90 or any other up to 366. Seven, if neither is given.
+    /// Lifetime in days, up to 366, instead of `expires_at`. Defaults to 7.
     #[schemars(range(min = 1, max = 366))]
     expires_in_days: Option<i64>,
     #[serde(flatten)]
     draft: DraftRequest,
 }
 
-/// What a token is limited to.
+/// The restrictions of a token.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct DraftRequest {
-    /// Slugs of organizations, with the projects they have and will have.
+    /// Slugs of organizations. Includes all their current and future projects.
     #[serde(default)]
     organization_slugs: Vec<OrgSlug>,
     /// Refs of projects of one organization.
@@ -131,10 +131,10 @@ struct DraftRequest {
     /// Names of permissions.
     #[serde(default)]
     permissions: Vec<String>,
-    /// Networks it may be sent from, such as `192.0.2.0/24`; anywhere, if empty.
+    /// Networks that it can be used from, such as `192.0.2.0/24`; any, if empty.
     #[serde(default)]
     networks: Vec<String>,
-    /// When it begins to work; at once, if not given.
+    /// Time from which it is valid; defaults to now.
     not_before: Option<DateTime<Utc>>,
 }
 
@@ -161,13 +161,13 @@ impl DraftRequest {
     }
 }
 
-/// A token that was made just now.
+/// A new token.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CreatedAccessToken")]
 struct CreatedToken {
     #[serde(flatten)]
     about: Token,
-    /// The token itself. It is not shown again.
+    /// The token in plain text. It is returned only once.
     token: String,
 }
 
@@ -222,7 +222,7 @@ async fn create(
 
 static REVOKE: Endpoint = Endpoint {
     id: "gantry-revoke-token",
-    summary: "Revoke one of one's own tokens: the next request with it is refused, on every node",
+    summary: "Revoke one of the caller's tokens, on every node",
     tag: Tag::Gantry,
     method: Verb::Delete,
     path: "/v1/tokens/{id}",
@@ -247,7 +247,7 @@ async fn revoke(
 
 static SIMULATE: Endpoint = Endpoint {
     id: "gantry-simulate-token",
-    summary: "Tell whether a token may make a request, and which rule decides",
+    summary: "Simulate a request with a token and return the deciding rule",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/tokens/simulate",
@@ -259,22 +259,22 @@ static SIMULATE: Endpoint = Endpoint {
     },
 };
 
-/// A token, or what one is to be, and a request.
+/// A request to simulate, with an existing or a hypothetical token.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "SimulateAccessToken")]
 #[serde(deny_unknown_fields)]
 struct SimulateRequest {
-    /// One of one's own tokens. Without it the other fields say what it is to be.
+    /// Id of one of the caller's tokens. If absent, the other fields describe a hypothetical token.
     token_id: Option<i64>,
     #[serde(flatten)]
     draft: DraftRequest,
     /// `GET`, `POST`, …
     method: String,
-    /// As it would be sent, with the query.
+    /// Path with query.
     path: String,
-    /// The body, or as much of it as matters.
+    /// The body, or the part of it that decides the permission.
     body: Option<serde_json::Value>,
-    /// Where it would be sent from, if the token's networks are to count.
+    /// Client address to check against the token's networks.
     address: Option<IpAddr>,
 }
 
@@ -305,7 +305,7 @@ async fn simulate(
 
 static USAGE: Endpoint = Endpoint {
     id: "gantry-token-usage",
-    summary: "Tell what a token was used for, and the fewest permissions that would have sufficed",
+    summary: "Get the usage of a token and the fewest permissions that would be sufficient",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens/{id}/usage",
@@ -317,7 +317,7 @@ static USAGE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct UsageQuery {
-    /// Days to look back, today included: 1 to 90.
+    /// Number of days to report, including today: 1 to 90.
     #[serde(default = "days_default")]
     #[schemars(range(min = 1, max = 90))]
     days: u32,
@@ -354,7 +354,7 @@ async fn usage_of(
 
 static CLI_LOGIN: Endpoint = Endpoint {
     id: "gantry-cli-login",
-    summary: "Fetch, once, the token that somebody made for a command line tool on the pages",
+    summary: "Fetch the encrypted token of a command line login. It is returned only once",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/platform/cli/login/{session_id}",
@@ -364,7 +364,7 @@ static CLI_LOGIN: Endpoint = Endpoint {
     handler: || mount(fetch_login),
 };
 
-/// The session the path names. One that cannot be is as good as none.
+/// A session id from the path. An invalid one is reported as not found.
 struct LoginSessionId(Uuid);
 
 impl Input for LoginSessionId {
@@ -380,7 +380,7 @@ impl Input for LoginSessionId {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct DeviceQuery {
-    /// The code that the page tells.
+    /// The code shown on the page.
     #[serde(default)]
     device_code: String,
 }

@@ -1,4 +1,5 @@
-//! Whether a token could make a request, decided by the code that decides on real ones, and explained.
+//! Simulation of requests: explains whether a token would be permitted, using the authorization
+//! code of real requests.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -18,71 +19,71 @@ use crate::{
     },
 };
 
-/// Which token to imagine.
+/// The token to simulate.
 #[derive(Debug)]
 pub enum SimulatedToken {
-    /// One that was made.
+    /// An existing token.
     Existing(TokenId),
-    /// One that could be made.
+    /// A hypothetical token.
     Draft(TokenDraft),
 }
 
-/// The rule that decides.
+/// The rule that decides a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Rule")]
 pub enum DecisionRule {
-    /// Let in: the operation is public.
+    /// Permitted: the operation is public.
     Public,
-    /// Let in: any live token will do.
+    /// Permitted: any valid token is sufficient.
     AnyToken,
-    /// Let in: role and token hold one of the groups of permissions.
+    /// Permitted: the role and the token have one of the accepted groups of permissions.
     Permissions,
-    /// Refused: no operation has this method and path.
+    /// Rejected: no operation has this method and path.
     UnknownRoute,
-    /// Refused: the token has expired, has not begun, or may not be sent from there.
+    /// Rejected: the token is expired, not valid yet, or used from another network.
     Credential,
-    /// Refused: the token's owner, or the token, does not see what the request names.
+    /// Rejected: the owner or the token has no access to the resource.
     NotVisible,
-    /// Refused: the owner's role does not hold what is needed. No token would do.
+    /// Rejected: the owner's role lacks the permission, so any token would be rejected.
     Role,
-    /// Refused: the token lacks permissions, or they do not count where it reaches.
+    /// Rejected: the token lacks permissions, or its permissions do not apply to the resource.
     MissingPermissions,
-    /// Refused: the operation is about the account, which the token does not reach.
+    /// Rejected: the operation concerns the account, which the token cannot access.
     AccountOnly,
-    /// Refused: the operation accepts no scoped token.
+    /// Rejected: the operation does not accept scoped tokens.
     UnscopedOnly,
 }
 
-/// What a request would get.
+/// The outcome of a simulated request.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Simulation {
-    /// Whether it would be let in. What comes of it then is the operation's affair.
+    /// Whether authorization would succeed. The operation itself may still fail.
     allowed: bool,
-    /// Status of the refusal.
+    /// HTTP status of the rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// What decides.
+    /// The deciding rule.
     rule: DecisionRule,
-    /// What the caller would be told.
+    /// Error message of the rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// The operation it reaches.
+    /// Id of the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'static str>,
-    /// Which of the operation's cases it is in, if it tells any apart.
+    /// The case of the operation, if it distinguishes any.
     #[serde(skip_serializing_if = "Option::is_none")]
     case: Option<&'static str>,
-    /// Groups of permissions, one of which would do.
+    /// Groups of permissions; one group is sufficient.
     accepted_permissions: Vec<Vec<&'static str>>,
-    /// What the token lacks.
+    /// Permissions that the token lacks.
     missing_permissions: Vec<&'static str>,
-    /// The owner's role on what the request names.
+    /// The owner's role on the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
 }
 
-/// What `request` would get with `token`, a token of `owner`.
+/// Returns the outcome of `request` with a token of `owner`.
 pub async fn simulate(
     context: &ApiContext,
     owner: &User,
@@ -115,7 +116,8 @@ pub async fn simulate(
             &Error::Unauthenticated(Credential::Unknown),
         ));
     };
-    let (method, path) = (request.method.to_owned(), request.path.to_owned());
+    let method = request.method.to_owned();
+    let path = request.path.to_owned();
     Ok(
         match rehearse(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),

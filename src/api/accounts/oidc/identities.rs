@@ -1,4 +1,4 @@
-//! Which account somebody at the provider has here.
+//! Links between identities of the provider and accounts.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -14,19 +14,20 @@ use crate::{
     platform::{access::User, audit::Recorder},
 };
 
-/// What came of it.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdentityLookup {
-    /// This user.
+    /// The account linked to the identity.
     Found(UserId),
-    /// The provider did not make sure of the address.
+    /// The provider has not verified the email address.
     UnverifiedEmail,
-    /// Nobody here, or nobody whom the provider's word could name.
+    /// No account matches.
     NotFound,
 }
 
-/// The account of somebody at the provider: the one that was linked, or, the first time, the one that has the address the
-/// provider vouches for. Who writes the entry about a new link is made by `recorder`.
+/// Returns the account of an identity: the linked one, or on the first sign-in the account with the
+/// verified email address in a trusted domain, which is then linked. `recorder` creates the audit
+/// recorder for a new link.
 pub async fn find(
     db: &Db,
     provider: &OidcProvider,
@@ -34,7 +35,7 @@ pub async fn find(
     now: DateTime<Utc>,
     recorder: impl FnOnce(&User) -> Recorder + Send,
 ) -> Result<IdentityLookup, Error> {
-    // PostgreSQL holds no U+0000, so no account is linked to it.
+    // PostgreSQL text cannot contain U+0000.
     if person.subject.contains('\0')
         || person
             .email
@@ -62,7 +63,8 @@ pub async fn find(
     }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("linking an identity")?;
-    // An account is linked once: an address that the provider gives to somebody else does not take the account along.
+    // An account is linked only once: if the provider reassigns the address, the account stays with
+    // its first identity.
     let sql = "insert into identities (issuer, subject, user_id, created_at) \
                select $1, $2, id, $4 from users where lower(email) = lower($3) on conflict do nothing returning user_id";
     let row = transaction

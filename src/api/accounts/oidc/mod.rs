@@ -1,4 +1,4 @@
-//! Signing in through a provider of OpenID Connect: who stands behind a code that a browser brings back from it.
+//! Sign-in through an OpenID Connect provider (authorization code flow with PKCE).
 
 mod fetch;
 pub mod identities;
@@ -26,11 +26,12 @@ use crate::{
     platform::access::{credential::SecretDigest, sessions::Secret},
 };
 
-/// How long what the provider says about itself is believed, in milliseconds.
+/// How long provider metadata is cached, in milliseconds.
 const METADATA_TTL: Ticks = 10 * 60 * 1_000;
-/// When to ask a provider again that does not answer.
+/// Retry delay when the provider is unavailable.
 const RETRY: Duration = Duration::from_secs(5);
-/// Signatures that are accepted. None of them can be made with what a provider publishes, nor with the client's secret.
+/// Accepted signature algorithms: only asymmetric ones, which neither published keys nor the client
+/// secret can forge.
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::RsaSsaPkcs1V15Sha256,
     Algorithm::RsaSsaPssSha256,
@@ -40,27 +41,27 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::EdDsa,
 ];
 
-/// How the provider is known.
+/// Configuration of the provider.
 #[derive(Debug, Clone)]
 pub struct OidcOptions {
-    /// Where its discovery begins.
+    /// Issuer URL, from which the metadata is discovered.
     pub issuer: String,
-    /// Who this server is to it.
+    /// Client id of this server.
     pub client_id: String,
-    /// What shows it.
+    /// Client secret of this server.
     pub client_secret: SecretString,
-    /// What the button calls it.
+    /// Label of the sign-in button; defaults to the host of the issuer.
     pub name: Option<String>,
-    /// Domains of addresses that it vouches for.
+    /// Email domains in which the provider's verified addresses are trusted.
     pub domains: Vec<String>,
 }
 
-/// Why a provider cannot be used as it was named.
+/// The issuer URL is not permitted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} cannot be the issuer: expected https://…, or http:// on this machine")]
 pub struct InvalidIssuer(String);
 
-/// A provider.
+/// An OpenID Connect provider.
 pub struct OidcProvider {
     issuer: IssuerUrl,
     client_id: ClientId,
@@ -78,27 +79,28 @@ impl fmt::Debug for OidcProvider {
     }
 }
 
-/// Who the provider says somebody is.
+/// An authenticated identity of the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OidcIdentity {
-    /// Never given to another one there.
+    /// Subject: unique and never reassigned by the provider.
     pub subject: String,
-    /// The address, if there is one.
+    /// Email address.
     pub email: Option<String>,
-    /// Whether the provider made sure that it is theirs.
+    /// Whether the provider has verified the email address.
     pub verified: bool,
 }
 
-/// What ties the way there and the way back to one browser: everything is derived from a secret that only its cookie has.
+/// State of one sign-in, bound to a browser: state, nonce and PKCE verifier are derived from the
+/// secret in its cookie.
 pub struct SignInFlow(Secret);
 
 impl SignInFlow {
-    /// Of the browser with this cookie.
+    /// Returns the flow of the browser with this cookie.
     pub fn of(secret: Secret) -> Self {
         Self(secret)
     }
 
-    /// What the provider hands back unseen.
+    /// Returns the `state` parameter.
     pub fn state(&self) -> String {
         self.derived("state")
     }
@@ -117,7 +119,7 @@ impl SignInFlow {
 }
 
 impl OidcProvider {
-    /// A provider that is asked when it is first needed.
+    /// Creates a provider. Its metadata is fetched on first use.
     pub fn new(options: OidcOptions) -> Result<Self, InvalidIssuer> {
         let url = IssuerUrl::new(options.issuer.clone())
             .ok()
@@ -140,27 +142,28 @@ impl OidcProvider {
         })
     }
 
-    /// What people call it.
+    /// Returns the label of the sign-in button.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// By which its people are known here.
+    /// Returns the issuer URL.
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// Whether its word about an address counts: its domain is one it vouches for.
+    /// Returns whether the address is in a trusted domain of the provider.
     pub fn vouches_for(&self, email: &str) -> bool {
         email
             .rsplit_once('@')
             .is_some_and(|(_, domain)| self.domains.contains(&domain.to_lowercase()))
     }
 
-    /// Where a browser goes to sign in there, and come back to `back`.
+    /// Returns the URL of the provider where the browser signs in. The provider redirects to
+    /// `back`.
     pub async fn authorization_url(
         &self,
-        journey: &SignInFlow,
+        flow: &SignInFlow,
         back: &str,
         now: Ticks,
     ) -> Result<String, Error> {
@@ -171,9 +174,11 @@ impl OidcProvider {
             Some(self.client_secret.clone()),
         )
         .set_redirect_uri(
-            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+            RedirectUrl::new(back.to_owned())
+                .context("parsing the redirect URI of the identity provider")?,
         );
-        let (state, nonce) = (CsrfToken::new(journey.state()), journey.nonce());
+        let state = CsrfToken::new(flow.state());
+        let nonce = flow.nonce();
         let (url, _, _) = client
             .authorize_url(
                 CoreAuthenticationFlow::AuthorizationCode,
@@ -182,16 +187,17 @@ impl OidcProvider {
             )
             .add_scope(Scope::new("email".to_owned()))
             .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(
-                &journey.verifier(),
+                &flow.verifier(),
             ))
             .url();
         Ok(url.into())
     }
 
-    /// Who stands behind a code. `None` if the provider, or what it signed, does not say so beyond reject.
+    /// Exchanges a code for the authenticated identity. Returns `None` if the provider rejects the
+    /// code or the ID token is invalid.
     pub async fn exchange_code(
         &self,
-        journey: &SignInFlow,
+        flow: &SignInFlow,
         code: String,
         back: &str,
         (at, now): (Ticks, DateTime<Utc>),
@@ -203,12 +209,13 @@ impl OidcProvider {
             Some(self.client_secret.clone()),
         )
         .set_redirect_uri(
-            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+            RedirectUrl::new(back.to_owned())
+                .context("parsing the redirect URI of the identity provider")?,
         );
         let exchange = client
             .exchange_code(AuthorizationCode::new(code))
-            .context("asking the provider")?;
-        let exchange = exchange.set_pkce_verifier(journey.verifier());
+            .context("contacting the identity provider")?;
+        let exchange = exchange.set_pkce_verifier(flow.verifier());
         let answer = match exchange.request_async(&fetch::fetch).await {
             Ok(answer) => answer,
             Err(openidconnect::RequestTokenError::Request(error)) => {
@@ -223,7 +230,7 @@ impl OidcProvider {
             .id_token_verifier()
             .set_allowed_algs(ALGORITHMS)
             .set_time_fn(move || now);
-        match token.claims(&verifier, &journey.nonce()) {
+        match token.claims(&verifier, &flow.nonce()) {
             Ok(claims) => Ok(Some(OidcIdentity {
                 subject: claims.subject().to_string(),
                 email: claims.email().map(|email| email.to_string()),
@@ -236,7 +243,7 @@ impl OidcProvider {
                         SignatureVerificationError::NoMatchingKey
                     )
                 ) {
-                    // Its keys may be new.
+                    // The provider may have rotated its keys.
                     self.known.lock().take();
                 }
                 Ok(self.reject(&error))
@@ -244,9 +251,9 @@ impl OidcProvider {
         }
     }
 
-    /// What is not believed is for the operator to know.
+    /// Logs a rejected sign-in for the operator.
     fn reject(&self, why: &dyn fmt::Display) -> Option<OidcIdentity> {
-        tracing::warn!(issuer = self.issuer(), %why, "a sign-in through the provider was refused");
+        tracing::warn!(issuer = self.issuer(), %why, "sign-in through the identity provider rejected");
         None
     }
 
@@ -270,9 +277,9 @@ impl OidcProvider {
 }
 
 fn unavailable(error: &dyn std::error::Error) -> Error {
-    tracing::warn!(%error, "the provider of sign-ins cannot be asked");
+    tracing::warn!(%error, "identity provider unreachable");
     Error::Unavailable {
-        what: "The provider does not answer".into(),
+        what: "The identity provider does not respond".into(),
         retry: RETRY,
     }
 }
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_its_domains_are_vouched_for() {
+    fn vouches_for_configured_domains_only() {
         let provider = OidcProvider::new(options("https://id.example")).unwrap();
         assert!(provider.vouches_for("ada@example.com") && provider.vouches_for("ADA@EXAMPLE.COM"));
         for email in [
@@ -312,20 +319,21 @@ mod tests {
     }
 
     #[test]
-    fn a_journey_tells_nothing_of_its_secret_and_is_like_no_other() {
+    fn flow_values_are_distinct_and_hide_the_secret() {
         let entropy = Entropy::seeded(5);
-        let (one, other) = (Secret::generate(&entropy), Secret::generate(&entropy));
-        let journey = SignInFlow::of(one.clone());
+        let one = Secret::generate(&entropy);
+        let other = Secret::generate(&entropy);
+        let flow = SignInFlow::of(one.clone());
         let parts = [
-            journey.state(),
-            journey.nonce().secret().clone(),
-            journey.verifier().secret().clone(),
+            flow.state(),
+            flow.nonce().secret().clone(),
+            flow.verifier().secret().clone(),
         ];
         assert!(parts.iter().all(|part| part.len() == 64
             && part != one.expose()
             && *part != hex::encode(one.digest().as_bytes())));
         assert!(parts[0] != parts[1] && parts[1] != parts[2] && parts[0] != parts[2]);
-        assert_ne!(SignInFlow::of(other).state(), journey.state());
-        assert_eq!(SignInFlow::of(one).state(), journey.state());
+        assert_ne!(SignInFlow::of(other).state(), flow.state());
+        assert_eq!(SignInFlow::of(one).state(), flow.state());
     }
 }

@@ -1,4 +1,4 @@
-//! Applications that are registered, and their secrets.
+//! Registered applications.
 
 pub mod operations;
 pub mod secrets;
@@ -26,26 +26,26 @@ use crate::{
     },
 };
 
-/// Applications of one organization.
+/// Maximum number of applications per organization.
 const APPLICATIONS_MAX: i64 = 200;
-/// Longest name.
+/// Maximum length of a name in characters.
 const NAME_CHARS_MAX: usize = 100;
-/// Addresses of one application. The check of the table says the same.
+/// Maximum number of redirect URIs per application. Matches the check constraint of the table.
 const REDIRECTS_MAX: usize = 20;
 
-/// What a member chooses among when they approve.
+/// The choice of projects at consent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "OauthProjectSelection")]
 pub enum ProjectSelection {
-    /// The whole organization.
+    /// Access to the whole organization.
     #[default]
     Off,
-    /// The organization, or some of its projects.
+    /// Access to the whole organization or to selected projects.
     Optional,
-    /// Some of its projects.
+    /// Access to selected projects only.
     Required,
 }
 
@@ -63,45 +63,45 @@ impl ProjectSelection {
         match name {
             "off" => Self::Off,
             "optional" => Self::Optional,
-            // What this version does not know restricts.
+            // An unknown value of a newer version is read as the most restrictive one.
             _ => Self::Required,
         }
     }
 }
 
-/// An application that is registered and not deleted.
+/// A registered application that is not deleted.
 #[derive(Debug, Clone)]
 pub struct Application {
     /// Row of `oauth_applications`.
     pub id: ApplicationId,
-    /// By which it is known outside.
+    /// Public client id.
     pub client_id: Uuid,
-    /// Whose it is. None: it registered itself.
+    /// The owning organization; `None` if it registered itself.
     pub organization: Option<OrganizationId>,
-    /// What it is to be called.
+    /// Display name.
     pub name: String,
-    /// Its own page.
+    /// Website.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     pub redirect_uris: Vec<String>,
-    /// What it may ask for.
+    /// Scopes that it may request.
     pub scopes: Scopes,
-    /// It can keep no secret.
+    /// Whether it is a public client, which cannot keep a secret.
     pub public: bool,
-    /// It may do no more than who approved it may at the time.
+    /// Whether its tokens are limited to the role of the granting member.
     pub bound_to_user: bool,
-    /// Whether projects are chosen.
+    /// The choice of projects at consent.
     pub selection: ProjectSelection,
-    /// The operator vouches for it.
+    /// Whether the operator verified it.
     pub verified: bool,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
 }
 
 impl Application {
-    /// Whether it has to prove itself by PKCE: what keeps no secret, and what nobody looked at.
+    /// Returns whether PKCE is required: for public and for self-registered applications.
     pub fn needs_challenge(&self) -> bool {
         self.public || self.organization.is_none()
     }
@@ -135,7 +135,7 @@ fn read(row: &Row) -> Application {
     }
 }
 
-/// The application with this client id.
+/// Returns the application with this client id.
 pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application>, Error> {
     let rows = db
         .query(applications!("a.client_id = $1"), &[&client_id])
@@ -144,7 +144,7 @@ pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application
     Ok(rows.first().map(read))
 }
 
-/// The application with this row.
+/// Returns the application with this row id.
 pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Error> {
     let rows = db
         .query(applications!("a.id = $1"), &[&id.0])
@@ -153,7 +153,7 @@ pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Er
     Ok(rows.first().map(read))
 }
 
-/// Whether any application is registered.
+/// Returns whether any application is registered.
 pub async fn any_registered(db: &Db) -> Result<bool, Error> {
     let rows = db
         .query(applications!("true limit 1"), &[])
@@ -162,7 +162,7 @@ pub async fn any_registered(db: &Db) -> Result<bool, Error> {
     Ok(!rows.is_empty())
 }
 
-/// The applications of an organization, by name.
+/// Lists the applications of an organization, by name.
 pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
     let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
     let rows = db
@@ -172,7 +172,7 @@ pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Applicati
     Ok(rows.iter().map(read).collect())
 }
 
-/// One of them.
+/// Returns an application of an organization.
 pub async fn by_organization(
     db: &Db,
     organization: OrganizationId,
@@ -184,36 +184,37 @@ pub async fn by_organization(
         .ok_or(Error::NotFound)
 }
 
-/// What somebody wants an application to be.
+/// The properties of an application to be registered.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateOauthApplication")]
 #[serde(deny_unknown_fields)]
 pub struct ApplicationDraft {
-    /// What it is to be called.
+    /// Display name.
     #[schemars(length(min = 1, max = 100))]
     pub name: String,
-    /// Its own page: https, or nothing.
+    /// Website: an https URL or empty.
     #[serde(default)]
     pub website: String,
-    /// A picture: https, or nothing.
+    /// URL of an icon: an https URL.
     pub icon: Option<String>,
-    /// Where it can be answered: https, or this computer itself. Matched letter by letter.
+    /// Redirect URIs: https, or http on a loopback address. Compared byte by byte.
     pub redirect_uris: Vec<String>,
-    /// Names of what it may ask for.
+    /// Names of the scopes that it may request.
     pub scopes: Vec<String>,
-    /// It can keep no secret, and proves itself by PKCE alone.
+    /// Whether it is a public client, which has no secret and uses PKCE.
     #[serde(default)]
     pub public: bool,
-    /// It may do no more than who approves it may at the time. Cannot be switched off again.
+    /// Whether its tokens are limited to the role of the granting member. Cannot be switched off
+    /// again.
     #[serde(default, rename = "bind_to_authorizing_user")]
     pub bound_to_user: bool,
-    /// Whether projects are chosen. Cannot be loosened again.
+    /// The choice of projects at consent. Cannot be loosened again.
     #[serde(default, rename = "project_selection")]
     pub selection: ProjectSelection,
 }
 
 impl ApplicationDraft {
-    /// The draft of what an application is.
+    /// Returns the properties of an existing application.
     pub fn of(application: &Application) -> Self {
         Self {
             name: application.name.clone(),
@@ -232,8 +233,8 @@ impl ApplicationDraft {
         }
     }
 
-    /// Whether the application stays verified with this draft: it looks the same, and asks for no scope that the operator did
-    /// not see.
+    /// Returns whether the application stays verified: its appearance is unchanged, and it requests
+    /// no scope that the operator did not verify.
     fn stays_verified(&self, application: &Application, scopes: Scopes) -> bool {
         scopes.within(application.scopes)
             && (&self.name, &self.website, &self.icon, &self.redirect_uris)
@@ -245,7 +246,7 @@ impl ApplicationDraft {
                 )
     }
 
-    /// What is wrong with it, if anything; what it may ask for, if not.
+    /// Validates the draft and returns its scopes.
     pub fn check(&self) -> Result<Scopes, Error> {
         check_name(&self.name)?;
         for (field, address) in [
@@ -279,7 +280,8 @@ impl ApplicationDraft {
     }
 }
 
-/// Checks the name of an application: it is all that people see of one, so it also has no space around it.
+/// Checks the name of an application. Surrounding spaces are rejected, because the name alone
+/// identifies an application to members.
 pub fn check_name(name: &str) -> Result<(), Error> {
     if name.trim() != name {
         return Err(Error::invalid(
@@ -292,7 +294,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
     names::check("name", name, NAME_CHARS_MAX)
 }
 
-/// Refuses addresses that cannot be registered.
+/// Rejects redirect URIs that cannot be registered.
 pub fn check_redirects(list: &[String]) -> Result<(), Error> {
     if !(1..=REDIRECTS_MAX).contains(&list.len()) {
         return Err(Error::invalid(
@@ -312,7 +314,7 @@ pub fn check_redirects(list: &[String]) -> Result<(), Error> {
     }
 }
 
-/// Whether it can stand in a link of ours.
+/// Returns whether the text is an https URL that pages can link to.
 pub fn is_https_url(address: &str) -> bool {
     address.starts_with("https://") && redirect::validation_error(address).is_none()
 }
@@ -330,7 +332,7 @@ pub async fn create(
     let scopes = draft.check()?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Two at once are counted one after the other.
+    // The lock serializes concurrent registrations, so that the count below is exact.
     transaction
         .execute(
             "select 1 from organizations where id = $1 for update",
@@ -376,7 +378,7 @@ pub async fn create(
         .ok_or_else(|| Error::internal(doing, "it is not there"))
 }
 
-/// Writes the row of an application that was checked. Without an owner, it registered itself.
+/// Inserts the row of a validated application. Without an owner, it is marked as self-registered.
 pub async fn insert(
     transaction: &Transaction<'_>,
     client_id: Uuid,
@@ -413,7 +415,7 @@ pub async fn insert(
     Ok(ApplicationId(row.get(0)))
 }
 
-/// What is to be different about an application; the rest stays.
+/// A partial update of an application; absent fields stay unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateOauthApplication")]
 #[serde(deny_unknown_fields)]
@@ -422,7 +424,7 @@ pub struct ApplicationPatch {
     #[schemars(length(min = 1, max = 100))]
     pub name: Option<String>,
     pub website: Option<String>,
-    /// An empty one takes it away.
+    /// An empty text removes the icon.
     pub icon: Option<String>,
     pub redirect_uris: Option<Vec<String>>,
     pub scopes: Option<Vec<String>>,
@@ -433,7 +435,7 @@ pub struct ApplicationPatch {
 }
 
 impl ApplicationPatch {
-    /// What an application would be. What restricts it stays: members approved it as that.
+    /// Applies the update. Restrictions cannot be lifted: members granted access under them.
     fn applied_to(self, application: &Application) -> Result<ApplicationDraft, Error> {
         let is = ApplicationDraft::of(application);
         let draft = ApplicationDraft {
@@ -462,7 +464,7 @@ impl ApplicationPatch {
     }
 }
 
-/// Makes an application something else, and says what it is then.
+/// Updates an application and returns it.
 pub async fn change(
     db: &Db,
     id: ApplicationId,
@@ -473,7 +475,7 @@ pub async fn change(
     let doing = "changing an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Of two changes at once the second begins with what the first left: neither brings back what the other took away.
+    // The lock serializes concurrent updates, so that none is lost.
     let row = transaction
         .query_opt(applications!("a.id = $1 for update of a"), &[&id.0])
         .await
@@ -496,16 +498,15 @@ pub async fn change(
         &verified,
     ];
     transaction.execute(sql, &values).await.context(doing)?;
-    let (mut before, mut after) = (
-        ApplicationDraft::of(&application).audit_value(),
-        draft.audit_value(),
-    );
-    (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
-    let told = (
+    let mut before = ApplicationDraft::of(&application).audit_value();
+    before["verified"] = application.verified.into();
+    let mut after = draft.audit_value();
+    after["verified"] = verified.into();
+    let states = (
         Some(with_id(application.client_id, before)),
         Some(with_id(application.client_id, after)),
     );
-    audit.write_in(&transaction, 200, told, now).await?;
+    audit.write_in(&transaction, 200, states, now).await?;
     transaction.commit().await.context(doing)?;
     let ApplicationDraft {
         name,
@@ -529,7 +530,7 @@ pub async fn change(
     })
 }
 
-/// Deletes an application, and ends everything that was approved for it. How many that were.
+/// Deletes an application and revokes its grants. Returns their number.
 pub async fn delete(
     db: &Db,
     application: &Application,
@@ -572,7 +573,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_they_look_like() {
+    fn check_name_rejects_invisible_characters() {
         for fine in ["Acme", "Açme 2.0", "日本", "<b>"] {
             assert!(check_name(fine).is_ok(), "{fine}");
         }

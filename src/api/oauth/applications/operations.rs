@@ -1,4 +1,5 @@
-//! Operations on an organization's applications. Who may let others in, may let applications ask.
+//! Operations on an organization's applications. Managing them requires the permission to invite
+//! members.
 
 use std::sync::Arc;
 
@@ -27,35 +28,35 @@ use crate::{
     },
 };
 
-/// Every member sees what is registered; administrators change it.
+/// Every member can read applications; administrators manage them.
 const READ: Access = pat_only(&[&[P::OrganizationAdminRead]]);
 const WRITE: Access = pat_only(&[&[P::MembersWrite]]);
 
-/// An application, as its organization sees it.
+/// An application as its organization sees it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApplication")]
 pub struct ApplicationView {
-    /// Its client id.
+    /// Client id.
     pub id: Uuid,
-    /// What it is called.
+    /// Display name.
     pub name: String,
-    /// Its own page.
+    /// Website.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     pub redirect_uris: Vec<String>,
-    /// What it may ask for.
+    /// Scopes that it may request.
     pub scopes: Vec<String>,
-    /// It can keep no secret.
+    /// Whether it is a public client, which cannot keep a secret.
     pub public: bool,
-    /// It may do no more than who approves it may at the time.
+    /// Whether its tokens are limited to the role of the granting member.
     pub bind_to_authorizing_user: bool,
-    /// Whether projects are chosen.
+    /// The choice of projects at consent.
     pub project_selection: ProjectSelection,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified it.
     pub verified: bool,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
 }
 
@@ -82,20 +83,20 @@ impl From<Application> for ApplicationView {
     }
 }
 
-/// The same with what belongs to it.
+/// An application with its secrets.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApplicationDetail")]
 pub struct ApplicationDetail {
     /// The application.
     #[serde(flatten)]
     pub application: ApplicationView,
-    /// Its live secrets.
+    /// Live secrets.
     pub secrets: Vec<ApplicationSecret>,
-    /// How many approvals of members it has.
+    /// Number of live grants of members.
     pub authorizations: i64,
 }
 
-/// The organization's application that the path names.
+/// The organization's application with the id in the path.
 struct PathApplication(Application);
 
 impl Input for PathApplication {
@@ -104,10 +105,8 @@ impl Input for PathApplication {
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (organization, context) = (
-            Organization::take(call).await?,
-            ApiContext::take(call).await?,
-        );
+        let organization = Organization::take(call).await?;
+        let context = ApiContext::take(call).await?;
         let PathId(id) = PathId::take(call).await.map_err(|_| Error::NotFound)?;
         applications::by_organization(&context.db, organization.id, id)
             .await
@@ -174,7 +173,7 @@ async fn create(
     audit: Arc<Recorder>,
     Json(draft): Json<ApplicationDraft>,
 ) -> Result<Created<ApplicationView>, Error> {
-    let made = applications::create(
+    let created = applications::create(
         &context.db,
         &context.entropy,
         (organization.id, user.id),
@@ -183,7 +182,7 @@ async fn create(
         &audit,
     )
     .await?;
-    Ok(Created(made.into()))
+    Ok(Created(created.into()))
 }
 
 pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
@@ -214,7 +213,7 @@ pub(in crate::api::oauth) static UPDATE: Endpoint = Endpoint {
     handler: || mount(change).sample(r#"{"name": "Example", "bind_to_authorizing_user": true}"#),
     ..endpoint(
         "gantry-update-oauth-application",
-        "Change an OAuth application",
+        "Update an OAuth application",
         Verb::Patch,
         "/v1/organizations/{slug}/oauth/apps/{id}",
         WRITE,
@@ -243,7 +242,7 @@ pub(in crate::api::oauth) static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
     ..endpoint(
         "gantry-delete-oauth-application",
-        "Delete an OAuth application, and end what members approved for it",
+        "Delete an OAuth application and revoke its authorizations",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}",
         WRITE,
@@ -267,21 +266,21 @@ pub(in crate::api::oauth) static ADD_SECRET: Endpoint = Endpoint {
     handler: || mount(add_secret),
     ..endpoint(
         "gantry-create-oauth-secret",
-        "Make a secret of an OAuth application, shown once",
+        "Create a secret of an OAuth application. It is returned only once",
         Verb::Post,
         "/v1/organizations/{slug}/oauth/apps/{id}/secrets",
         WRITE,
     )
 };
 
-/// A secret that was made just now.
+/// A new secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CreatedOauthSecret")]
 pub struct CreatedApplicationSecret {
-    /// What is told about it afterwards.
+    /// The metadata of the secret.
     #[serde(flatten)]
     pub about: ApplicationSecret,
-    /// The secret itself. It is not shown again.
+    /// The secret in plain text. It is returned only once.
     pub secret: String,
 }
 
@@ -316,7 +315,7 @@ pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
     )
 };
 
-/// The secret that the path names. Whether it is the application's is looked up with it.
+/// A secret id from the path. The handlers check that it belongs to the application.
 struct ApplicationSecretId(i64);
 
 impl Input for ApplicationSecretId {

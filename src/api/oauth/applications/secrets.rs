@@ -1,4 +1,4 @@
-//! Secrets of an application: several at a time, so that one can be replaced before it ends.
+//! Application secrets. An application can have several, to rotate them without downtime.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -17,24 +17,24 @@ use crate::{
     platform::audit::Recorder,
 };
 
-/// Live secrets of one application.
+/// Maximum number of live secrets per application.
 const SECRETS_MAX: i64 = 5;
 
-/// A live secret, as its owners see it afterwards.
+/// Metadata of a live secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthSecret")]
 pub struct ApplicationSecret {
     /// Row of `oauth_secrets`.
     pub id: i64,
-    /// Its end.
+    /// The last characters of the secret.
     pub hint: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it was last used.
+    /// Time of the last use.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// The live secrets of an application, newest first.
+/// Lists the live secrets of an application, newest first.
 pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<ApplicationSecret>, Error> {
     let sql = "select id, hint, created_at, last_used_at from oauth_secrets where application_id = $1 and revoked_at is null \
                order by id desc limit $2";
@@ -51,7 +51,7 @@ pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Application
     Ok(rows.iter().map(secret).collect())
 }
 
-/// Keeps a new secret.
+/// Stores a new secret.
 pub async fn add(
     db: &Db,
     application: &Application,
@@ -59,7 +59,7 @@ pub async fn add(
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<ApplicationSecret, Error> {
-    let doing = "making a secret of an application";
+    let doing = "creating a secret of an application";
     if application.public {
         return Err(Error::Rejected(
             "A public application has no secrets".into(),
@@ -67,7 +67,7 @@ pub async fn add(
     }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Two at once are counted one after the other.
+    // The lock serializes concurrent requests, so that the count below is exact.
     let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for update";
     transaction
         .query_opt(sql, &[&application.id.0])
@@ -86,16 +86,16 @@ pub async fn add(
             format!("An application can have {SECRETS_MAX} secrets; revoke one first").into(),
         ));
     }
-    let made = insert(&transaction, application.id, secret, now).await?;
-    let after = json!({"id": application.client_id, "number": made.id, "hint": made.hint});
+    let created = insert(&transaction, application.id, secret, now).await?;
+    let after = json!({"id": application.client_id, "number": created.id, "hint": created.hint});
     audit
         .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    Ok(made)
+    Ok(created)
 }
 
-/// Writes the row of a secret.
+/// Inserts the row of a secret.
 pub async fn insert(
     transaction: &Transaction<'_>,
     application: ApplicationId,
@@ -112,14 +112,14 @@ pub async fn insert(
         )
         .await;
     Ok(ApplicationSecret {
-        id: row.context("making a secret of an application")?.get(0),
+        id: row.context("creating a secret of an application")?.get(0),
         hint,
         created_at: now,
         last_used_at: None,
     })
 }
 
-/// Revokes a secret: who has only it is refused from now on. What was issued before goes on.
+/// Revokes a secret. Tokens that were issued before stay valid.
 pub async fn revoke(
     db: &Db,
     application: &Application,

@@ -1,6 +1,7 @@
-//! Requests of applications to act for somebody: what waits for an answer, and the answer.
+//! Authorization requests: validation, consent and the redirect back to the application.
 //!
-//! An error is only ever sent to an address that is registered: until then it is told where it happened.
+//! Errors are redirected only to a registered URI; before it is validated, they are returned to the
+//! browser.
 
 pub mod operations;
 
@@ -31,19 +32,20 @@ use crate::{
     },
 };
 
-/// Longest `state`.
+/// Maximum length of `state` in bytes.
 const STATE_MAX: usize = 2_048;
 
-/// What came of a request.
+/// The outcome of an authorization request.
 #[derive(Debug)]
 pub enum AuthorizationOutcome {
-    /// It waits for an answer, under this number.
+    /// The request is stored under this id and waits for consent.
     Pending(Uuid),
-    /// It cannot be answered, which the application is told at this address.
+    /// The request is invalid. The URI redirects to the application with the error.
     Rejected(String),
 }
 
-/// Takes a request. An error is for the person who is here: nothing is known yet about where they came from.
+/// Validates and stores an authorization request. An `Err` must be shown to the user: the redirect
+/// URI is not trusted yet.
 pub async fn begin(
     context: &ApiContext,
     fields: Result<OAuthParameters, Error>,
@@ -63,17 +65,17 @@ pub async fn begin(
     if !redirect::is_registered(&application.redirect_uris, address, application.public) {
         return Err(oauth_error(
             "invalid_request",
-            "redirect_uri is none that is registered for this application.",
+            "redirect_uri is not registered for this application.",
         ));
     }
     let state = fields.get("state");
     let outcome = match AuthorizationParameters::read(&fields, &application, issuer) {
-        Ok(wanted) => Ok(insert(
+        Ok(parameters) => Ok(insert(
             context,
             &application,
             address,
             state,
-            &wanted,
+            &parameters,
             issuer,
             project,
         )
@@ -88,7 +90,7 @@ pub async fn begin(
                 ("error_description", &fault.description),
                 ("iss", issuer),
             ];
-            // One that is too long is not worth repeating.
+            // An overlong state is not returned.
             answer.extend(
                 state
                     .filter(|state| state.len() <= STATE_MAX)
@@ -102,7 +104,7 @@ pub async fn begin(
     }
 }
 
-/// What an application wants, once it is known where to tell it that it cannot have it.
+/// The parameters of a request, validated after its redirect URI.
 struct AuthorizationParameters {
     scopes: Scopes,
     challenge: Option<PkceChallenge>,
@@ -158,7 +160,7 @@ impl AuthorizationParameters {
         if challenge.is_none() && application.needs_challenge() {
             return Err(oauth_error(
                 "invalid_request",
-                "This application has to send a code_challenge.",
+                "This application must send a code_challenge.",
             ));
         }
         let organization = fields
@@ -178,7 +180,7 @@ impl AuthorizationParameters {
     }
 }
 
-/// The scopes, unless there are none: an approval of nothing would look like one of something.
+/// Rejects an empty set of scopes, because a grant without scopes permits nothing.
 fn non_empty(scopes: Scopes) -> Result<Scopes, Error> {
     if scopes.is_empty() {
         return Err(oauth_error(
@@ -189,7 +191,7 @@ fn non_empty(scopes: Scopes) -> Result<Scopes, Error> {
     Ok(scopes)
 }
 
-/// The scopes that an application asks for: all of its own, unless it names some.
+/// Returns the requested scopes that are registered: all registered ones by default.
 fn requested_scopes(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
     let Some(text) = scope.filter(|text| *text != "all") else {
         return non_empty(registered);
@@ -202,7 +204,7 @@ async fn insert(
     application: &Application,
     address: &str,
     state: Option<&str>,
-    wanted: &AuthorizationParameters,
+    parameters: &AuthorizationParameters,
     issuer: &str,
     project: Option<&ProjectRef>,
 ) -> Result<Uuid, Error> {
@@ -214,10 +216,10 @@ async fn insert(
         &application.id.0,
         &address,
         &state,
-        &wanted.scopes.names(),
-        &wanted.challenge.as_ref().map(PkceChallenge::as_bytes),
-        &wanted.resource,
-        &wanted.organization,
+        &parameters.scopes.names(),
+        &parameters.challenge.as_ref().map(PkceChallenge::as_bytes),
+        &parameters.resource,
+        &parameters.organization,
         &project.map(ProjectRef::as_str),
         &issuer,
         &context.clock.now(),
@@ -226,36 +228,36 @@ async fn insert(
         .db
         .query(sql, &row)
         .await
-        .context("keeping a request of an application")?;
+        .context("storing an authorization request")?;
     Ok(id)
 }
 
-/// A request that waits for an answer.
+/// An authorization request that is not expired.
 #[derive(Debug)]
 pub struct AuthorizationRequest {
-    /// By which pages name it.
+    /// Id in URLs of pages.
     pub id: Uuid,
-    /// Who asks.
+    /// The requesting application.
     pub application: Application,
-    /// Where the answer goes.
+    /// The redirect URI.
     pub redirect_uri: String,
-    /// What it asks for, and still may.
+    /// The requested scopes that the application still has.
     pub scopes: Scopes,
-    /// What it would like to be chosen.
+    /// Slug of the suggested organization.
     pub organization: Option<String>,
-    /// The same.
+    /// Ref of the suggested project.
     pub project: Option<String>,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was approved. None: it waits, or was refused.
+    /// Time of approval; `None` if the request is pending or denied.
     pub approved_at: Option<DateTime<Utc>>,
-    /// Whether it was answered.
+    /// Whether the request was approved or denied.
     pub done: bool,
     state: Option<String>,
     challenge: Option<Vec<u8>>,
     resource: Option<String>,
     issuer: String,
-    /// The browser session that opened it.
+    /// Digest of the browser session that claimed the request.
     session: Option<Vec<u8>>,
 }
 
@@ -281,19 +283,19 @@ async fn read(db: &Db, row: &Row) -> Result<AuthorizationRequest, Error> {
     })
 }
 
-/// A request that is not over, answered or not.
+/// Returns a request that is not expired, pending or not.
 pub async fn find(db: &Db, id: Uuid, now: DateTime<Utc>) -> Result<AuthorizationRequest, Error> {
     let sql = "select id, application_id, redirect_uri, scopes, organization_slug, project_ref, created_at, approved_at, done_at is not null, \
                state, challenge, resource, issuer, session from oauth_requests where id = $1 and created_at > $2";
     let rows = db
         .query(sql, &[&id, &(now - REQUEST_LIFETIME)])
         .await
-        .context("reading a request of an application")?;
+        .context("reading an authorization request")?;
     read(db, rows.first().ok_or(Error::NotFound)?).await
 }
 
-/// The same for a browser session: the first one that opens it is the only one that can answer it. What another has opened
-/// looks as if it did not exist.
+/// Returns a request and claims it for a browser session: only the first session can answer it. A
+/// request claimed by another session is reported as not found.
 pub async fn claim_for_session(
     db: &Db,
     id: Uuid,
@@ -304,44 +306,44 @@ pub async fn claim_for_session(
     let rows = db
         .query(sql, &[&id, &session.as_bytes(), &(now - REQUEST_LIFETIME)])
         .await
-        .context("opening a request of an application")?;
+        .context("claiming an authorization request")?;
     if rows.is_empty() {
         return Err(Error::NotFound);
     }
     find(db, id, now).await
 }
 
-/// Lets go of a request that this browser session holds, so that whoever signs in next can answer it.
+/// Releases a request claimed by this browser session, so that another account can answer it.
 pub async fn release(db: &Db, id: Uuid, session: &SecretDigest) -> Result<(), Error> {
     let sql = "update oauth_requests set session = null where id = $1 and session = $2 and done_at is null";
     db.query(sql, &[&id, &session.as_bytes()])
         .await
-        .context("letting go of a request of an application")
+        .context("releasing an authorization request")
         .map(drop)
 }
 
-/// The answer to an approval of a request whose scopes the application has lost since it asked.
+/// Error message for a request without scopes that the application still has.
 pub const NO_SCOPES_LEFT: &str = "The application no longer has any of the scopes that it asked for, so there is nothing to allow. \
                                 Go back to it and begin again";
 
-/// What a member chose.
+/// A member's choice at consent.
 #[derive(Debug)]
 pub struct ConsentChoice<'a> {
     /// The organization.
     pub organization: &'a Organization,
     /// The member's roles there.
     pub roles: Held,
-    /// Projects of it. None: all there are and will be.
+    /// The selected projects; `None` means all current and future projects.
     pub projects: Option<Vec<ProjectRef>>,
 }
 
-/// Who answers. Pages know which browser session asks, and open the request with it first; a token has none, so it cannot answer
-/// what a browser opened.
+/// The party that answers a request. Pages claim the request for their browser session first; an
+/// API token has no session, so it cannot answer a request that a browser claimed.
 #[derive(Debug, Clone, Copy)]
 pub struct Respondent {
     /// The member.
     pub user: UserId,
-    /// Whether a page asks.
+    /// Whether the answer comes from a page of this server.
     pub from_browser: bool,
 }
 
@@ -349,7 +351,7 @@ impl AuthorizationRequest {
     fn check_answerable(&self, respondent: Respondent) -> Result<(), Error> {
         if self.done || self.session.is_some() != respondent.from_browser {
             return Err(Error::Rejected(
-                "The request was answered already, or is somebody else's to answer".into(),
+                "The request was already answered, or another browser session answers it".into(),
             ));
         }
         Ok(())
@@ -363,7 +365,7 @@ impl AuthorizationRequest {
     }
 }
 
-/// Approves a request: where to tell the application, with its code.
+/// Approves a request. Returns the redirect URI with the code.
 pub async fn approve(
     context: &ApiContext,
     request: &AuthorizationRequest,
@@ -371,7 +373,7 @@ pub async fn approve(
     choice: ConsentChoice<'_>,
     audit: &Recorder,
 ) -> Result<String, Error> {
-    let doing = "approving a request of an application";
+    let doing = "approving an authorization request";
     request.check_answerable(respondent)?;
     check_role(&request.application, choice.roles)?;
     if request.scopes.is_empty() {
@@ -381,21 +383,23 @@ pub async fn approve(
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Of two answers one takes it.
+    // Only one of several concurrent answers succeeds.
     let sql = "update oauth_requests set done_at = $2, approved_at = $2 where id = $1 and done_at is null and created_at > $3 returning id";
     let taken = transaction
         .query_opt(sql, &[&request.id, &now, &(now - REQUEST_LIFETIME)])
         .await
         .context(doing)?;
-    taken.ok_or_else(|| Error::Rejected("The request was answered already, or is over".into()))?;
-    // Held, so that an application that is deleted at this moment is, with this.
+    taken
+        .ok_or_else(|| Error::Rejected("The request was already answered, or is expired".into()))?;
+    // The shared lock serializes this with the deletion of the application, which revokes all
+    // grants.
     let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for share";
     transaction
         .query_opt(sql, &[&request.application.id.0])
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    // The same for a member who leaves: whoever is none any more approves nothing.
+    // The shared lock serializes this with the removal of the member.
     let sql = "select 1 from members where organization_id = $1 and user_id = $2 for share";
     let member = transaction
         .query_opt(sql, &[&choice.organization.id.0, &respondent.user.0])
@@ -441,8 +445,8 @@ pub async fn approve(
     Ok(request.redirect_with(&[("code", code.expose())]))
 }
 
-/// What is not bound to a member acts as whoever approved it, for the whole organization and for good: that is not everybody's
-/// to give.
+/// An application that is not bound to a member's role keeps the granted access for the whole
+/// organization, so only administrators can grant it.
 fn check_role(application: &Application, held: Held) -> Result<(), Error> {
     let lacks = !application.bound_to_user && held.organization < Role::Administrator;
     if lacks {
@@ -452,14 +456,14 @@ fn check_role(application: &Application, held: Held) -> Result<(), Error> {
     }
 }
 
-/// The rows of what was chosen, if the application leaves that choice.
+/// Returns the row ids of the selected projects, if the application permits the selection.
 async fn selected_projects(
     context: &ApiContext,
     request: &AuthorizationRequest,
     user: UserId,
     choice: &ConsentChoice<'_>,
 ) -> Result<Option<Vec<crate::base::ids::ProjectId>>, Error> {
-    let Some(wanted) = &choice.projects else {
+    let Some(selected) = &choice.projects else {
         return match request.application.selection {
             ProjectSelection::Required => Err(Error::invalid(
                 "project_refs",
@@ -474,16 +478,16 @@ async fn selected_projects(
             "this application takes the whole organization",
         ));
     }
-    if !(1..=100).contains(&wanted.len()) {
+    if !(1..=100).contains(&selected.len()) {
         return Err(Error::invalid("project_refs", "expected 1 to 100"));
     }
-    let found = projects::of_member(&context.db, user, &wanted.iter().cloned().collect()).await?;
+    let found = projects::of_member(&context.db, user, &selected.iter().cloned().collect()).await?;
     let here = |reference: &ProjectRef| {
         found
             .iter()
             .find(|it| it.reference == *reference && it.organization == choice.organization.id)
     };
-    let ids = wanted.iter().map(|reference| {
+    let ids = selected.iter().map(|reference| {
         here(reference)
             .map(|project| project.id)
             .ok_or_else(|| Error::invalid("project_refs", "one is not of this organization"))
@@ -491,7 +495,7 @@ async fn selected_projects(
     ids.collect::<Result<_, _>>().map(Some)
 }
 
-/// Refuses a request: where to tell the application.
+/// Denies a request. Returns the redirect URI with the error.
 pub async fn deny(
     context: &ApiContext,
     request: &AuthorizationRequest,
@@ -504,15 +508,15 @@ pub async fn deny(
         .db
         .query(sql, &[&request.id, &context.clock.now()])
         .await
-        .context("refusing a request of an application")?;
+        .context("denying an authorization request")?;
     if rows.is_empty() {
         return Err(Error::Rejected(
-            "The request was answered already, or is over".into(),
+            "The request was already answered, or is expired".into(),
         ));
     }
     Ok(request.redirect_with(&[
         ("error", "access_denied"),
-        ("error_description", "The user refused the request."),
+        ("error_description", "The user denied the request."),
     ]))
 }
 
@@ -521,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_are_narrowed_and_never_widened() {
+    fn requested_scopes_are_a_subset_of_registered() {
         let registered = Scopes::named(["projects:read", "database:read"]);
         for (scope, expected) in [
             (None, "database:read projects:read"),

@@ -1,4 +1,4 @@
-//! Operations that answer requests of applications: what the pages ask.
+//! Operations that answer authorization requests, used by the consent page.
 
 use std::sync::Arc;
 
@@ -22,35 +22,35 @@ use crate::{
     },
 };
 
-/// A request, as a page shows it.
+/// An authorization request, for display.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthRequest")]
 pub struct AuthorizationRequestView {
-    /// What the application is called.
+    /// Name of the application.
     pub name: String,
-    /// Its own page.
+    /// Website of the application.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where the answer goes, in a few words.
+    /// Display name of the redirect target.
     pub domain: String,
-    /// What it asks for.
+    /// Requested scopes.
     pub scopes: Vec<String>,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified the application.
     pub verified: bool,
-    /// Whether it registered itself.
+    /// Whether the application registered itself.
     pub registered_itself: bool,
-    /// Whether it may do no more than who approves it may at the time.
+    /// Whether its tokens are limited to the role of the granting member.
     pub bind_to_authorizing_user: bool,
-    /// Whether projects are chosen.
+    /// The choice of projects at consent.
     pub project_selection: ProjectSelection,
-    /// The organization it would like.
+    /// Slug of the suggested organization.
     pub organization_slug: Option<String>,
-    /// The project it would like.
+    /// Ref of the suggested project.
     pub project_ref: Option<String>,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was approved.
+    /// Time of approval.
     pub approved_at: Option<DateTime<Utc>>,
 }
 
@@ -80,17 +80,17 @@ impl AuthorizationRequestView {
     }
 }
 
-/// Where the browser goes on.
+/// The redirect target of an answered request.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthAnswer")]
 pub struct RedirectResponse {
-    /// The application's address, with the answer.
+    /// The redirect URI with the response parameters.
     pub url: String,
 }
 
 pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
     id: "gantry-get-oauth-request",
-    summary: "Get what an application asks for",
+    summary: "Get a pending authorization request",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/platform/oauth/authorizations/{id}",
@@ -111,7 +111,7 @@ async fn show(
 
 pub(in crate::api::oauth) static APPROVE: Endpoint = Endpoint {
     id: "gantry-approve-oauth-request",
-    summary: "Let an application do what it asks for, in this organization",
+    summary: "Approve an authorization request for this organization",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/platform/organizations/{slug}/oauth/authorizations/{id}",
@@ -125,7 +125,7 @@ pub(in crate::api::oauth) static APPROVE: Endpoint = Endpoint {
 #[schemars(rename = "ApproveOauthRequest")]
 #[serde(deny_unknown_fields)]
 struct ApprovalBody {
-    /// Refs of projects of the organization; all there are and will be, if null.
+    /// Refs of the organization's projects; null means all current and future projects.
     project_refs: Option<Vec<ProjectRef>>,
 }
 
@@ -154,7 +154,7 @@ async fn approve_request(
     }))
 }
 
-/// The organization that is chosen, with what the caller is there.
+/// The organization in the path with the caller's standing there.
 struct OrganizationStanding {
     organization: Organization,
     standing: Standing,
@@ -182,7 +182,7 @@ fn respondent(user: &User) -> Respondent {
 
 pub(in crate::api::oauth) static DENY: Endpoint = Endpoint {
     id: "gantry-deny-oauth-request",
-    summary: "Refuse what an application asks for",
+    summary: "Deny an authorization request",
     tag: Tag::Gantry,
     method: Verb::Delete,
     path: "/platform/oauth/authorizations/{id}",
@@ -203,9 +203,9 @@ async fn deny_request(
     }))
 }
 
-/// The number of a request, as the page's address has it.
+/// The query of pages that show a request.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct AuthId {
-    /// `auth_id`.
+    /// Id of the request.
     pub auth_id: Uuid,
 }

@@ -1,28 +1,24 @@
-//! Operations on members, their roles and invitations, in the shapes of v2.
+//! Operations of API v2 on members and their roles; [`invitations`]: on invitations.
+
+mod invitations;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    invitations,
-    invitations::Invite,
     members,
     members::{MemberQuery, Membership, ProjectName},
 };
 use crate::{
-    api::{accounts, context::ApiContext},
-    base::{
-        error::{Denial, Error},
-        ids::ProjectRef,
-    },
+    api::context::ApiContext,
+    base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, Role, Standing, User, needs},
+        access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{Call, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -30,11 +26,18 @@ use crate::{
 };
 
 /// Endpoints of this part of the slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&MEMBERS, &ROLES, &ASSIGN, &REMOVE, &INVITE, &REVOKE];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &MEMBERS,
+    &ROLES,
+    &ASSIGN,
+    &REMOVE,
+    &invitations::CREATE,
+    &invitations::REVOKE,
+];
 
 static MEMBERS: Endpoint = Endpoint {
     id: "v2-list-organization-members",
-    summary: "List members of an organization, with every role",
+    summary: "List members of an organization with all roles",
     tag: Tag::Organizations,
     method: Verb::Get,
     path: "/v2/organizations/{slug}/members",
@@ -64,13 +67,13 @@ fn page_size_default() -> i64 {
     100
 }
 
-/// What v2 answers with are wrapped in.
+/// Envelope of v2 responses.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Data<T> {
     data: T,
 }
 
-/// A page of things.
+/// A page of resources with links.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Paged<T> {
     data: Vec<T>,
@@ -249,7 +252,7 @@ async fn roles(_: Organization) -> Result<Json<Data<Vec<RoleResource>>>, Error> 
     }))
 }
 
-/// The member the path names.
+/// A member id from the path.
 struct MemberId(Uuid);
 
 impl Input for MemberId {
@@ -264,7 +267,7 @@ impl Input for MemberId {
 
 static ASSIGN: Endpoint = Endpoint {
     id: "v2-assign-organization-member-role",
-    summary: "Give a member a role in the organization, or on some of its projects",
+    summary: "Set a member's role in the organization or on some of its projects",
     tag: Tag::Organizations,
     method: Verb::Patch,
     path: "/v2/organizations/{slug}/members/{user_id}/roles",
@@ -297,12 +300,12 @@ enum AssignType {
 #[derive(Debug, Deserialize, JsonSchema)]
 struct AssignAttributes {
     role: RoleParameter,
-    /// Projects on which the role is given; in the whole organization, if absent.
+    /// Projects on which the role applies; the whole organization, if absent.
     #[schemars(length(min = 1, max = 100))]
     projects: Option<Vec<ProjectParameter>>,
 }
 
-/// `no-access` takes a role away, and leaves a member without one.
+/// A role to assign; `no-access` removes it.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "GivenRole")]
@@ -332,7 +335,7 @@ struct ProjectParameter {
     r#ref: ProjectRef,
 }
 
-/// Projects named in one request.
+/// Maximum number of projects per request.
 const PROJECTS_MAX: usize = 100;
 
 fn project_refs(
@@ -366,7 +369,8 @@ async fn assign(
     Json(request): Json<AssignRequest>,
 ) -> Result<Json<Data<AssignedResource>>, Error> {
     let AssignAttributes { role, projects } = request.data.attributes;
-    let (role, now) = (Role::from(role), context.clock.now());
+    let role = Role::from(role);
+    let now = context.clock.now();
     let projects = project_refs(projects)?;
     let user = members::by_id(&context.db, organization.id, member).await?;
     let attributes = if let Some(projects) = projects {
@@ -395,7 +399,7 @@ async fn assign(
     }))
 }
 
-/// The next request on every node is decided by what was changed.
+/// Invalidates cached members on this node and waits for the confirmation of the others.
 async fn publish_members(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::Members);
     notifications::settle(&context.db).await
@@ -403,7 +407,7 @@ async fn publish_members(context: &ApiContext) -> Result<(), Error> {
 
 static REMOVE: Endpoint = Endpoint {
     id: "v2-remove-organization-members",
-    summary: "Remove a member: the next request with any of the member's tokens is refused",
+    summary: "Remove a member. Tokens of the member lose access at once",
     tag: Tag::Organizations,
     method: Verb::Delete,
     path: "/v2/organizations/{slug}/members/{user_id}",
@@ -430,198 +434,4 @@ async fn remove(
     .await?;
     publish_members(&context).await?;
     Ok(Done)
-}
-
-static INVITE: Endpoint = Endpoint {
-    id: "v2-create-organization-invitations",
-    summary: "Invite people. Each has a day to accept",
-    tag: Tag::Organizations,
-    method: Verb::Post,
-    path: "/v2/organizations/{slug}/members/invitations",
-    aliases: &[],
-    access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
-    limit: &STANDARD,
-    handler: || {
-        mount(invite)
-            .sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com", "role": "developer"}}]}"#)
-    },
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteRequest {
-    #[schemars(length(min = 1, max = 50))]
-    data: Vec<InviteResource>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteResource {
-    #[expect(dead_code, reason = "there is one kind")]
-    r#type: InvitationType,
-    attributes: InviteAttributes,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum InvitationType {
-    OrganizationInvitation,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteAttributes {
-    email: String,
-    role: RoleParameter,
-    /// Projects on which the role is given; in the whole organization, if absent.
-    #[schemars(length(min = 1, max = 100))]
-    projects: Option<Vec<ProjectParameter>>,
-    /// Not supported: nobody signs in through an organization's own provider here.
-    #[serde(default)]
-    require_sso: bool,
-}
-
-/// An open invitation.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OrganizationInvitation")]
-struct InvitationResource {
-    r#type: &'static str,
-    attributes: InvitationAttributes,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct InvitationAttributes {
-    email: String,
-    /// What the person accepts with: hand it over, it is not shown again. This server sends no mail.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-    /// When the invitation is over.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<chrono::DateTime<chrono::Utc>>,
-}
-
-/// Invitations in one request.
-const INVITATIONS_MAX: usize = 50;
-
-async fn invite(
-    organization: Organization,
-    standing: Standing,
-    audit: Arc<Recorder>,
-    user: User,
-    context: ApiContext,
-    Json(request): Json<InviteRequest>,
-) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
-    if !(1..=INVITATIONS_MAX).contains(&request.data.len()) {
-        return Err(Error::invalid(
-            "data",
-            format!("expected 1 to {INVITATIONS_MAX}"),
-        ));
-    }
-    let invites = request
-        .data
-        .into_iter()
-        .map(|resource| invitation(resource.attributes, standing))
-        .collect::<Result<_, _>>()?;
-    let made = invitations::invite(
-        &context.db,
-        &context.entropy,
-        organization.id,
-        user.id,
-        invites,
-        (context.clock.now(), &audit),
-    )
-    .await?;
-    let resource = |made: invitations::CreatedInvitation| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: InvitationAttributes {
-            email: made.email,
-            token: Some(made.secret.expose_secret().to_owned()),
-            expires_at: Some(made.expires_at),
-        },
-    };
-    Ok(Created(Data {
-        data: made.into_iter().map(resource).collect(),
-    }))
-}
-
-/// Nobody gives what is above the own role.
-fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite, Error> {
-    let role = Role::from(attributes.role);
-    if !matches!(standing, Standing::Member(held) if held.organization >= role) {
-        return Err(Error::Forbidden(Denial::Role));
-    }
-    if attributes.require_sso {
-        return Err(Error::invalid("require_sso", "is not supported"));
-    }
-    accounts::local_part(&attributes.email)?;
-    Ok(Invite {
-        email: attributes.email,
-        role,
-        projects: project_refs(attributes.projects)?.unwrap_or_default(),
-    })
-}
-
-static REVOKE: Endpoint = Endpoint {
-    id: "v2-delete-organization-invitations",
-    summary: "Take back invitations",
-    tag: Tag::Organizations,
-    method: Verb::Delete,
-    path: "/v2/organizations/{slug}/members/invitations",
-    aliases: &[],
-    access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
-    limit: &STANDARD,
-    handler: || {
-        mount(revoke).sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com"}}]}"#)
-    },
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeRequest {
-    #[schemars(length(min = 1, max = 100))]
-    data: Vec<RevokeResource>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeResource {
-    #[expect(dead_code, reason = "there is one kind")]
-    r#type: InvitationType,
-    attributes: RevokeAttributes,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeAttributes {
-    email: String,
-}
-
-async fn revoke(
-    organization: Organization,
-    audit: Arc<Recorder>,
-    context: ApiContext,
-    Json(request): Json<RevokeRequest>,
-) -> Result<Json<Data<Vec<InvitationResource>>>, Error> {
-    if !(1..=100).contains(&request.data.len()) {
-        return Err(Error::invalid("data", "expected 1 to 100"));
-    }
-    let emails: Vec<_> = request
-        .data
-        .into_iter()
-        .map(|resource| resource.attributes.email)
-        .collect();
-    let gone = invitations::revoke(
-        &context.db,
-        organization.id,
-        &emails,
-        context.clock.now(),
-        &audit,
-    )
-    .await?;
-    let attributes = |email| InvitationAttributes {
-        email,
-        token: None,
-        expires_at: None,
-    };
-    let resource = |email| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: attributes(email),
-    };
-    Ok(Json(Data {
-        data: gone.into_iter().map(resource).collect(),
-    }))
 }
