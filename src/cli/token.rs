@@ -177,7 +177,7 @@ impl Create {
     }
 }
 
-fn line(token: &tokens::Token) -> String {
+fn line(token: &tokens::AccessToken) -> String {
     let reach = match &token.scope {
         None => "classic".to_owned(),
         Some(scope) if scope.reach == Reach::Account.name() => "account".to_owned(),

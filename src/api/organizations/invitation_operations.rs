@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::{invitations, invitations::Invitation, members::ProjectName};
+use super::{invitations, invitations::OpenInvitation, members::ProjectName};
 use crate::{
     api::context::ApiContext,
     base::{error::Error, ids::OrgSlug},
@@ -64,8 +64,8 @@ impl From<ProjectName> for InvitationProject {
     }
 }
 
-impl From<Invitation> for InvitationSummary {
-    fn from(open: Invitation) -> Self {
+impl From<OpenInvitation> for InvitationSummary {
+    fn from(open: OpenInvitation) -> Self {
         Self {
             email: open.email,
             role: open.role.name(),

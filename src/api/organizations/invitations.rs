@@ -29,7 +29,7 @@ const INVITATIONS_OPEN_MAX: i64 = 1_000;
 
 /// An invitation to be created.
 #[derive(Debug)]
-pub struct Invite {
+pub struct InvitationDraft {
     /// Email address of the account that can accept.
     pub email: String,
     /// The role, in the organization or on the projects.
@@ -51,7 +51,7 @@ pub struct CreatedInvitation {
 
 /// An open invitation.
 #[derive(Debug)]
-pub struct Invitation {
+pub struct OpenInvitation {
     /// Email address of the recipient.
     pub email: String,
     /// The role, in the organization or on the projects.
@@ -88,7 +88,7 @@ pub async fn list_open(
     db: &Db,
     organization: OrganizationId,
     now: DateTime<Utc>,
-) -> Result<Vec<Invitation>, Error> {
+) -> Result<Vec<OpenInvitation>, Error> {
     let sql = invitations!(
         "where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3"
     );
@@ -105,7 +105,7 @@ pub async fn find(
     user: UserId,
     secret: &SecretString,
     now: DateTime<Utc>,
-) -> Result<Invitation, Error> {
+) -> Result<OpenInvitation, Error> {
     let sql = invitations!(
         "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
     );
@@ -117,14 +117,14 @@ pub async fn find(
     read(rows.first().ok_or(Error::NotFound)?)
 }
 
-fn read(row: &Row) -> Result<Invitation, Error> {
+fn read(row: &Row) -> Result<OpenInvitation, Error> {
     let references: Vec<String> = row.get(2);
     let names: Vec<String> = row.get(3);
     let projects = references
         .into_iter()
         .zip(names)
         .map(|(reference, name)| ProjectName { reference, name });
-    Ok(Invitation {
+    Ok(OpenInvitation {
         email: row.get(0),
         role: row
             .get::<_, &str>(1)
@@ -145,7 +145,7 @@ pub async fn invite(
     entropy: &Entropy,
     organization: OrganizationId,
     by: UserId,
-    invites: Vec<Invite>,
+    invites: Vec<InvitationDraft>,
     (now, audit): (DateTime<Utc>, &Recorder),
 ) -> Result<Vec<CreatedInvitation>, Error> {
     let mut client = db.client().await?;
@@ -161,7 +161,7 @@ pub async fn invite(
     let expires_at = now + LIFETIME;
     let mut created = Vec::new();
     let mut audit_values = Vec::new();
-    for Invite {
+    for InvitationDraft {
         email,
         role,
         projects,

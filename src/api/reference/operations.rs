@@ -80,9 +80,9 @@ static ASSET: Endpoint = Endpoint {
     handler: || mount(asset),
 };
 
-struct FileName(String);
+struct AssetName(String);
 
-impl Input for FileName {
+impl Input for AssetName {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -92,6 +92,6 @@ impl Input for FileName {
     }
 }
 
-async fn asset(FileName(name): FileName) -> Result<assets::Asset, Error> {
+async fn asset(AssetName(name): AssetName) -> Result<assets::Asset, Error> {
     assets::file(&name).await
 }

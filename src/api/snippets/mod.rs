@@ -85,7 +85,7 @@ struct SnippetUser {
 /// A snippet in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Snippet")]
-pub struct Snippet {
+pub struct SnippetSummary {
     id: Uuid,
     inserted_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
@@ -119,7 +119,7 @@ struct SnippetContent {
 #[schemars(rename = "SnippetResponse")]
 pub struct SnippetDetail {
     #[serde(flatten)]
-    snippet: Snippet,
+    snippet: SnippetSummary,
     content: SnippetContent,
 }
 
@@ -318,8 +318,8 @@ fn reach(user: &User) -> (Option<Vec<i64>>, Option<Vec<i64>>) {
 }
 
 /// Reads a row of [`visible`]. Its first column is specific to the caller.
-fn read(row: &Row) -> Snippet {
-    Snippet {
+fn read(row: &Row) -> SnippetSummary {
+    SnippetSummary {
         id: row.get(1),
         inserted_at: row.get(2),
         updated_at: row.get(3),

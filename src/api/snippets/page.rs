@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Snippet, reach, read, visible};
+use super::{SnippetSummary, reach, read, visible};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -53,7 +53,7 @@ pub struct ListOrder {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SnippetList")]
 pub struct Page {
-    data: Vec<Snippet>,
+    data: Vec<SnippetSummary>,
     /// Cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,

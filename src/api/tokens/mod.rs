@@ -48,7 +48,7 @@ pub fn mint_classic(entropy: &Entropy) -> GeneratedToken {
 /// The metadata of a token.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessToken")]
-pub struct Token {
+pub struct AccessToken {
     /// Row of `tokens`.
     pub id: i64,
     /// Name chosen by the owner.
@@ -100,7 +100,7 @@ pub async fn create(
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     audit: Option<&Recorder>,
-) -> Result<Token, Error> {
+) -> Result<AccessToken, Error> {
     check_name(name)?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("storing a token")?;
@@ -128,7 +128,7 @@ pub async fn create(
             .await?;
     }
     transaction.commit().await.context("storing a token")?;
-    Ok(Token {
+    Ok(AccessToken {
         id,
         name: name.to_owned(),
         alias: minted.alias.clone(),
@@ -156,7 +156,7 @@ macro_rules! tokens {
 }
 
 /// Lists the live tokens of a user, newest first.
-pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
+pub async fn list(db: &Db, owner: UserId) -> Result<Vec<AccessToken>, Error> {
     let rows = db
         .query(
             tokens!("order by created_at desc, id desc limit $2"),
@@ -168,7 +168,7 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
 }
 
 /// Returns a live token of a user.
-pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error> {
+pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<AccessToken, Error> {
     let rows = db
         .query(tokens!("and id = $2"), &[&owner.0, &token.0])
         .await
@@ -176,7 +176,7 @@ pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error>
     rows.first().map(read).ok_or(Error::NotFound)
 }
 
-fn read(row: &Row) -> Token {
+fn read(row: &Row) -> AccessToken {
     let scope = row.get::<_, Option<String>>(6).map(|reach| TokenScope {
         reach,
         permissions: row.get(7),
@@ -185,7 +185,7 @@ fn read(row: &Row) -> Token {
         organization_slugs: row.get(10),
         project_refs: row.get(11),
     });
-    Token {
+    AccessToken {
         id: row.get(0),
         name: row.get(1),
         alias: row.get(2),

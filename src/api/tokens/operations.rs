@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    GeneratedToken, LIFE_DAYS_MAX, Token, cli_login,
+    AccessToken, GeneratedToken, LIFE_DAYS_MAX, cli_login,
     cli_login::EncryptedToken,
     scoped,
     scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
@@ -65,7 +65,7 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Token>>, Error> {
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<AccessToken>>, Error> {
     Ok(Json(tokens::list(&context.db, user.id).await?))
 }
 
@@ -85,7 +85,7 @@ async fn get(
     PathToken(token): PathToken,
     user: User,
     context: ApiContext,
-) -> Result<Json<Token>, Error> {
+) -> Result<Json<AccessToken>, Error> {
     Ok(Json(tokens::get(&context.db, user.id, token).await?))
 }
 
@@ -166,13 +166,13 @@ impl DraftRequest {
 #[schemars(rename = "CreatedAccessToken")]
 struct CreatedToken {
     #[serde(flatten)]
-    about: Token,
+    about: AccessToken,
     /// The token in plain text. It is returned only once.
     token: String,
 }
 
 impl CreatedToken {
-    fn new(about: Token, minted: &GeneratedToken) -> Self {
+    fn new(about: AccessToken, minted: &GeneratedToken) -> Self {
         Self {
             about,
             token: minted.expose().to_owned(),

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::{GeneratedToken, LIFE_DAYS_MAX, Token};
+use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX};
 use crate::{
     api::{organizations, projects},
     base::{
@@ -225,7 +225,7 @@ pub async fn create(
     (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
     grant: &Grant,
     audit: Option<&Recorder>,
-) -> Result<Token, Error> {
+) -> Result<AccessToken, Error> {
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
     let sql = "select count(*) from tokens where user_id = $1 and reach is not null and revoked_at is null and expires_at > $2";

@@ -1,4 +1,4 @@
-//! Access of authorized applications: selected projects and limits.
+//! Access of authorized applications: roles, selected projects and limits.
 
 use gantry::{
     api::organizations,

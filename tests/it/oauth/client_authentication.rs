@@ -1,6 +1,6 @@
-//! Attacks on client authentication and on the form of protocol requests.
+//! Attacks on client authentication.
 
-use base64::prelude::BASE64_STANDARD;
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::json;
 
 use super::flow::{

@@ -1,4 +1,4 @@
-//! Pages of applications: displayed and management by forms.
+//! Pages of applications: displayed details, and management by forms.
 
 use serde_json::json;
 

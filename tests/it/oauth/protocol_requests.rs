@@ -1,4 +1,4 @@
-//! Attacks on the form of protocol and on introspection.
+//! Attacks on the form of protocol requests, and on introspection.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Revocation of authorizations by member, application and effective on all nodes.
+//! Revocation of authorizations by member, application and managers, effective on all nodes.
 
 use std::sync::Arc;
 

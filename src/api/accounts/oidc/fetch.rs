@@ -75,13 +75,13 @@ pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchErr
         .map_err(|cause| FetchError::Connection(host, cause))
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type SendError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn connect_and_send(
     request: HttpRequest,
     url: &url::Url,
     host: &str,
-) -> Result<HttpResponse, Failure> {
+) -> Result<HttpResponse, SendError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((bare, url.port_or_known_default().unwrap_or(443))).await?;
     if url.scheme() == "https" {
@@ -96,7 +96,7 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: HttpRequest,
     url: &url::Url,
-) -> Result<HttpResponse, Failure> {
+) -> Result<HttpResponse, SendError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let talk = async {
         let response = sender.send_request(to_origin_form(request, url)?).await?;
@@ -105,7 +105,7 @@ async fn exchange(
             .collect()
             .await?
             .to_bytes();
-        Ok::<_, Failure>(Response::from_parts(parts, bytes.to_vec()))
+        Ok::<_, SendError>(Response::from_parts(parts, bytes.to_vec()))
     };
     tokio::pin!(talk, connection);
     // The connection may end before the response is complete.
@@ -119,7 +119,7 @@ async fn exchange(
 }
 
 /// Converts the request target to origin form (RFC 9112, 3.2.1) and adds the `Host` header.
-fn to_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, Failure> {
+fn to_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, SendError> {
     let (mut parts, body) = request.into_parts();
     let host = match url.port() {
         Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),

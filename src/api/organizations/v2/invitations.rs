@@ -6,12 +6,12 @@ use schemars::JsonSchema;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
-use super::{Data, ProjectParameter, RoleParameter, project_refs};
+use super::{Envelope, ProjectParameter, RoleParameter, project_refs};
 use crate::{
     api::{
         accounts,
         context::ApiContext,
-        organizations::{invitations, invitations::Invite},
+        organizations::{invitations, invitations::InvitationDraft},
     },
     base::error::{Denial, Error},
     platform::{
@@ -38,7 +38,8 @@ pub(super) static CREATE: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct InviteRequest {
+#[schemars(rename = "InviteRequest")]
+struct CreateInvitationsRequest {
     #[schemars(length(min = 1, max = 50))]
     data: Vec<InviteResource>,
 }
@@ -96,8 +97,8 @@ async fn create(
     audit: Arc<Recorder>,
     user: User,
     context: ApiContext,
-    Json(request): Json<InviteRequest>,
-) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
+    Json(request): Json<CreateInvitationsRequest>,
+) -> Result<Created<Envelope<Vec<InvitationResource>>>, Error> {
     if !(1..=INVITATIONS_MAX).contains(&request.data.len()) {
         return Err(Error::invalid(
             "data",
@@ -126,13 +127,13 @@ async fn create(
             expires_at: Some(made.expires_at),
         },
     };
-    Ok(Created(Data {
+    Ok(Created(Envelope {
         data: made.into_iter().map(resource).collect(),
     }))
 }
 
 /// Builds an invitation. The role must not exceed the inviting member's role.
-fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite, Error> {
+fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<InvitationDraft, Error> {
     let role = Role::from(attributes.role);
     if !matches!(standing, Standing::Member(held) if held.organization >= role) {
         return Err(Error::Forbidden(Denial::Role));
@@ -141,7 +142,7 @@ fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<Invite
         return Err(Error::invalid("require_sso", "is not supported"));
     }
     accounts::local_part(&attributes.email)?;
-    Ok(Invite {
+    Ok(InvitationDraft {
         email: attributes.email,
         role,
         projects: project_refs(attributes.projects)?.unwrap_or_default(),
@@ -185,7 +186,7 @@ async fn revoke(
     audit: Arc<Recorder>,
     context: ApiContext,
     Json(request): Json<RevokeRequest>,
-) -> Result<Json<Data<Vec<InvitationResource>>>, Error> {
+) -> Result<Json<Envelope<Vec<InvitationResource>>>, Error> {
     if !(1..=100).contains(&request.data.len()) {
         return Err(Error::invalid("data", "expected 1 to 100"));
     }
@@ -211,7 +212,7 @@ async fn revoke(
         r#type: "organization_invitation",
         attributes: attributes(email),
     };
-    Ok(Json(Data {
+    Ok(Json(Envelope {
         data: gone.into_iter().map(resource).collect(),
     }))
 }

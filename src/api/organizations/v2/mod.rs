@@ -48,7 +48,7 @@ static MEMBERS: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct PageQuery {
+struct MemberPageQuery {
     /// Members to return, 1 to 100.
     #[serde(rename = "page[size]", default = "page_size_default")]
     #[schemars(range(min = 1, max = 100))]
@@ -69,7 +69,8 @@ fn page_size_default() -> i64 {
 
 /// Envelope of v2 responses.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Data<T> {
+#[schemars(rename = "Data")]
+struct Envelope<T> {
     data: T,
 }
 
@@ -170,7 +171,7 @@ impl From<Membership> for MemberResource {
 async fn list(
     organization: Organization,
     context: ApiContext,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<MemberPageQuery>,
 ) -> Result<Json<Paged<MemberResource>>, Error> {
     if !(1..=100).contains(&query.size) {
         return Err(Error::invalid("page[size]", "expected 1 to 100"));
@@ -181,7 +182,7 @@ async fn list(
             "cannot be given together with page[after]",
         ));
     }
-    let PageQuery {
+    let MemberPageQuery {
         size,
         after,
         before,
@@ -242,12 +243,12 @@ struct RoleName {
     name: &'static str,
 }
 
-async fn roles(_: Organization) -> Result<Json<Data<Vec<RoleResource>>>, Error> {
+async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Error> {
     let resource = |role: Role| RoleResource {
         r#type: "organization_role",
         attributes: RoleName { name: role.name() },
     };
-    Ok(Json(Data {
+    Ok(Json(Envelope {
         data: Role::ASSIGNABLE.into_iter().map(resource).collect(),
     }))
 }
@@ -367,7 +368,7 @@ async fn assign(
     audit: Arc<Recorder>,
     context: ApiContext,
     Json(request): Json<AssignRequest>,
-) -> Result<Json<Data<AssignedResource>>, Error> {
+) -> Result<Json<Envelope<AssignedResource>>, Error> {
     let AssignAttributes { role, projects } = request.data.attributes;
     let role = Role::from(role);
     let now = context.clock.now();
@@ -391,7 +392,7 @@ async fn assign(
         RoleAttributes::in_organization(role)
     };
     publish_members(&context).await?;
-    Ok(Json(Data {
+    Ok(Json(Envelope {
         data: AssignedResource {
             r#type: "organization_member_role",
             attributes,
