@@ -72,11 +72,11 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
         ),
     ] {
         for _ in 0..BATCHES_MAX {
-            let gone = db
+            let deleted = db
                 .query(sql, &[&before, &ROWS_MAX])
                 .await
                 .context("deleting expired OAuth rows")?;
-            if i64::try_from(gone.len()).is_ok_and(|gone| gone < ROWS_MAX) {
+            if i64::try_from(deleted.len()).is_ok_and(|count| count < ROWS_MAX) {
                 break;
             }
         }
@@ -87,13 +87,14 @@ pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
             .transaction()
             .await
             .context("deleting expired OAuth rows")?;
-        let gone = registration::delete_unused(&transaction, None, now - UNUSED_LIFETIME, ROWS_MAX)
-            .await?;
+        let deleted =
+            registration::delete_unused(&transaction, None, now - UNUSED_LIFETIME, ROWS_MAX)
+                .await?;
         transaction
             .commit()
             .await
             .context("deleting expired OAuth rows")?;
-        if gone < ROWS_MAX {
+        if deleted < ROWS_MAX {
             break;
         }
     }

@@ -190,8 +190,8 @@ pub(super) async fn delete_unused(
     // first statement and its lock.
     let sql = "delete from oauth_applications a where id = any($1) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
-    let gone = transaction.execute(sql, &[&ids]).await.context(doing)?;
-    Ok(i64::try_from(gone).unwrap_or(most))
+    let deleted = transaction.execute(sql, &[&ids]).await.context(doing)?;
+    Ok(i64::try_from(deleted).unwrap_or(most))
 }
 
 /// Returns the network of one subscriber: an IPv4 address, or an IPv6 /64.

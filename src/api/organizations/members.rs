@@ -103,10 +103,10 @@ pub async fn list_page(
         .await
         .context("listing members")?;
     let more = i64::try_from(rows.len()).is_ok_and(|found| found > page.size);
-    let shown = rows
+    let page_rows = rows
         .iter()
         .take(usize::try_from(page.size).unwrap_or_default());
-    let mut members = shown.map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut members = page_rows.map(read).collect::<Result<Vec<_>, _>>()?;
     if backwards {
         members.reverse();
         return Ok((members, more, true));

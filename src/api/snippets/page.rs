@@ -146,9 +146,9 @@ pub async fn list(
         )
         .await;
     let rows = rows.context("listing snippets")?;
-    let shown = usize::try_from(limit).map_or(rows.len(), |limit| rows.len().min(limit));
-    let more = rows.len() > shown;
-    let last = rows[..shown].last().filter(|_| more);
+    let page_len = usize::try_from(limit).map_or(rows.len(), |limit| rows.len().min(limit));
+    let more = rows.len() > page_len;
+    let last = rows[..page_len].last().filter(|_| more);
     let cursor = last
         .map(|row| {
             SnippetCursor {
@@ -160,7 +160,7 @@ pub async fn list(
         })
         .transpose()?;
     Ok(Page {
-        data: rows[..shown].iter().map(read).collect(),
+        data: rows[..page_len].iter().map(read).collect(),
         cursor,
     })
 }

@@ -340,7 +340,7 @@ async fn usage_of(
         ));
     }
     let scope = tokens::get(&context.db, user.id, token).await?.scope;
-    let held = scope.map(|scope| {
+    let token_permissions = scope.map(|scope| {
         scope
             .permissions
             .iter()
@@ -348,7 +348,14 @@ async fn usage_of(
             .collect::<Permissions>()
     });
     Ok(Json(
-        usage::usage(&context.db, token, held, query.days, context.clock.now()).await?,
+        usage::usage(
+            &context.db,
+            token,
+            token_permissions,
+            query.days,
+            context.clock.now(),
+        )
+        .await?,
     ))
 }
 

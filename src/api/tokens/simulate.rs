@@ -142,7 +142,7 @@ impl Simulation {
         };
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
-            Standing::Member(held) => Some(held.subject.name()),
+            Standing::Member(roles) => Some(roles.subject.name()),
             Standing::Account | Standing::Stranger => None,
         };
         simulation

@@ -52,11 +52,11 @@ struct UsedOperation {
     accepted_permissions: Vec<Vec<&'static str>>,
 }
 
-/// Returns the usage of a token in the last `days`. `held` are the permissions of a scoped token.
+/// Returns the usage of a token in the last `days`. `token_permissions` are those of a scoped token.
 pub async fn usage(
     db: &Db,
     token: TokenId,
-    held: Option<Permissions>,
+    token_permissions: Option<Permissions>,
     days: u32,
     now: DateTime<Utc>,
 ) -> Result<TokenUsage, Error> {
@@ -105,8 +105,9 @@ pub async fn usage(
     needs_account |= sufficient
         .iter()
         .any(|permission| permission == Permission::OrganizationsCreate);
-    let unused = held.map(|held| {
-        held.iter()
+    let unused = token_permissions.map(|permissions| {
+        permissions
+            .iter()
             .filter(|permission| !sufficient.contains(*permission))
             .map(Permission::name)
             .collect()

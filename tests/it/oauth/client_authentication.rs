@@ -84,7 +84,7 @@ async fn token_exchange_by_unauthenticated_client_returns_invalid_client() {
             vec![named, ("client_secret", &upper)],
         ),
         (
-            "somebody else's secret",
+            "secret of another application",
             None,
             vec![named, ("client_secret", others)],
         ),
@@ -113,7 +113,7 @@ async fn token_exchange_by_unauthenticated_client_returns_invalid_client() {
             vec![("client_id", &other.id)],
         ),
         (
-            "basic, somebody else's",
+            "basic, secret of another application",
             Some(basic(&other.id, secret)),
             vec![named],
         ),

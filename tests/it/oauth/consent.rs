@@ -302,7 +302,7 @@ async fn consent_from_other_origin_is_rejected() {
     };
     for (case, token) in [
         ("none", ""),
-        ("somebody else's", foreign.as_str()),
+        ("token of another session", foreign.as_str()),
         ("invented", &"0".repeat(64)),
         ("longer", &format!("{right}0")),
     ] {

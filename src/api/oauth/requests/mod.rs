@@ -447,8 +447,8 @@ pub async fn approve(
 
 /// An application that is not bound to a member's role keeps the granted access for the whole
 /// organization, so only administrators can grant it.
-fn check_role(application: &Application, held: Held) -> Result<(), Error> {
-    let lacks = !application.bound_to_user && held.organization < Role::Administrator;
+fn check_role(application: &Application, roles: Held) -> Result<(), Error> {
+    let lacks = !application.bound_to_user && roles.organization < Role::Administrator;
     if lacks {
         Err(Error::Forbidden(crate::base::error::Denial::Role))
     } else {

@@ -110,7 +110,7 @@ async fn create(
         .into_iter()
         .map(|resource| invitation(resource.attributes, standing))
         .collect::<Result<_, _>>()?;
-    let made = invitations::invite(
+    let created = invitations::invite(
         &context.db,
         &context.entropy,
         organization.id,
@@ -119,23 +119,23 @@ async fn create(
         (context.clock.now(), &audit),
     )
     .await?;
-    let resource = |made: invitations::CreatedInvitation| InvitationResource {
+    let resource = |created: invitations::CreatedInvitation| InvitationResource {
         r#type: "organization_invitation",
         attributes: InvitationAttributes {
-            email: made.email,
-            token: Some(made.secret.expose_secret().to_owned()),
-            expires_at: Some(made.expires_at),
+            email: created.email,
+            token: Some(created.secret.expose_secret().to_owned()),
+            expires_at: Some(created.expires_at),
         },
     };
     Ok(Created(Envelope {
-        data: made.into_iter().map(resource).collect(),
+        data: created.into_iter().map(resource).collect(),
     }))
 }
 
 /// Builds an invitation. The role must not exceed the inviting member's role.
 fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<InvitationDraft, Error> {
     let role = Role::from(attributes.role);
-    if !matches!(standing, Standing::Member(held) if held.organization >= role) {
+    if !matches!(standing, Standing::Member(roles) if roles.organization >= role) {
         return Err(Error::Forbidden(Denial::Role));
     }
     if attributes.require_sso {
@@ -195,7 +195,7 @@ async fn revoke(
         .into_iter()
         .map(|resource| resource.attributes.email)
         .collect();
-    let gone = invitations::revoke(
+    let revoked = invitations::revoke(
         &context.db,
         organization.id,
         &emails,
@@ -213,6 +213,6 @@ async fn revoke(
         attributes: attributes(email),
     };
     Ok(Json(Envelope {
-        data: gone.into_iter().map(resource).collect(),
+        data: revoked.into_iter().map(resource).collect(),
     }))
 }

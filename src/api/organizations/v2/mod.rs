@@ -189,7 +189,7 @@ async fn list(
         username,
         email,
     } = query;
-    let (found, earlier, later) = members::list_page(
+    let (page, earlier, later) = members::list_page(
         &context.db,
         organization.id,
         &MemberQuery {
@@ -210,11 +210,11 @@ async fn list(
         })
     };
     let links = PageLinks {
-        prev: link("before", found.first().filter(|_| earlier)),
-        next: link("after", found.last().filter(|_| later)),
+        prev: link("before", page.first().filter(|_| earlier)),
+        next: link("after", page.last().filter(|_| later)),
     };
     Ok(Json(Paged {
-        data: found.into_iter().map(MemberResource::from).collect(),
+        data: page.into_iter().map(MemberResource::from).collect(),
         links,
     }))
 }
